@@ -1,0 +1,50 @@
+# Everything a person needs is here: `make demo`, `make test`. Both set up what they need first.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo $$p; break; }; done)
+PY := .venv/bin/python
+STAMP := .venv/installed
+T ?=
+
+.PHONY: help install demo test quick check lint types engine bench soak docs lock clean
+
+help:  ## list what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+install: $(STAMP)  ## a virtual environment in .venv with odfd and odfctl; instant when nothing changed
+
+$(STAMP): pyproject.toml requirements/lock.txt requirements/bootstrap.txt bin/install
+	@PYTHON="$(PYTHON)" bash bin/install
+	touch $@
+
+demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the nodes up
+	@$(PY) -m demo $(if $(KEEP),--keep)
+
+test: install  ## all tests
+	@$(PY) -m pytest $(T)
+
+quick: install  ## the tests without Spark and daemons
+	@$(PY) -m pytest -m "not engine and not e2e" $(T)
+
+lint: install
+	@$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: install
+	@$(PY) -m mypy
+
+check: lint types test  ## what CI runs
+
+bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.json
+	@$(PY) -m bench $(T)
+
+lock:  ## resolve requirements/*.txt anew (needs uv)
+	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt
+	printf 'uv\nsetuptools==84.2.1\nwheel\n' | .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/bootstrap.txt
+
+clean:
+	@rm -rf .venv out build *.egg-info

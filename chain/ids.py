@@ -1,0 +1,124 @@
+"""Identities and names: who a dataset is (its key), and what people call it.
+
+``did:odf:f…`` and ``did:key:z…`` are two spellings of one Ed25519 public key; the first names a dataset,
+the second a node, a writer or a validator. Names follow the grammar of the reference (compared without case).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+
+from chain import multibase
+from chain.errors import Invalid
+
+ED25519_PUB: Final = b"\xed\x01"
+"""varint of multicodec ed25519-pub, 0xed."""
+DID_ODF: Final = "did:odf:"
+DID_KEY: Final = "did:key:"
+
+
+class _KeyId(bytes):
+    """``ed01`` + 32 bytes of an Ed25519 public key."""
+
+    __slots__ = ()
+
+    @property
+    def public_key(self) -> bytes:
+        return bytes(self[2:])
+
+    @staticmethod
+    def _checked(raw: bytes, text: str) -> bytes:
+        if len(raw) != 34 or not raw.startswith(ED25519_PUB):
+            raise Invalid(f"not an Ed25519 identity: {text[:60]!r}", rule="did", hint="expected ed01 and 32 bytes")
+        return raw
+
+
+class DatasetId(_KeyId):
+    """A dataset: ``did:odf:fed01…``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_public_key(cls, key: bytes) -> DatasetId:
+        return cls.from_bytes(ED25519_PUB + key)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> DatasetId:
+        """Raises Invalid."""
+        return cls(cls._checked(raw, raw.hex()))
+
+    @classmethod
+    def parse(cls, text: str) -> DatasetId:
+        """``did:odf:…`` in any multibase. Raises Invalid."""
+        if not text.startswith(DID_ODF):
+            raise Invalid(f"not a dataset identity: {text[:60]!r}", rule="did", hint="it begins with did:odf:")
+        return cls(cls._checked(multibase.decode(text[len(DID_ODF) :]), text))
+
+    def __str__(self) -> str:
+        return DID_ODF + multibase.encode_base16(self)
+
+    def __repr__(self) -> str:
+        return f"DatasetId({self})"
+
+    @property
+    def multibase(self) -> str:
+        """``fed01…``: the name of the dataset's folder in a workspace of the reference."""
+        return multibase.encode_base16(self)
+
+    @property
+    def short(self) -> str:
+        text = str(self)
+        return f"{text[:15]}…{text[-2:]}"
+
+
+class KeyDid(_KeyId):
+    """A key that signs for itself (node, writer, validator, witness): ``did:key:z6Mk…``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_public_key(cls, key: bytes) -> KeyDid:
+        return cls(cls._checked(ED25519_PUB + key, key.hex()))
+
+    @classmethod
+    def parse(cls, text: str) -> KeyDid:
+        """``did:key:…`` or ``did:odf:…``: one key has several DIDs. Raises Invalid."""
+        for prefix in (DID_KEY, DID_ODF):
+            if text.startswith(prefix):
+                return cls(cls._checked(multibase.decode(text[len(prefix) :]), text))
+        raise Invalid(f"not a key's DID: {text[:60]!r}", rule="did", hint="it begins with did:key:")
+
+    def __str__(self) -> str:
+        return DID_KEY + multibase.encode_base58(self)
+
+    def __repr__(self) -> str:
+        return f"KeyDid({self})"
+
+    @property
+    def short(self) -> str:
+        text = str(self).removeprefix(DID_KEY)
+        return f"{text[:5]}…{text[-3:]}"
+
+
+DatasetName = NewType("DatasetName", str)
+_SUB: Final = r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*"
+_NAME: Final = re.compile(rf"{_SUB}(?:\.{_SUB})*\Z", re.ASCII)
+MAX_NAME: Final = 253
+"""Characters; names are shaped like host names, and this is their limit."""
+
+
+def parse_name(text: str) -> DatasetName:
+    """A dataset, account or repository name. Raises Invalid."""
+    if len(text) > MAX_NAME or _NAME.match(text) is None:
+        raise Invalid(
+            f"not a dataset name: {text[:60]!r}",
+            rule="dataset-name",
+            hint="letters, digits and single inner hyphens, in parts joined by dots, like nyc.flights",
+        )
+    return DatasetName(text)
+
+
+def same_name(one: str, other: str) -> bool:
+    """Names are equal without regard to case."""
+    return one.casefold() == other.casefold()

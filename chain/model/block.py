@@ -1,0 +1,39 @@
+"""A block: its bytes as first written are the truth; everything else here was read from them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chain.instant import Instant
+from chain.model.events import MetadataEvent
+from chain.model.wire import U64, Time
+from chain.multihash import Multihash
+
+
+class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a newer schema: its bytes are kept and shown; it is unusable only where its meaning is needed."""
+
+    variant: int
+    """Number of the variant in the union MetadataEvent."""
+
+
+class MetadataBlock(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Content of a block, as decoded."""
+
+    system_time: Time
+    prev_block_hash: Multihash | None = None
+    sequence_number: U64
+    event: MetadataEvent
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A block with its identity. ``raw`` is stored, hashed, signed and forwarded as received, never made anew."""
+
+    raw: bytes
+    hash: Multihash
+    version: int
+    """Manifest version: 2 and 3 are read, 3 is written."""
+    system_time: Instant
+    prev_block_hash: Multihash | None
+    sequence_number: int
+    event: MetadataEvent | UnknownEvent

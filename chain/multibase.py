@@ -1,0 +1,70 @@
+"""Multibase and varints: the two smallest parts of multiformats, no more than the format needs.
+
+The libraries for these are either unmaintained or bring a dozen packages; this is forty lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final
+
+from chain.errors import Invalid
+
+_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_BASE58_VALUE: Final = {char: value for value, char in enumerate(_BASE58)}
+MAX_TEXT: Final = 256
+"""Longest text decoded, in characters: base58 decoding is quadratic, and no identity or hash here is longer."""
+
+
+def varint(value: int) -> bytes:
+    """Unsigned LEB128, as multiformats writes it."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_base16(raw: bytes) -> str:
+    return "f" + raw.hex()
+
+
+def encode_base58(raw: bytes) -> str:
+    number = int.from_bytes(raw, "big")
+    digits = []
+    while number:
+        number, digit = divmod(number, 58)
+        digits.append(_BASE58[digit])
+    zeros = len(raw) - len(raw.lstrip(b"\0"))
+    return "z" + "1" * zeros + "".join(reversed(digits))
+
+
+def encode_base64url(raw: bytes) -> str:
+    return "u" + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def decode(text: str) -> bytes:
+    """Bytes of a multibase text in base16, base58btc or unpadded base64url. Raises Invalid."""
+    if len(text) > MAX_TEXT:
+        raise Invalid(f"multibase text of {len(text)} characters", rule="multibase-length", hint=f"at most {MAX_TEXT}")
+    base, body = text[:1], text[1:]
+    try:
+        if base in ("f", "F"):
+            return binascii.unhexlify(body)
+        if base == "z":
+            return _decode_base58(body)
+        if base == "u":
+            return base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+    except (ValueError, KeyError) as error:
+        raise Invalid(f"not multibase: {text[:40]!r}", rule="multibase") from error
+    raise Invalid(f"unknown multibase prefix in {text[:40]!r}", rule="multibase", hint="use f, z or u")
+
+
+def _decode_base58(body: str) -> bytes:
+    number = 0
+    for char in body:
+        number = number * 58 + _BASE58_VALUE[char]
+    zeros = len(body) - len(body.lstrip("1"))
+    return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")

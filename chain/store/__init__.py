@@ -1,0 +1,1 @@
+"""Where chains and objects are kept: the ports and their implementations."""

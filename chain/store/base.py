@@ -1,0 +1,101 @@
+"""Ports of the store: what the rest of the house may ask of it. Synchronous; async callers use a worker thread.
+
+Durable order of a commit (design section 4): objects are staged, fsynced and renamed first; then blocks, heads and any
+rows that must appear with them go into one SQLite transaction that compares the old heads. A crash leaves the old or
+the new state, never a head whose objects are missing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import Multihash
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Last block of a chain; the chain has ``sequence_number + 1`` blocks."""
+
+    hash: Multihash
+    sequence_number: int
+
+    @property
+    def size(self) -> int:
+        return self.sequence_number + 1
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """One chain's part of a commit: ``blocks`` follow ``expected`` (``None``: a chain that is not there yet)."""
+
+    dataset: DatasetId
+    expected: Head | None
+    blocks: Sequence[Block]
+    objects: Sequence[Multihash] = ()
+    """Objects that the blocks name and that the store must hold before the head moves."""
+
+
+class ChainReader(Protocol):
+    """Reads of one chain. Every call costs in proportion to its answer, never to the chain's length."""
+
+    def head(self) -> Head | None: ...
+
+    def block_at(self, sequence_number: int) -> Block:
+        """Raises NotFound."""
+
+    def block_by_hash(self, block_hash: Multihash) -> Block:
+        """Raises NotFound."""
+
+    def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
+        """Bytes of blocks ``start <= n < stop``, oldest first, streamed."""
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
+        """The newest block below ``before`` whose event is one of ``kinds`` (class names such as ``"AddData"``)."""
+
+
+class ChainStore(Protocol):
+    """Many chains. ``commit`` is compare-and-append over one or several of them, all or nothing."""
+
+    def datasets(self) -> Sequence[DatasetId]: ...
+
+    def chain(self, dataset: DatasetId) -> ChainReader:
+        """A reader, also of a chain that has no block yet (its head is ``None``)."""
+
+    def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """Raises Conflict when a head is not as expected, Invalid when a block does not follow or an object is missing.
+
+        ``also`` writes rows of other tables in the same transaction (a signed head, a resource's event).
+        """
+
+    def drop(self, dataset: DatasetId) -> None:
+        """Forget a chain. Its objects go with the next collection."""
+
+
+class ObjectStore(Protocol):
+    """Immutable bytes by their sha3-256 multihash. Small ones may live in the database, so ask for bytes or a link."""
+
+    def has(self, name: Multihash) -> bool: ...
+
+    def size(self, name: Multihash) -> int:
+        """Raises NotFound."""
+
+    def add_file(self, staged: Path) -> Multihash:
+        """Take over a file of the staging directory: hash, fsync, rename, fsync of the folder. Idempotent."""
+
+    def add_bytes(self, data: bytes) -> Multihash: ...
+
+    def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
+        """Raises NotFound."""
+
+    def path(self, name: Multihash) -> Path:
+        """A readable file holding exactly the object's bytes. Never write to it. Raises NotFound."""
+
+    def stage(self) -> Path:
+        """A fresh name in the staging directory, on the same file system, for ``add_file``. The caller writes it."""
+
+    def remove(self, name: Multihash) -> None: ...

@@ -1,0 +1,1 @@
+"""Settings as values: typed, with every mistake reported at once. Knows nobody, uses the standard library only."""

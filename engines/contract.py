@@ -1,0 +1,251 @@
+"""The engine contract: what a coordinator asks of an engine, and what it may answer.
+
+``TransformRequest``, ``RawQueryRequest`` and their answers are the tables of the Open Data Fabric schema (service
+``engine.Engine``), field for field, so that a foreign coordinator or a foreign engine can take either side. What the
+schema lacks follows after its last field, where FlatBuffers readers that do not know it pass over it; a request
+without these fields is still a request. Requests that ODF does not have (ingest, validate) are tables of our own in
+the service ``odfd.Engine``. All paths are as the engine sees them. Data never travels in a message.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Annotated, Protocol, TypeAlias
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.model.events import OffsetInterval
+from chain.model.schema import DataSchema
+from chain.model.source import MergeStrategy, ReadStep, Transform
+from chain.model.wire import U64, Scalar, Time
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A table of the contract."""
+
+
+class _Variant(_Table, frozen=True, kw_only=True, tag_field="kind"):
+    """An alternative answer."""
+
+
+class Vocabulary(_Table, frozen=True, kw_only=True):
+    """Names of the system columns (ODF table DatasetVocabulary)."""
+
+    offset_column: str = "offset"
+    operation_type_column: str = "op"
+    system_time_column: str = "system_time"
+    event_time_column: str = "event_time"
+
+
+class Watermark(_Table, frozen=True, kw_only=True):
+    """``event_time`` was stated as watermark by a block made at ``system_time``."""
+
+    system_time: Time
+    event_time: Time
+
+
+class InputBlock(_Table, frozen=True, kw_only=True):
+    """One data block of an input, in chain order. Extension: lateness is judged by the block's own chain."""
+
+    data_path: str | None = None
+    """Its slice; ``None`` for a block that only moved the watermark."""
+    watermark_before: Time | None = None
+    watermark_after: Time | None = None
+    block_hash: bytes = b""
+    reopened: bool | None = None
+    """True: consumed by an earlier transaction and given again because the checkpoint keeps it open."""
+
+
+class TransformInput(_Table, frozen=True, kw_only=True):
+    """ODF table TransformRequestInput, then ours."""
+
+    dataset_id: DatasetId
+    dataset_alias: str
+    query_alias: str
+    vocab: Vocabulary
+    offset_interval: OffsetInterval | None = None
+    data_paths: tuple[str, ...] = ()
+    schema_file: str = ""
+    explicit_watermarks: tuple[Watermark, ...] = ()
+    blocks: tuple[InputBlock, ...] | None = None
+    """Extension: the same slices block by block, with those that the checkpoint keeps open first."""
+
+
+class TransformRequest(_Table, frozen=True, kw_only=True):
+    """ODF table TransformRequest, then ours."""
+
+    dataset_id: DatasetId
+    dataset_alias: str
+    system_time: Time
+    vocab: Vocabulary
+    transform: Transform
+    query_inputs: tuple[TransformInput, ...]
+    next_offset: U64
+    prev_checkpoint_path: str | None = None
+    new_checkpoint_path: str
+    new_data_path: str
+    transaction_id: str | None = None
+    """Extension: the same id gives the same answer without doing it twice."""
+    output_schema: DataSchema | None = None
+    """Extension: the schema in force; the result is cast to it exactly. ``None``: first transaction."""
+
+
+class Progress(_Variant, frozen=True, kw_only=True, tag="Progress"): ...
+
+
+class Success(_Variant, frozen=True, kw_only=True, tag="Success"):
+    """``new_data_path`` holds the slice iff there is an interval; the checkpoint, if any, is at its path."""
+
+    new_offset_interval: OffsetInterval | None = None
+    new_watermark: Time | None = None
+    schema: DataSchema | None = None
+    """Extension: schema of the output, system columns included."""
+    late: U64 | None = None
+    """Extension: rows dropped as late in this transaction."""
+
+
+class InvalidQuery(_Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
+    message: str
+
+
+class InternalError(_Variant, frozen=True, kw_only=True, tag="InternalError"):
+    message: str
+    backtrace: str | None = None
+
+
+TransformResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
+
+
+class TransformResponseRoot(_Table, frozen=True, kw_only=True):
+    value: TransformResponse
+
+
+class RawQueryRequest(_Table, frozen=True, kw_only=True):
+    """Run queries over the union of the input files as the view ``input``; write the result."""
+
+    input_data_paths: tuple[str, ...]
+    transform: Transform
+    output_data_path: str
+
+
+class RawQuerySuccess(_Variant, frozen=True, kw_only=True, tag="RawQuerySuccess"):
+    num_records: U64
+
+
+RawQueryResponse: TypeAlias = Progress | RawQuerySuccess | InvalidQuery | InternalError
+
+
+class RawQueryResponseRoot(_Table, frozen=True, kw_only=True):
+    value: RawQueryResponse
+
+
+class IngestRequest(_Table, frozen=True, kw_only=True):
+    """Parse, shape and merge one batch of source files into the next slice of a root dataset."""
+
+    dataset_id: DatasetId
+    system_time: Time
+    vocab: Vocabulary
+    read: ReadStep
+    preprocess: Transform | None = None
+    merge: MergeStrategy
+    source_paths: tuple[str, ...]
+    source_event_time: Time | None = None
+    """Event time for rows that have no event time column."""
+    schema: DataSchema | None = None
+    """The schema in force, system columns included; ``None`` before the first data."""
+    prev_data_paths: tuple[str, ...] = ()
+    """Earlier slices, oldest first. An engine may skip those that statistics prove irrelevant."""
+    prev_watermark: Time | None = None
+    next_offset: U64
+    new_data_path: str
+    transaction_id: str | None = None
+
+
+IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
+
+
+class IngestResponseRoot(_Table, frozen=True, kw_only=True):
+    value: IngestResponse
+
+
+class Severity(enum.Enum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Diagnostic(_Table, frozen=True, kw_only=True):
+    """One thing wrong with a query, at a place a person can find, with what to write instead."""
+
+    code: str
+    """Stable and documented: ``float-aggregate``, ``join-unbounded``, …"""
+    severity: Annotated[Severity, Scalar("int32")]
+    message: str
+    query: U64 = 0
+    line: U64 | None = None
+    column: U64 | None = None
+    replace: str | None = None
+
+
+class ValidateInput(_Table, frozen=True, kw_only=True):
+    query_alias: str
+    dataset_id: DatasetId
+    schema: DataSchema
+    vocab: Vocabulary
+    changelog: bool
+
+
+class ValidateRequest(_Table, frozen=True, kw_only=True):
+    transform: Transform
+    inputs: tuple[ValidateInput, ...]
+    vocab: Vocabulary
+
+
+class ValidateResponse(_Table, frozen=True, kw_only=True):
+    ok: bool
+    mode: str | None = None
+    """``log``, ``final`` or ``table``; ``None`` when refused."""
+    schema: DataSchema | None = None
+    changelog: bool = False
+    determinism: str = "unknown"
+    """``strict``, ``no`` or ``unknown``."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+class EngineIdentity(_Table, frozen=True, kw_only=True):
+    """What makes an engine's answers: pinned in SetTransform's ``version`` and written into attestations."""
+
+    name: str
+    version: str
+    digest: str
+    """``sha256:…`` of the image, or of the manifest of all that runs on the host."""
+    sandbox: str
+    """``image``, ``host`` (bubblewrap over the host runtime) or ``none``."""
+    platform: str
+    """``linux/amd64``."""
+
+
+TransformOutcome: TypeAlias = Success | InvalidQuery | InternalError
+RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
+OnProgress = Callable[[], None]
+
+
+class Engine(Protocol):
+    """An engine as its coordinator sees it. Paths are host paths here; the adapter maps them into the sandbox.
+
+    A dead or unreachable engine raises ``engines.errors.EngineLost`` (Environment); a request over its deadline or
+    memory raises ``engines.errors.LimitExceeded``. A query's own faults are answers, not exceptions.
+    """
+
+    async def identity(self) -> EngineIdentity: ...
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse: ...
+
+    async def transform(
+        self, request: TransformRequest, on_progress: OnProgress = lambda: None
+    ) -> TransformOutcome: ...
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome: ...
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome: ...

@@ -1,0 +1,131 @@
+"""Ports of the replication layer: what it asks of the node it lives in. ``odfd`` implements them.
+
+The layer moves bytes and names who moved them; whether bytes are true is decided behind these ports.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NewType, Protocol
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+
+PeerId = NewType("PeerId", str)
+"""Base58 peer id of libp2p, ``12D3Koo…``; for Ed25519 keys it is the key itself."""
+
+
+class Topic(enum.Enum):
+    """Gossip topics of a network (trust.md section 7)."""
+
+    HEADS = "heads"
+    ATTEST = "attest"
+    PROOFS = "proofs"
+
+
+class Judgement(enum.Enum):
+    """What to do with a gossiped object."""
+
+    ACCEPT = "accept"
+    """New and valid: pass it on."""
+    IGNORE = "ignore"
+    """Known, older or of no interest: drop quietly."""
+    REJECT = "reject"
+    """Bad bytes: drop, and penalise who sent them."""
+
+
+class Library(Protocol):
+    """What we may give to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
+
+    def size(self, dataset: DatasetId) -> int:
+        """Blocks we serve of this chain; 0 when none."""
+
+    def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        """Raw blocks from ``start`` on, at least one if there is one, in all at most ``max_bytes`` (but one block)."""
+
+    def object_size(self, name: Multihash) -> int | None:
+        """``None`` when we do not have it or do not serve it."""
+
+    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes. Raises NotFound."""
+
+
+class StatementRef(msgspec.Struct, frozen=True):
+    """A signed statement by its id (sid: f1620 + sha3-256 of its payload) and the dataset that it speaks of."""
+
+    sid: Multihash
+    dataset: DatasetId
+
+
+class Noticeboard(Protocol):
+    """Signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
+
+    def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
+        """Admit a gossiped or pulled envelope: limits, signature, order. Records it when new."""
+
+    def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
+        """Live statements we pass on, of these datasets or of all."""
+
+    def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None: ...
+
+
+class PeerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A peer as ``odfctl peer list`` shows it."""
+
+    peer: PeerId
+    addresses: tuple[str, ...] = ()
+    connected: bool = False
+    score: float = 0.0
+    last_seen: int | None = None
+    """Nanoseconds since the epoch."""
+    blocked: bool = False
+
+
+class Replication(Protocol):
+    """What the node asks of the replication layer."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def addresses(self) -> Sequence[str]: ...
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        """Raises Remote."""
+
+    def peers(self) -> Sequence[PeerView]: ...
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None: ...
+
+    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        """Anti-entropy with one peer: compare sums, fetch what is missing, give it to the Noticeboard; count the new."""
+
+    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        """One range answer, within limits, split into raw blocks, unchecked. Raises Remote."""
+
+    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+        """Fill ``sink`` from any of ``peers``, resuming at ``sink.received``; the hash is checked before it returns.
+
+        Raises Remote, naming the peer, when no peer could give the right bytes.
+        """
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
+
+
+class ObjectSink(Protocol):
+    """A partial file: append-only, never visible under its name until it is whole and its hash fits."""
+
+    @property
+    def received(self) -> int: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def finish(self) -> None:
+        """Check and publish. Raises Invalid when the bytes do not hash to the name; the partial file is then gone."""
+
+    def abandon(self) -> None:
+        """Throw the partial bytes away."""

@@ -1,0 +1,134 @@
+"""The law of imports is a test, not a diagram.
+
+``config`` and ``chain`` know nobody; ``engines`` and ``p2p`` know those two, never each other; ``odfd`` knows all;
+nobody imports ``odfd``. Inside a root, a line of LAYERS may import lower lines only; entries on one line never meet.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+
+MAY: dict[str, set[str]] = {
+    "config": set(),
+    "chain": set(),
+    "engines": {"chain", "config"},
+    "p2p": {"chain", "config"},
+    "odfd": {"chain", "config", "engines", "p2p"},
+}
+LAYERS = {
+    "config": ["load check render", "paths", "model", "errors", "."],
+    "chain": [
+        "store",
+        "data",
+        "rules",
+        "state compare walk",
+        "statements",
+        "codec",
+        "model",
+        "ids",
+        "multihash",
+        "multibase instant",
+        "errors",
+        ".",
+    ],
+    "engines": ["provision", "spark", "client sandbox", "codec io_plan identity", "contract", "errors", "."],
+    "p2p": ["driver", "host", "machines", "peers", "yamux", "wire", "ports", "errors", "."],
+    "odfd": [
+        "daemon",
+        "cli",
+        "control",
+        "services",
+        "network",
+        "mirrors",
+        "trust",
+        "verify",
+        "ingest transform transfer",
+        "datasets",
+        "obs",
+        "kit",
+        "errors",
+        ".",
+    ],
+}
+# No I/O, no clock, no randomness: what such a module needs, its caller passes in.
+PURE = [
+    "config.model",
+    "chain",
+    "p2p.machines",
+    "p2p.wire",
+    "p2p.yamux",
+    "p2p.peers",
+    "engines.contract",
+    "engines.codec",
+    "engines.io_plan",
+    "odfd.ingest.plan",
+    "odfd.transform.plan",
+    "odfd.trust.judge",
+    "odfd.trust.policy",
+    "odfd.trust.admission",
+]
+DOES_IO = ["chain.store", "chain.data.parquet"]
+WORLD = ["trio", "socket", "ssl", "subprocess", "sqlite3", "libp2p", "grpc", "httpx", "time", "random", "secrets", "os", "asyncio", "threading"]
+CLI_SEES = ["odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.kit", "odfd.errors"]
+CLI_OFFLINE = "odfd.cli.offline"
+"""Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""
+
+
+def within(name: str, entries: list[str]) -> bool:
+    return any(name == entry or name.startswith(entry + ".") for entry in entries)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for root in MAY:
+        for path in sorted((TREE / root).rglob("*.py")):
+            yield ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def imports(name: str, path: Path) -> Iterator[str]:
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = [*base, *([node.module] if node.module else [])]
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def height(name: str) -> tuple[int, str]:
+    root, _, rest = name.partition(".")
+    head = rest.partition(".")[0]
+    for line, entries in enumerate(LAYERS[root]):
+        if head in entries.split():
+            return line, head
+    return len(LAYERS[root]), ""
+
+
+def problems() -> Iterator[str]:
+    for name, path in modules():
+        root = name.partition(".")[0]
+        for target in imports(name, path):
+            top = target.partition(".")[0]
+            if top == root and height(name)[1] != height(target)[1] and height(target)[0] <= height(name)[0]:
+                yield f"{name} -> {target}: points up or sideways"
+            if top in MAY and top != root and top not in MAY[root]:
+                yield f"{name} -> {target}: {root} may not import {top}"
+            if top in WORLD and within(name, PURE) and not within(name, DOES_IO):
+                yield f"{name} -> {target}: a pure module reached for the world"
+            reaches = within(name, ["odfd.cli"]) and not within(name, [CLI_OFFLINE])
+            if reaches and top in MAY and top != "config" and not within(target, CLI_SEES):
+                yield f"{name} -> {target}: the command line knows the daemon only by its wire"
+
+
+def test_imports_point_downwards() -> None:
+    found = sorted(set(problems()))
+    assert not found, "\n".join(found)
+
+
+def test_every_entry_has_a_layer() -> None:
+    homeless = {name for name, _ in modules() if name.count(".") and not height(name)[1]}
+    assert not homeless, f"give these a line in LAYERS: {sorted(homeless)}"

@@ -1,0 +1,51 @@
+"""Small parts: a module of 500 lines, a body of 60, seven parameters are the end."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+ROOTS = ("config", "chain", "engines", "p2p", "odfd", "demo", "bench")
+MODULE_END, BODY_END, PARAMETERS_END = 500, 60, 7
+BANNED = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
+
+
+def sources() -> Iterator[Path]:
+    for root in ROOTS:
+        yield from sorted((TREE / root).rglob("*.py"))
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    start = (first.end_lineno or first.lineno) if documented else first.lineno - 1
+    return (function.end_lineno or start) - start
+
+
+def too_big() -> Iterator[str]:
+    for path in sources():
+        text = path.read_text()
+        name = path.relative_to(TREE)
+        if text.count("\n") > MODULE_END:
+            yield f"{name}: {text.count(chr(10))} lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if body_lines(node) > BODY_END:
+                    yield f"{name}:{node.lineno} {node.name}: body of {body_lines(node)} lines"
+                arguments = node.args
+                count = len([*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs])
+                named_self = bool(arguments.args) and arguments.args[0].arg in ("self", "cls")
+                if count - named_self > PARAMETERS_END:
+                    yield f"{name}:{node.lineno} {node.name}: {count} parameters"
+
+
+def test_parts_are_small() -> None:
+    found = sorted(too_big())
+    assert not found, "\n".join(found)
+
+
+def test_modules_are_named_for_what_they_are() -> None:
+    vague = [str(path.relative_to(TREE)) for path in sources() if path.stem in BANNED]
+    assert not vague
