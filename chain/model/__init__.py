@@ -1,1 +1,1 @@
-"""Values of the format: events, blocks, schemas. Frozen, typed, and the one declaration that every codec is derived from."""
+"""Values of the format: events, blocks, schemas; frozen, typed, the one declaration that codecs are derived from."""
