@@ -100,7 +100,7 @@ class Replication(Protocol):
     async def announce(self, topic: Topic, envelope: bytes) -> None: ...
 
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        """Anti-entropy with one peer: compare sums, fetch what is missing, show it to the Noticeboard; counts the new."""
+        """Anti-entropy with one peer: compare sums, fetch what is missing, show it to the Noticeboard; count them."""
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
 
