@@ -213,6 +213,10 @@ class ValidateResponse(_Table, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
+class IdentityRequest(_Table, frozen=True, kw_only=True):
+    """Asks for an EngineIdentity; there is nothing to say."""
+
+
 class EngineIdentity(_Table, frozen=True, kw_only=True):
     """What makes an engine's answers: pinned in SetTransform's ``version`` and written into attestations."""
 

@@ -1,0 +1,21 @@
+"""What can go wrong between a coordinator and its engine, apart from the query: that is an answer, never one of these."""
+
+from __future__ import annotations
+
+from chain.errors import Environment, Invalid, Refused
+
+
+class EngineLost(Environment):
+    """The engine cannot be started, died, or does not answer. Another try may find it warm again."""
+
+
+class EngineFault(Environment):
+    """The engine answered, and its answer breaks the contract: a fault of its program, not of the query."""
+
+
+class LimitExceeded(Refused):
+    """A request went over its deadline, its memory or its size. The same request meets the same limit."""
+
+
+class BadFrame(Invalid):
+    """Bytes that are not a message of the engine contract."""
