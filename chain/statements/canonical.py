@@ -1,0 +1,69 @@
+"""Canonical JSON of signed payloads: RFC 8785, narrowed so that no two parsers can read one payload differently.
+
+A payload must equal its own canonical form; integers lie in 0…2^53-1; no floats, no null; nesting at most eight deep
+(trust.md section 0).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NoReturn
+
+import rfc8785
+
+from chain.errors import Invalid
+
+MAX_INTEGER: Final = 2**53 - 1
+MAX_DEPTH: Final = 8
+
+Json = dict[str, "Json"] | list["Json"] | str | int | bool
+
+
+def encode(value: Json) -> bytes:
+    """The canonical bytes of a value. Raises Invalid when it is outside the narrowed set."""
+    _check(value, 1)
+    return rfc8785.dumps(value)
+
+
+def decode(payload: bytes) -> Json:
+    """Parse bytes that must be their own canonical form. Raises Invalid."""
+    try:
+        value: Json = json.loads(payload, parse_float=_no_float, parse_constant=_no_float, parse_int=_integer)
+    except (ValueError, RecursionError) as error:
+        raise Invalid("not canonical JSON", rule="jcs") from error
+    _check(value, 1)
+    if rfc8785.dumps(value) != payload:
+        raise Invalid("JSON differs from its canonical form (RFC 8785)", rule="jcs", hint="sorted keys, no spaces")
+    return value
+
+
+def _no_float(text: str) -> NoReturn:
+    raise ValueError(f"not an integer: {text[:20]}")
+
+
+def _integer(text: str) -> int:
+    if len(text) > 16:
+        raise ValueError("integer too long")
+    return int(text)
+
+
+def _check(value: object, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise Invalid(f"JSON nested deeper than {MAX_DEPTH}", rule="jcs-depth")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise Invalid("JSON keys are strings", rule="jcs")
+            _check(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check(item, depth + 1)
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid("a lone surrogate in a string", rule="jcs") from error
+    elif isinstance(value, bool):
+        return
+    elif not (isinstance(value, int) and 0 <= value <= MAX_INTEGER):
+        raise Invalid(f"{value!r:.40} may not stand in a statement", rule="jcs-value", hint="no floats, no null")

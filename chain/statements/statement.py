@@ -1,0 +1,210 @@
+"""in-toto statements of this project: the frame that heads, authorities and attestations share (trust.md section 0).
+
+One subject, ``{name: <did:odf>, digest: {sha3_256: …}}``; the predicate's type is NS + kind + ``/v1``. Predicates are
+frozen structs here; unknown fields are ignored when read and absent when written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import SHA3_256, Multihash
+from chain.statements import canonical
+
+NS: Final = "https://w3id.org/odfd/trust/"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+
+HEAD: Final = NS + "head/v1"
+AUTHORITY: Final = NS + "authority/v1"
+ATTESTATION: Final = NS + "attestation/v1"
+
+MAX_ENVELOPE: Final = {HEAD: 4 << 10, AUTHORITY: 16 << 10, ATTESTATION: 32 << 10}
+"""Bytes of an envelope by predicate type."""
+MAX_ANY: Final = max(MAX_ENVELOPE.values())
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=canonical.MAX_INTEGER)]
+When = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+"""A time as it is signed: whole seconds, UTC."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A JSON object inside a statement."""
+
+
+class TreeHead(_Part, frozen=True, kw_only=True):
+    """Size and root of a chain's tree."""
+
+    size: Count
+    root_hash: bytes
+
+
+class HeadStatement(_Part, frozen=True, kw_only=True):
+    """What a writer says of a chain: so many blocks, with this tree, until then. The subject is the last block."""
+
+    dataset: DatasetId
+    epoch: Count
+    size: Count
+    root_hash: bytes
+    authority: Count
+    issued_at: When
+    expires_at: When
+    head: Annotated[Multihash, "subject"]
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Heads are ordered by epoch, size, time of issue; never by the clock alone."""
+        return (self.epoch, self.size, self.issued)
+
+    @property
+    def issued(self) -> Instant:
+        return instant.parse(self.issued_at)
+
+    @property
+    def expires(self) -> Instant:
+        return instant.parse(self.expires_at)
+
+
+class EngineUsed(_Part, frozen=True, kw_only=True):
+    name: str
+    digest: str
+    pinned: bool
+    sandbox: str
+    platform: str
+
+
+class InputTree(_Part, frozen=True, kw_only=True):
+    """A tree that was read by the re-run."""
+
+    dataset: DatasetId
+    epoch: Count
+    size: Count
+    root_hash: bytes
+
+
+class Span(_Part, frozen=True, kw_only=True):
+    """One verdict on blocks ``first … last``."""
+
+    first: Count
+    last: Count
+    verdict: str
+    state: str | None = None
+    engine: Count | None = None
+    reason: str | None = None
+
+
+class Interval(_Part, frozen=True, kw_only=True):
+    start: Count
+    end: Count
+
+
+class Actual(_Part, frozen=True, kw_only=True):
+    """What the re-run of a step gave."""
+
+    logical_hash: Multihash | None = None
+    offset_interval: Interval | None = None
+    records: Count
+    watermark: str | None = None
+
+
+class Mismatch(_Part, frozen=True, kw_only=True):
+    sequence_number: Count
+    runs: Count
+    bundle: Multihash | None = None
+    actual: Actual
+
+
+class Attestation(_Part, frozen=True, kw_only=True):
+    """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1."""
+
+    dataset: DatasetId
+    epoch: Count
+    size: Count
+    root_hash: bytes
+    serial: Count
+    previous: Multihash | None = None
+    determinism: str
+    finished_at: When
+    engines: tuple[EngineUsed, ...] = ()
+    inputs: tuple[InputTree, ...] = ()
+    spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=128)]
+    mismatch: Annotated[tuple[Mismatch, ...], msgspec.Meta(max_length=128)] = ()
+    head: Annotated[Multihash, "subject"]
+
+
+Predicate: TypeAlias = HeadStatement | Attestation
+_TYPES: Final[dict[str, type[Predicate]]] = {HEAD: HeadStatement, ATTESTATION: Attestation}
+_NAMES: Final = {cls: name for name, cls in _TYPES.items()}
+
+
+def when(now: Instant) -> str:
+    """A time as statements write it; fractions of a second are cut off."""
+    return instant.render(Instant(now - now % instant.SECOND))
+
+
+def encode(predicate: Predicate) -> bytes:
+    """The canonical payload of a statement."""
+    body = msgspec.json.decode(msgspec.json.encode(predicate, enc_hook=str))
+    del body["head"]
+    return canonical.encode(
+        {
+            "_type": STATEMENT_TYPE,
+            "predicate": body,
+            "predicateType": _NAMES[type(predicate)],
+            "subject": [{"digest": {"sha3_256": predicate.head.digest.hex()}, "name": str(predicate.dataset)}],
+        }
+    )
+
+
+def decode(payload: bytes) -> Predicate:
+    """A payload to one of the known predicates. Raises Invalid; an unknown predicate type is Invalid too."""
+    value = canonical.decode(payload)
+    try:
+        frame = msgspec.convert(value, _Frame)
+        kind = _TYPES.get(frame.predicate_type)
+        if frame.type != STATEMENT_TYPE or kind is None:
+            raise Invalid(f"statement of type {frame.predicate_type[:80]!r}", rule="statement-type")
+        (subject,) = frame.subject
+        head = Multihash.from_digest(SHA3_256, bytes.fromhex(subject.digest.sha3_256))
+        predicate = msgspec.convert({**frame.predicate, "head": str(head)}, kind, dec_hook=_from_text)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Invalid(f"not a statement: {error}", rule="statement") from error
+    if subject.name != str(predicate.dataset):
+        raise Invalid("subject and predicate speak of different datasets", rule="statement-subject")
+    if len(predicate.root_hash) != 32 or len(subject.digest.sha3_256) != 64 or predicate.size == 0:
+        raise Invalid("a tree head has at least one block and a root of 32 bytes", rule="statement-tree")
+    return predicate
+
+
+def limit_of(predicate: Predicate) -> int:
+    """Bytes that an envelope of this kind may have."""
+    return MAX_ENVELOPE[_NAMES[type(predicate)]]
+
+
+class _Digest(msgspec.Struct):
+    sha3_256: str
+
+
+class _Subject(msgspec.Struct):
+    name: str
+    digest: _Digest
+
+
+class _Frame(msgspec.Struct):
+    type: str = msgspec.field(name="_type")
+    predicate_type: str = msgspec.field(name="predicateType")
+    subject: Annotated[list[_Subject], msgspec.Meta(min_length=1, max_length=1)]
+    predicate: dict[str, object]
+
+
+def _from_text(kind: type[object], value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got {value!r:.40}")
+    if kind is Multihash:
+        return Multihash.parse(value)
+    return DatasetId.parse(value)

@@ -1,0 +1,190 @@
+"""The Merkle tree of RFC 6962 over a chain: leaf i is the sha3-256 digest of block i, nodes are SHA-256.
+
+A head signs this tree, so that inclusion, consistency and forks are provable in O(log n) without blocks. ``Frontier``
+holds the log2(n) full subtrees that appending needs, so a writer never reads history. Proofs are built from a function
+that gives the roots of aligned full subtrees; a store may cache those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+
+HASH_SIZE: Final = 32
+MAX_PATH: Final = 64
+"""Nodes in a path: a tree of 2^64 leaves."""
+
+
+def leaf_hash(leaf: bytes) -> bytes:
+    return hashlib.sha256(b"\0" + leaf).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+EMPTY_ROOT: Final = hashlib.sha256(b"").digest()
+
+
+class Frontier(msgspec.Struct, frozen=True):
+    """The full subtrees of a tree of ``size`` leaves, largest first: all that appending and the root need."""
+
+    size: int = 0
+    nodes: tuple[bytes, ...] = ()
+
+    def append(self, leaf: bytes) -> Frontier:
+        """One leaf more, at amortised constant cost."""
+        node, nodes, size = leaf_hash(leaf), list(self.nodes), self.size
+        while size & 1:
+            node = node_hash(nodes.pop(), node)
+            size >>= 1
+        return Frontier(self.size + 1, (*nodes, node))
+
+    def extend(self, leaves: Iterable[bytes]) -> Frontier:
+        size, nodes = self.size, list(self.nodes)
+        for leaf in leaves:
+            node, rest = leaf_hash(leaf), size
+            while rest & 1:
+                node = node_hash(nodes.pop(), node)
+                rest >>= 1
+            nodes.append(node)
+            size += 1
+        return Frontier(size, tuple(nodes))
+
+    @property
+    def root(self) -> bytes:
+        if not self.nodes:
+            return EMPTY_ROOT
+        node = self.nodes[-1]
+        for left in reversed(self.nodes[:-1]):
+            node = node_hash(left, node)
+        return node
+
+    def to_bytes(self) -> bytes:
+        return self.size.to_bytes(8, "big") + b"".join(self.nodes)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Frontier:
+        """Raises Invalid."""
+        size = int.from_bytes(raw[:8], "big")
+        if len(raw) != 8 + HASH_SIZE * size.bit_count():
+            raise Invalid("not a tree frontier", rule="tree-frontier")
+        nodes = tuple(raw[at : at + HASH_SIZE] for at in range(8, len(raw), HASH_SIZE))
+        return cls(size, nodes)
+
+
+Leaves = Callable[[int, int], Sequence[bytes]]
+"""Leaves ``start <= i < stop`` of the tree."""
+
+
+class Tree:
+    """Proofs over leaves that a callback reads; costs O(n) hashing for what is not cached, so callers cache."""
+
+    def __init__(self, leaves: Leaves) -> None:
+        self._leaves = leaves
+        self._full: dict[tuple[int, int], bytes] = {}
+
+    def root(self, size: int) -> bytes:
+        return self._range(0, size) if size else EMPTY_ROOT
+
+    def inclusion(self, index: int, size: int) -> list[bytes]:
+        """The audit path of leaf ``index`` in the tree of ``size`` leaves (RFC 6962, 2.1.1)."""
+        if not 0 <= index < size:
+            raise ValueError(f"leaf {index} of {size}")
+        return self._path(index, 0, size)
+
+    def consistency(self, old: int, new: int) -> list[bytes]:
+        """Proof that the tree of ``old`` leaves is a prefix of the tree of ``new`` (RFC 6962, 2.1.2)."""
+        if not 0 < old <= new:
+            raise ValueError(f"consistency of {old} and {new}")
+        return self._subproof(old, 0, new, whole=True)
+
+    def _range(self, start: int, stop: int) -> bytes:
+        count = stop - start
+        aligned = count & (count - 1) == 0
+        if aligned and (found := self._full.get((start, count))) is not None:
+            return found
+        if count <= 1024:
+            node = Frontier().extend(self._leaves(start, stop)).root
+        else:
+            split = _split(count)
+            node = node_hash(self._range(start, start + split), self._range(start + split, stop))
+        if aligned:
+            self._full[start, count] = node
+        return node
+
+    def _path(self, index: int, start: int, stop: int) -> list[bytes]:
+        if stop - start == 1:
+            return []
+        middle = start + _split(stop - start)
+        if start + index < middle:
+            return [*self._path(index, start, middle), self._range(middle, stop)]
+        return [*self._path(index - (middle - start), middle, stop), self._range(start, middle)]
+
+    def _subproof(self, old: int, start: int, stop: int, *, whole: bool) -> list[bytes]:
+        count = stop - start
+        if old == count:
+            return [] if whole else [self._range(start, stop)]
+        split = _split(count)
+        if old <= split:
+            return [*self._subproof(old, start, start + split, whole=whole), self._range(start + split, stop)]
+        return [
+            *self._subproof(old - split, start + split, stop, whole=False),
+            self._range(start, start + split),
+        ]
+
+
+def _split(count: int) -> int:
+    """The largest power of two below ``count``."""
+    return 1 << (count - 1).bit_length() - 1
+
+
+def root_from_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
+    """The root that an audit path leads to; ``None`` when the path cannot be one (RFC 9162, 2.1.3.2)."""
+    if not 0 <= index < size or len(path) > MAX_PATH:
+        return None
+    place, last, node = index, size - 1, leaf_hash(leaf)
+    for sibling in path:
+        if last == 0:
+            return None
+        if place & 1 or place == last:
+            node = node_hash(sibling, node)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            node = node_hash(node, sibling)
+        place, last = place >> 1, last >> 1
+    return node if last == 0 else None
+
+
+def is_consistent(old: int, old_root: bytes, new: int, new_root: bytes, proof: Sequence[bytes]) -> bool:
+    """Whether ``proof`` shows that the old tree is a prefix of the new (RFC 9162, 2.1.4.2)."""
+    if not 0 < old <= new or len(proof) > MAX_PATH:
+        return False
+    if old == new:
+        return not proof and old_root == new_root
+    nodes = list(proof)
+    if old & (old - 1) == 0:
+        nodes.insert(0, old_root)
+    if not nodes:
+        return False
+    place, last = old - 1, new - 1
+    while place & 1:
+        place, last = place >> 1, last >> 1
+    first = second = nodes[0]
+    for node in nodes[1:]:
+        if last == 0:
+            return False
+        if place & 1 or place == last:
+            first, second = node_hash(node, first), node_hash(node, second)
+            while not place & 1 and place:
+                place, last = place >> 1, last >> 1
+        else:
+            second = node_hash(second, node)
+        place, last = place >> 1, last >> 1
+    return last == 0 and first == old_root and second == new_root
