@@ -1,0 +1,356 @@
+"""The engine's side of the contract: a gRPC server around one synchronous ``Handler``.
+
+The shell does what every engine needs and none should write again: framing, limits, one transaction at a time per
+dataset, the same answer to the same transaction id, heartbeats, cancellation when the caller goes away or its deadline
+passes, and an ``InternalError`` with a backtrace for whatever the handler raises. It never looks into a query and never
+ends the process. Made by an engine's entry point, dies with ``stop``. ODF specification: schemas/engine.proto.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol
+
+import grpc
+
+from chain.errors import Environment, Fault, Invalid
+from engines import codec
+from engines.contract import (
+    EngineIdentity,
+    IngestRequest,
+    IngestResponseRoot,
+    InternalError,
+    Progress,
+    RawQueryOutcome,
+    RawQueryRequest,
+    RawQueryResponseRoot,
+    Success,
+    TransformOutcome,
+    TransformRequest,
+    TransformResponseRoot,
+    ValidateRequest,
+    ValidateResponse,
+)
+
+READY: Final = "odf-engine ready "
+"""First words of the one line that an engine process prints on its standard output; the address follows."""
+MAX_SOCKET_PATH: Final = 107
+"""Bytes of a unix socket's path (``sun_path`` of Linux less its zero)."""
+MAX_BACKTRACE: Final = 16_384
+"""Characters of a backtrace that travel."""
+
+
+class Handler(Protocol):
+    """An engine, stripped of all plumbing. Calls come from worker threads; one at a time per dataset.
+
+    Faults of the query are returned (``InvalidQuery``); anything raised is reported as ``InternalError``.
+    """
+
+    def identity(self) -> EngineIdentity: ...
+
+    def validate(self, request: ValidateRequest) -> ValidateResponse: ...
+
+    def transform(self, request: TransformRequest, control: Control) -> TransformOutcome: ...
+
+    def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome: ...
+
+    def raw_query(self, request: RawQueryRequest, control: Control) -> RawQueryOutcome: ...
+
+
+class RequestCancelled(Fault):
+    """Raised inside a handler by ``Control.check`` once nobody waits for the answer any more."""
+
+
+class Control:
+    """A request in flight as its handler sees it. Safe to use from any thread."""
+
+    def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
+        self.cancelled = threading.Event()
+        self._on_progress = on_progress
+        self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def progress(self) -> None:
+        """Tell the caller that work goes on. Heartbeats are sent anyway, so this is for real steps."""
+        self._on_progress()
+
+    def check(self) -> None:
+        """Raises RequestCancelled if nobody waits any more."""
+        if self.cancelled.is_set():
+            raise RequestCancelled("the request was cancelled")
+
+    def register_cancel(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, from another thread, when the request is cancelled; at once if it already is."""
+        with self._lock:
+            if not self.cancelled.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def cancel(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self.cancelled.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Bounds of one engine process."""
+
+    jobs: int = 4
+    """Requests worked on at once; Spark schedules their tasks on the same cores."""
+    waiting: int = 28
+    """Requests that may wait beyond those; more are refused with RESOURCE_EXHAUSTED."""
+    heartbeat: float = 1.0
+    """Seconds between two signs of life of a request."""
+    remembered: int = 256
+    """Transactions whose answers are kept for a caller that asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """How one streaming method is worked."""
+
+    method: codec.Method[Any, Any]
+    work: Callable[[Any, Control], Any]
+    root: Callable[..., Any]
+    dataset: Callable[[Any], bytes]
+    outputs: Callable[[Any], tuple[str, ...]]
+
+
+class _Turns:
+    """One holder per key; a waiter leaves after a while to give a sign of life, and comes back."""
+
+    def __init__(self) -> None:
+        self._busy: set[bytes] = set()
+        self._changed = threading.Condition()
+
+    def take(self, key: bytes, patience: float) -> bool:
+        with self._changed:
+            if not self._changed.wait_for(lambda: key not in self._busy, patience):
+                return False
+            self._busy.add(key)
+            return True
+
+    def give(self, key: bytes) -> None:
+        with self._changed:
+            self._busy.discard(key)
+            self._changed.notify_all()
+
+
+class _Memory:
+    """Answers by transaction id, as long as the files they speak of are there."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._answers: OrderedDict[str, tuple[bytes, Success, tuple[str, ...]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def recall(self, transaction: str | None, request: bytes) -> Success | None:
+        with self._lock:
+            known = self._answers.get(transaction or "")
+        if known is None or known[0] != request or not all(Path(path).is_file() for path in known[2]):
+            return None
+        return known[1]
+
+    def keep(self, transaction: str | None, request: bytes, outcome: object, outputs: tuple[str, ...]) -> None:
+        if not transaction or not isinstance(outcome, Success):
+            return
+        written = tuple(path for path in outputs if Path(path).is_file())
+        with self._lock:
+            self._answers[transaction] = request, outcome, written
+            self._answers.move_to_end(transaction)
+            if len(self._answers) > self._size:
+                self._answers.popitem(last=False)
+
+
+class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, handler: Handler, limits: ServiceLimits) -> None:
+        self._limits = limits
+        self._turns = _Turns()
+        self._memory = _Memory(limits.remembered)
+        self.pool = ThreadPoolExecutor(limits.jobs, thread_name_prefix="engine-job")
+        self.controls: set[Control] = set()
+        streams = (
+            _Route(codec.TRANSFORM, handler.transform, TransformResponseRoot, _dataset, _transform_outputs),
+            _Route(codec.INGEST, handler.ingest, IngestResponseRoot, _dataset, _data_output),
+            _Route(codec.RAW_QUERY, handler.raw_query, RawQueryResponseRoot, _query_output, lambda _: ()),
+        )
+        self._streams = {route.method.path: route for route in streams}
+        self._unary: dict[str, tuple[codec.Method[Any, Any], Callable[[Any], Any]]] = {
+            codec.VALIDATE.path: (codec.VALIDATE, handler.validate),
+            codec.IDENTITY.path: (codec.IDENTITY, lambda _: handler.identity()),
+        }
+
+    def service(self, details: Any) -> Any:
+        """gRPC's look-up; ``None`` is UNIMPLEMENTED. Bytes pass as they are: we decode, and name what is wrong."""
+        if route := self._streams.get(details.method):
+            return grpc.unary_stream_rpc_method_handler(lambda raw, context: self._stream(route, raw, context))
+        if unary := self._unary.get(details.method):
+            return grpc.unary_unary_rpc_method_handler(lambda raw, context: self._one(*unary, raw, context))
+        return None
+
+    def _one(self, method: codec.Method[Any, Any], work: Callable[[Any], Any], raw: bytes, context: Any) -> bytes:
+        request = _decoded(method, raw, context)
+        future = self.pool.submit(work, request)
+        error = future.exception()
+        if error is not None:
+            context.abort(grpc.StatusCode.INTERNAL, f"{_said(error)}\n{_backtrace(error)}")
+        return method.encode_response(future.result())
+
+    def _stream(self, route: _Route, raw: bytes, context: Any) -> Iterator[bytes]:
+        request = _decoded(route.method, raw, context)
+        signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        control = Control(lambda: signals.put(None))
+        control.register_cancel(lambda: signals.put(None))
+        alive = route.method.encode_response(route.root(value=Progress()))
+        self.controls.add(control)
+        try:
+            # False: the call is over already, so nobody will cancel it later.
+            if not context.add_callback(control.cancel):
+                return
+            key = route.dataset(request)
+            while not self._turns.take(key, self._limits.heartbeat):
+                yield alive
+                if control.cancelled.is_set():
+                    return
+            future = self.pool.submit(self._work, route, request, hashlib.sha3_256(raw).digest(), control)
+            future.add_done_callback(lambda _: self._turns.give(key))
+            future.add_done_callback(lambda _: signals.put(None))
+            while not future.done():
+                with contextlib.suppress(queue.Empty):
+                    signals.get(timeout=self._limits.heartbeat)
+                if control.cancelled.is_set():
+                    future.cancel()
+                    return
+                if not future.done():
+                    yield alive
+            yield route.method.encode_response(route.root(value=_outcome(future)))
+        finally:
+            self.controls.discard(control)
+
+    def _work(self, route: _Route, request: Any, digest: bytes, control: Control) -> Any:
+        transaction = getattr(request, "transaction_id", None)
+        known = self._memory.recall(transaction, digest)
+        if known is not None:
+            return known
+        control.check()
+        outcome = route.work(request, control)
+        self._memory.keep(transaction, digest, outcome, route.outputs(request))
+        return outcome
+
+
+class Server:
+    """A running service. ``address`` is what clients dial."""
+
+    def __init__(self, server: Any, service: _Service, address: str) -> None:
+        self._server = server
+        self._service = service
+        self.address = address
+
+    @property
+    def ready_line(self) -> str:
+        """What the engine process prints once, so that whoever started it knows the address."""
+        return READY + self.address
+
+    def wait(self) -> None:
+        """Until ``stop``."""
+        self._server.wait_for_termination()
+
+    def stop(self, grace: float = 0.0) -> None:
+        """Refuse new requests, cancel those in flight after ``grace`` seconds, wait until they have let go."""
+        self._server.stop(grace).wait()
+        for control in list(self._service.controls):
+            control.cancel()
+        self._service.pool.shutdown(wait=True, cancel_futures=True)
+
+
+def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) -> Server:
+    """Start serving at ``unix:PATH`` or ``HOST:PORT`` (port 0: any). Raises Environment when it cannot listen."""
+    limits = limits or ServiceLimits()
+    _check_address(listen)
+    service = _Service(handler, limits)
+    calls = limits.jobs + limits.waiting
+    server = grpc.server(
+        ThreadPoolExecutor(calls, thread_name_prefix="engine-call"),
+        handlers=(service,),
+        maximum_concurrent_rpcs=calls,
+        options=(
+            ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
+            ("grpc.max_send_message_length", codec.MAX_MESSAGE),
+            ("grpc.so_reuseport", 0),
+        ),
+    )
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise Environment(
+            f"the engine cannot listen at {listen}", rule="engine-listen", hint="is the address in use?"
+        ) from error
+    server.start()
+    host = listen.rpartition(":")[0]
+    return Server(server, service, listen if listen.startswith("unix:") else f"{host}:{port}")
+
+
+def _check_address(listen: str) -> None:
+    if listen.startswith("unix:") and len(listen.removeprefix("unix:").encode()) > MAX_SOCKET_PATH:
+        raise Environment(
+            f"the path of the engine's socket is longer than {MAX_SOCKET_PATH} bytes: {listen}",
+            rule="socket-path",
+            hint="choose a shorter runtime directory",
+        )
+
+
+def _decoded(method: codec.Method[Any, Any], raw: bytes, context: Any) -> Any:
+    try:
+        return method.decode_request(raw)
+    except Invalid as error:
+        return _refuse(context, str(error))
+
+
+def _refuse(context: Any, message: str) -> NoReturn:
+    context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+    raise AssertionError("abort raises")
+
+
+def _outcome(future: Future[Any]) -> Any:
+    error = future.exception()
+    return future.result() if error is None else InternalError(message=_said(error), backtrace=_backtrace(error))
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, Fault):
+        return f"{error} ({error.hint})" if error.hint else str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _backtrace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))[-MAX_BACKTRACE:]
+
+
+def _dataset(request: TransformRequest | IngestRequest) -> bytes:
+    return bytes(request.dataset_id)
+
+
+def _query_output(request: RawQueryRequest) -> bytes:
+    return request.output_data_path.encode()
+
+
+def _transform_outputs(request: TransformRequest) -> tuple[str, ...]:
+    return request.new_data_path, request.new_checkpoint_path
+
+
+def _data_output(request: IngestRequest) -> tuple[str, ...]:
+    return (request.new_data_path,)
