@@ -40,8 +40,8 @@ LAYERS = {
     "odfd": [
         "daemon",
         "cli",
-        "control",
         "services",
+        "control",
         "network",
         "mirrors",
         "trust",

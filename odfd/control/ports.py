@@ -1,0 +1,170 @@
+"""What the API can ask of a node. Services implement these ports; routes know nothing else of them.
+
+Values in and out are those of ``wire``. Every method may raise any ``chain.errors.Fault``; nothing else may come out.
+A ``ref`` is what a person wrote: a local name or ``did:odf:…``; a method that finds nothing under it raises NotFound.
+What takes long is a task: the method checks what it can at once, then answers with a ``TaskRef``, and the task's
+result is of the type that the method's docstring names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from typing import Protocol
+
+from odfd.control import wire
+
+
+class About(Protocol):
+    """The node itself."""
+
+    async def status(self) -> wire.Status: ...
+
+    async def doctor(self) -> Sequence[wire.Probe]:
+        """Try what the node stands on: disk, database, engine, sandbox, Java, sockets, clock, peers."""
+
+
+class Datasets(Protocol):
+    async def list(self) -> Sequence[wire.DatasetView]: ...
+
+    async def get(self, ref: str) -> wire.DatasetView: ...
+
+    async def describe(self, ref: str) -> wire.DatasetDetail: ...
+
+    async def delete(self, ref: str) -> wire.DatasetView:
+        """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
+
+    async def log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
+        """Newest first, below sequence number ``before``; of these events only, if any are named."""
+
+    async def block(self, ref: str, at: str) -> wire.BlockDetail:
+        """``at`` is a block's hash or its sequence number in digits."""
+
+    async def tail(self, ref: str, limit: int) -> wire.Records:
+        """The last records in the order of their offsets."""
+
+    async def schema(self, ref: str) -> wire.Schema: ...
+
+    async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
+
+
+class Flow(Protocol):
+    """Data into and out of datasets."""
+
+    async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
+        """Keep the bytes of one file until an ingest asks for them."""
+
+    async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+        """Result: PullResult with one item."""
+
+    async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
+        """Result: PullResult."""
+
+    async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
+        """Result: TransferResult."""
+
+    async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
+        """Result: TransferResult."""
+
+
+class Mirrors(Protocol):
+    async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
+        """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed."""
+
+    async def list(self) -> Sequence[wire.MirrorView]: ...
+
+    async def remove(self, ref: str) -> wire.MirrorView:
+        """Wish it no longer; the dataset stays until it is deleted."""
+
+
+class Networks(Protocol):
+    async def join(self, request: wire.NetworkRequest) -> wire.NetworkView: ...
+
+    async def leave(self, name: str) -> wire.NetworkView: ...
+
+    async def list(self) -> Sequence[wire.NetworkView]: ...
+
+    async def show(self, name: str) -> wire.NetworkView: ...
+
+
+class Peers(Protocol):
+    async def list(self) -> Sequence[wire.PeerInfo]: ...
+
+    async def show(self, peer: str) -> wire.PeerInfo:
+        """By peer id or an unambiguous beginning of it."""
+
+    async def block(self, peer: str) -> wire.PeerInfo: ...
+
+    async def unblock(self, peer: str) -> wire.PeerInfo: ...
+
+    async def connect(self, multiaddr: str) -> wire.PeerInfo: ...
+
+
+class Verification(Protocol):
+    async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
+        """Result: VerifyReport."""
+
+
+class Trust(Protocol):
+    async def show(self, ref: str) -> wire.TrustView: ...
+
+    async def evidence(self, evidence_id: str) -> bytes:
+        """A bundle that anyone can check: the bytes of a ``.odfe`` file."""
+
+    async def validators(self) -> Sequence[wire.ValidatorView]: ...
+
+    async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView: ...
+
+    async def remove_validator(self, key: str) -> wire.ValidatorView: ...
+
+    async def policy(self) -> wire.PolicyView: ...
+
+
+class Tasks(Protocol):
+    async def list(self) -> Sequence[wire.TaskView]: ...
+
+    async def get(self, task_id: str) -> wire.TaskView: ...
+
+    async def cancel(self, task_id: str) -> wire.TaskView: ...
+
+    def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
+        """Snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
+
+
+class Events(Protocol):
+    def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
+        """Those after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
+
+
+class Node(Protocol):
+    """All of it."""
+
+    @property
+    def about(self) -> About: ...
+
+    @property
+    def datasets(self) -> Datasets: ...
+
+    @property
+    def flow(self) -> Flow: ...
+
+    @property
+    def mirrors(self) -> Mirrors: ...
+
+    @property
+    def networks(self) -> Networks: ...
+
+    @property
+    def peers(self) -> Peers: ...
+
+    @property
+    def verification(self) -> Verification: ...
+
+    @property
+    def trust(self) -> Trust: ...
+
+    @property
+    def tasks(self) -> Tasks: ...
+
+    @property
+    def events(self) -> Events: ...

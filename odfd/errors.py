@@ -1,0 +1,165 @@
+"""Faults as the outside sees them: exit codes, problem+json, and what is printed for a person.
+
+The families themselves are in ``chain.errors``; here are the few that only a program with a command line and a socket
+can meet, and the one table that says what each family is over HTTP and to the shell. RFC 9457 for the JSON.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
+
+
+class ExitCode(enum.IntEnum):
+    """How a command ends. The numbers are a contract with scripts; ``docs`` and tests hold them still."""
+
+    OK = 0
+    """Done, and the answer is yes."""
+    NO = 1
+    """Done, and the answer is no: a check failed, a head moved first, nothing matched."""
+    USAGE = 2
+    """The command line itself is wrong."""
+    UNREACHABLE = 3
+    """No daemon answers on the socket."""
+    REFUSED = 4
+    """Permission or policy says no."""
+    INVALID = 5
+    """The input breaks a rule."""
+    REMOTE = 6
+    """The other side's fault."""
+    ENVIRONMENT = 7
+    """Our own machine: disk, Java, sandbox."""
+    BUG = 70
+    """A fault of this program."""
+
+
+class Usage(Fault):
+    """The command line cannot be understood."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Unreachable(Fault):
+    """There is no daemon where one was looked for."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class Bug(Fault):
+    """This program broke one of its own promises."""
+
+    exit_code = ExitCode.BUG
+
+
+class Told(Exception):
+    """A cause that happened in another process and came here as text."""
+
+
+PROBLEM_JSON: Final = "application/problem+json"
+_STATUS: Final[tuple[tuple[type[Fault], int], ...]] = (
+    (NotFound, 404),
+    (Invalid, 422),
+    (Refused, 403),
+    (Conflict, 409),
+    (Remote, 502),
+    (Environment, 503),
+    (Usage, 400),
+    (Unreachable, 503),
+    (Bug, 500),
+)
+"""Most particular first: a subclass stands before its base."""
+_BY_NAME: Final = {family.__name__: family for family, _ in _STATUS}
+MAX_CAUSE_TEXT: Final = 2000
+"""Characters of one cause; an exception may quote a whole query."""
+MAX_CAUSES: Final = 16
+"""Links of a chain of causes that are told; a longer chain is a loop or of no use to a person."""
+
+
+def family(fault: Fault) -> type[Fault]:
+    """The family that a fault of any room belongs to; one without a family is our own mistake."""
+    return next((known for known, _ in _STATUS if isinstance(fault, known)), Bug)
+
+
+def exit_code(fault: Fault) -> int:
+    """The code of the fault's family."""
+    return int(family(fault).exit_code)
+
+
+def http_status(fault: Fault) -> int:
+    """The HTTP status of the fault's family."""
+    kind = family(fault)
+    return next(status for known, status in _STATUS if known is kind)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """What led to ``error``, nearest first."""
+    for _ in range(MAX_CAUSES):
+        step = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if step is None:
+            return
+        yield step
+        error = step
+
+
+def cause_lines(error: BaseException) -> list[str]:
+    """One line a cause, nearest first: ``OSError: [Errno 28] No space left on device``."""
+    return [
+        str(cause) if isinstance(cause, Told) else f"{type(cause).__name__}: {cause}"[:MAX_CAUSE_TEXT]
+        for cause in causes(error)
+    ]
+
+
+def to_problem(fault: Fault) -> dict[str, Any]:
+    """RFC 9457 members, then ours: ``family``, ``rule``, ``hint``, ``place``, ``exitCode``, ``causes``."""
+    known = family(fault)
+    problem = {
+        "title": known.__name__,
+        "status": http_status(fault),
+        "detail": fault.message,
+        "family": known.__name__,
+        "exitCode": exit_code(fault),
+    }
+    optional = {"rule": fault.rule, "hint": fault.hint, "place": fault.place, "causes": cause_lines(fault)}
+    return problem | {name: value for name, value in optional.items() if value}
+
+
+def from_problem(problem: Mapping[str, Any]) -> Fault:
+    """The fault that a problem tells of. What is missing or ill-typed in it is left empty, for it came over a wire."""
+
+    def text(name: str) -> str:
+        value = problem.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    kind = _BY_NAME.get(text("family"), Bug)
+    message = text("detail") or text("title") or "the daemon reported a problem without saying which"
+    fault = kind(message, rule=text("rule"), hint=text("hint"), place=text("place"))
+    told = problem.get("causes", [])
+    link: BaseException = fault
+    for cause in told[:MAX_CAUSES] if isinstance(told, list) else []:
+        link.__cause__ = Told(str(cause))
+        link = link.__cause__
+    return fault
+
+
+def sole_fault(error: BaseException) -> Fault | None:
+    """The fault inside nested exception groups, when each of their leaves is a fault: the first one. Else ``None``."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        leaves = [sole_fault(part) for part in error.exceptions]
+        return leaves[0] if leaves and None not in leaves else None
+    return None
+
+
+def render(fault: Fault, verbose: bool = False) -> str:
+    """For a person: ``error: …``, the hint indented below with the rule behind it; ``verbose`` adds the causes."""
+    lines = [f"error: {fault}"]
+    rule = f"(rule {fault.rule})" if fault.rule else ""
+    if fault.hint or rule:
+        lines.append("  " + "  ".join(part for part in (fault.hint, rule) if part))
+    if verbose:
+        lines += [f"  caused by {cause}" for cause in cause_lines(fault)]
+    return "\n".join(lines)
