@@ -1,0 +1,190 @@
+"""Datasets, their blocks and rows, and what is asked of them: apply, ingest, pull, export, import."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from odfd.control.wire.value import Problem, Request, Value
+
+
+class Reliance(Value, frozen=True, kw_only=True):
+    """How far a dataset may be relied on for use: blocks ``0 .. blocks-1``, and by which fact."""
+
+    blocks: int
+    fact: str = ""
+    """``data``, ``attested 2/3``, ``refuted at #7``."""
+
+
+class DatasetView(Value, frozen=True, kw_only=True):
+    """A row of ``odfctl get datasets``."""
+
+    name: str
+    id: str
+    kind: Literal["root", "derivative"]
+    blocks: int
+    records: int | None = None
+    bytes: int | None = None
+    """Of all slices."""
+    watermark: str | None = None
+    head: str | None = None
+    state: str = "fresh"
+    """``fresh``, ``stale``, ``syncing``, ``blocked``, ``refuted``, ``forked``, ``failed``."""
+    owner: bool = False
+    """This node holds the key that signs its heads."""
+    rely_on: Reliance | None = None
+    peers: int | None = None
+    """How many peers are known to hold it."""
+
+
+class DatasetDetail(Value, frozen=True, kw_only=True):
+    dataset: DatasetView
+    description: str | None = None
+    keywords: tuple[str, ...] = ()
+    source: dict[str, Any] | None = None
+    """The polling or push source in force, as its manifest."""
+    transform: dict[str, Any] | None = None
+    inputs: tuple[str, ...] = ()
+    """``name (did)`` of each input, in order."""
+    outputs: tuple[str, ...] = ()
+    """Names of datasets here that are derived from it."""
+    created_at: str | None = None
+    updated_at: str | None = None
+
+
+class BlockView(Value, frozen=True, kw_only=True):
+    """A row of ``odfctl log``."""
+
+    sequence_number: int
+    hash: str
+    system_time: str
+    event: str
+    """Name of the event: ``AddData``."""
+    summary: str = ""
+    """What it says, in one line: ``28,834 records, watermark 2013-02-28``."""
+    size: int = 0
+
+
+class BlockDetail(Value, frozen=True, kw_only=True):
+    """``block show``: the MetadataBlock manifest, and what stands beside it."""
+
+    hash: str
+    manifest_version: int
+    size: int
+    manifest: dict[str, Any]
+
+
+class Column(Value, frozen=True, kw_only=True):
+    name: str
+    type: str
+    """ODF spelling: ``Int64``, ``Timestamp(Millisecond, UTC)``."""
+    optional: bool = True
+
+
+class Records(Value, frozen=True, kw_only=True):
+    """Rows as JSON values; decimals and 64-bit numbers beyond 2^53 as text."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+class Schema(Value, frozen=True, kw_only=True):
+    ref: str
+    fields: tuple[Column, ...]
+    manifest: dict[str, Any] | None = None
+    """The DataSchema as a manifest."""
+
+
+class ManifestText(Request, frozen=True, kw_only=True):
+    """A YAML stream of manifests, and the name of where it came from, for messages."""
+
+    source: str
+    text: str
+
+
+class ApplyRequest(Request, frozen=True, kw_only=True):
+    manifests: tuple[ManifestText, ...]
+    dry_run: bool = False
+    base: str = ""
+    """Folder that relative paths in manifests start from; absolute."""
+
+
+class ApplyItem(Value, frozen=True, kw_only=True):
+    kind: str
+    name: str
+    action: Literal["created", "updated", "unchanged", "failed"]
+    id: str | None = None
+    changes: tuple[str, ...] = ()
+    """What differs, one line each."""
+    warnings: tuple[str, ...] = ()
+    fault: Problem | None = None
+
+
+class ApplyResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``apply``. ``dry_run``: nothing was changed."""
+
+    items: tuple[ApplyItem, ...]
+    dry_run: bool = False
+
+
+class Upload(Value, frozen=True, kw_only=True):
+    """Bytes that a client brought and the daemon keeps until they are ingested, or for a while."""
+
+    id: str
+    name: str
+    size: int
+
+
+class IngestRequest(Request, frozen=True, kw_only=True):
+    uploads: tuple[str, ...]
+    """Ids of uploads, in order."""
+    format: str | None = None
+    """``csv``, ``ndjson``, ``json``, ``parquet``; ``None``: as the push source says."""
+    event_time: str | None = None
+    source: str | None = None
+    """Name of the push source; ``None``: the only one."""
+
+
+class PullRequest(Request, frozen=True, kw_only=True):
+    refs: tuple[str, ...] = ()
+    all: bool = False
+    recursive: bool = False
+    repair: bool = False
+    """Look at every object again and fetch the damaged ones anew."""
+
+
+class PullItem(Value, frozen=True, kw_only=True):
+    ref: str
+    outcome: Literal["updated", "up-to-date", "blocked", "failed"]
+    message: str = ""
+    blocks: int = 0
+    """Blocks that came with it."""
+    records: int = 0
+    head: str | None = None
+    fault: Problem | None = None
+
+
+class PullResult(Value, frozen=True, kw_only=True):
+    """Result of the tasks ``pull`` and ``ingest``."""
+
+    items: tuple[PullItem, ...]
+
+
+class ExportRequest(Request, frozen=True, kw_only=True):
+    to: str
+    """Absolute path or URL, as the daemon sees it."""
+
+
+class ImportRequest(Request, frozen=True, kw_only=True):
+    source: str
+    """Absolute path or URL, as the daemon sees it."""
+    as_name: str | None = None
+
+
+class TransferResult(Value, frozen=True, kw_only=True):
+    """Result of the tasks ``export`` and ``import``."""
+
+    ref: str
+    place: str
+    blocks: int
+    objects: int
+    bytes: int

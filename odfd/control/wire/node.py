@@ -1,0 +1,58 @@
+"""What a node says of itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from odfd.control.wire.value import Value
+
+
+class EngineView(Value, frozen=True, kw_only=True):
+    name: str
+    digest: str | None = None
+    sandbox: str | None = None
+    """Level in use: ``image``, ``host`` or ``none``."""
+    state: str = "idle"
+    """``stopped``, ``starting``, ``idle``, ``busy``, ``failed``."""
+
+
+class DiskView(Value, frozen=True, kw_only=True):
+    """Bytes, of the file system that holds the state directory, and of the state directory itself."""
+
+    path: str
+    total: int
+    free: int
+    objects: int | None = None
+    database: int | None = None
+
+
+class Status(Value, frozen=True, kw_only=True):
+    node_id: str
+    """``did:key:…`` of the node."""
+    version: str
+    name: str = ""
+    peer_id: str | None = None
+    listen: tuple[str, ...] = ()
+    """Multiaddrs, each with ``/p2p/<peer id>``: what another node puts after ``--bootstrap``."""
+    networks: tuple[str, ...] = ()
+    peers: int = 0
+    """Connected now."""
+    datasets: dict[str, int] = {}
+    """Count by state."""
+    engine: EngineView | None = None
+    disk: DiskView | None = None
+    tasks: int = 0
+    """Running or waiting."""
+    started_at: str | None = None
+    pid: int | None = None
+    memory: int | None = None
+    """Resident bytes of the daemon."""
+
+
+class Probe(Value, frozen=True, kw_only=True):
+    """One thing that ``odfctl doctor`` tried."""
+
+    name: str
+    result: Literal["ok", "warning", "failed"]
+    message: str
+    hint: str = ""

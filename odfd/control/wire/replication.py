@@ -1,0 +1,81 @@
+"""Mirrors, networks and peers as people see them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from odfd.control.wire.value import Request, Value
+
+
+class Share(Value, frozen=True, kw_only=True):
+    """How much of something is here."""
+
+    have: int
+    want: int
+
+
+class MirrorRequest(Request, frozen=True, kw_only=True):
+    source: str
+    """``did:odf:…``, a name that one peer announces, or a URL."""
+    as_name: str | None = None
+    network: str | None = None
+    want: Literal["chain", "data"] = "data"
+    use: str | None = None
+    """An expression of policy, for using it here; ``None``: the node's."""
+    serve: str | None = None
+    expect: str | None = None
+    """Hash that the chain must contain: a head learned from a person, not from the network."""
+
+
+class MirrorView(Value, frozen=True, kw_only=True):
+    name: str
+    id: str
+    state: str
+    """``syncing``, ``current``, ``waiting``, ``stalled``, ``refused``, ``failed``."""
+    want: str = "data"
+    network: str | None = None
+    use: str | None = None
+    serve: str | None = None
+    serving: bool = False
+    blocks: Share | None = None
+    slices: Share | None = None
+    bytes: Share | None = None
+    peers: int = 0
+    message: str = ""
+
+
+class NetworkRequest(Request, frozen=True, kw_only=True):
+    name: str
+    bootstrap: tuple[str, ...] = ()
+    """Multiaddrs with ``/p2p/…``."""
+
+
+class NetworkView(Value, frozen=True, kw_only=True):
+    name: str
+    bootstrap: tuple[str, ...] = ()
+    peers: int = 0
+    datasets: tuple[Announced, ...] = ()
+    """What is announced in it."""
+
+
+class Announced(Value, frozen=True, kw_only=True):
+    """A dataset that somebody signs heads of, whether we hold it or not."""
+
+    id: str
+    name: str | None = None
+    blocks: int = 0
+    head: str | None = None
+    signed_at: str | None = None
+    peers: int = 0
+    held: bool = False
+
+
+class PeerInfo(Value, frozen=True, kw_only=True):
+    peer_id: str
+    addresses: tuple[str, ...] = ()
+    connected: bool = False
+    score: float = 0.0
+    last_seen: str | None = None
+    blocked: bool = False
+    datasets: int | None = None
+    """How many it is known to hold."""

@@ -1,0 +1,152 @@
+"""Verification reports, trust in a dataset, validators and policy."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from odfd.control.wire.value import Request, Value
+
+
+class VerifyRequest(Request, frozen=True, kw_only=True):
+    level: Literal["chain", "data", "reproduced"] = "data"
+    from_block: int = 0
+    full: bool = False
+    """Forget what was verified before."""
+
+
+class FailedBlock(Value, frozen=True, kw_only=True):
+    hash: str | None
+    sequence_number: int | None
+
+
+class Failure(Value, frozen=True, kw_only=True):
+    block: FailedBlock
+    rule: str
+    message: str
+    expected: Any = None
+    actual: Any = None
+
+
+class Checked(Value, frozen=True, kw_only=True):
+    """How much was looked at."""
+
+    blocks: int = 0
+    slices: int = 0
+    bytes: int = 0
+    transforms: int = 0
+
+
+class VerifyReport(Value, frozen=True, kw_only=True):
+    """Result of the task ``verify``, and the answer of ``odfctl verify``."""
+
+    ref: str
+    dataset_id: str
+    head: str | None
+    blocks: int
+    level: str
+    ok: bool
+    checked: Checked
+    failures: tuple[Failure, ...] = ()
+
+
+class Reach(Value, frozen=True, kw_only=True):
+    """Last block that a purpose may rely on; -1: none."""
+
+    use: int
+    serve: int
+
+
+class Why(Value, frozen=True, kw_only=True):
+    """The rule that ends the reach, at which block, because of which statements."""
+
+    rule: str
+    block: int | None = None
+    sids: tuple[str, ...] = ()
+    message: str = ""
+
+
+class Attested(Value, frozen=True, kw_only=True):
+    have: int
+    needed: int
+
+
+class TrustFacts(Value, frozen=True, kw_only=True):
+    reproduced: bool = False
+    attested: Attested | None = None
+    witnessed: bool | None = None
+    fresh: bool | None = None
+    forked: bool = False
+
+
+class AttestationView(Value, frozen=True, kw_only=True):
+    validator: str
+    group: str | None = None
+    spans: tuple[str, ...] = ()
+    """``reproduced 0-13``, ``mismatch at #7``."""
+    at: str | None = None
+    engine: str | None = None
+    platform: str | None = None
+
+
+class CellView(Value, frozen=True, kw_only=True):
+    """One difference between what was published and what was computed."""
+
+    block: int
+    row: int
+    column: str
+    published: Any = None
+    computed: Any = None
+    context: dict[str, Any] = {}
+    """Other columns of the row, to know it by."""
+
+
+class EvidenceView(Value, frozen=True, kw_only=True):
+    id: str
+    kind: str
+    dataset: str
+    block: int | None = None
+    at: str | None = None
+    message: str = ""
+    cells: tuple[CellView, ...] = ()
+
+
+class TrustView(Value, frozen=True, kw_only=True):
+    ref: str
+    dataset_id: str
+    head: str | None = None
+    epoch: int = 0
+    signed_at: str | None = None
+    blocks: int = 0
+    reach: Reach
+    why: Why | None = None
+    facts: TrustFacts
+    attestations: tuple[AttestationView, ...] = ()
+    dissent: tuple[AttestationView, ...] = ()
+    unlisted: int = 0
+    """Validators that spoke and stand in no group of ours."""
+    evidence: tuple[EvidenceView, ...] = ()
+
+
+class ValidatorRequest(Request, frozen=True, kw_only=True):
+    key: str
+    """``did:key:…``"""
+    group: str
+
+
+class ValidatorView(Value, frozen=True, kw_only=True):
+    key: str
+    group: str
+    attestations: int = 0
+    last_seen: str | None = None
+
+
+class PolicyView(Value, frozen=True, kw_only=True):
+    """The policy in force, and where each part of it comes from."""
+
+    profile: str
+    use: str
+    serve: str
+    groups: dict[str, tuple[str, ...]] = {}
+    publish: tuple[str, ...] = ()
+    """What this node signs and gossips: ``attest``, ``cosign``, ``gossip``."""
+    settings: dict[str, Any] = {}

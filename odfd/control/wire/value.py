@@ -1,0 +1,34 @@
+"""The two kinds of value, and a fault as a value."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chain.errors import Fault
+from odfd import errors
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something the API says."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Something the API is asked. An unknown field is a mistake of the caller, not a wish to be ignored."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A fault inside a larger answer: the members of ``odfd.errors.to_problem``."""
+
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+    family: str = ""
+    exit_code: int = 70
+    rule: str = ""
+    hint: str = ""
+    place: str = ""
+    causes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fault: Fault) -> Problem:
+        return msgspec.convert(errors.to_problem(fault), cls)
