@@ -1,0 +1,173 @@
+"""Who is answered next: fair between peers, and between the datasets and objects that one peer asks for.
+
+One machine per node, over both data protocols. It hands out turns: a peer has at most one answer between being read and
+being written, so a slow reader holds one answer in memory and delays nobody; reads from disk are at most ``readers``
+at a time. Within a peer, subjects take turns by bytes (deficit round robin), so a million-block chain does not hold
+up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, TypeAlias
+
+import msgspec
+
+from p2p.ports import PeerId
+from p2p.wire.chains import BlockRange
+from p2p.wire.limits import MAX_RANGE_BYTES
+from p2p.wire.objects import ObjectRange
+from p2p.wire.refusal import Reason, Refusal
+
+MAX_WAITING: Final = 64
+"""Requests of one peer that may wait: 64 MiB of answers promised, far above what a puller has under way."""
+READERS: Final = 4
+"""Reads from disk at a time: enough to keep one disk busy, few enough to leave worker threads to others."""
+QUANTUM: Final = MAX_RANGE_BYTES
+"""Bytes a subject may take in its turn before the next one has its."""
+
+Request: TypeAlias = BlockRange | ObjectRange
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request came in."""
+
+    peer: PeerId
+    request: Request
+
+
+class ReadDone(msgspec.Struct, frozen=True):
+    """The answer is in memory, of so many bytes: the disk is free for the next."""
+
+    peer: PeerId
+    bytes: int
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The peer has taken its answer, or never will: it may have its next turn."""
+
+    peer: PeerId
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """No stream to this peer is left; what it asked is forgotten."""
+
+    peer: PeerId
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Read what is asked, write it, and say so."""
+
+    peer: PeerId
+    request: Request
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Write a refusal at once."""
+
+    peer: PeerId
+    refusal: Refusal
+
+
+Input: TypeAlias = Asked | ReadDone | Written | Gone
+Effect: TypeAlias = Read | Refuse
+
+
+class _Lane:
+    """The requests of one peer by subject, in turn; ``deficit`` is what a subject may still take."""
+
+    def __init__(self) -> None:
+        self.subjects: OrderedDict[bytes, deque[Request]] = OrderedDict()
+        self.deficit: dict[bytes, int] = {}
+        self.waiting = 0
+        self.reading: bytes | None = None
+        self.busy = False
+
+    def put(self, request: Request) -> None:
+        subject = bytes(request.dataset if isinstance(request, BlockRange) else request.name)
+        self.subjects.setdefault(subject, deque()).append(request)
+        self.waiting += 1
+
+    def take(self) -> Request:
+        """The next request in turn; a subject that has used up its bytes goes to the end of the line."""
+        while True:
+            subject, requests = next(iter(self.subjects.items()))
+            if self.deficit.setdefault(subject, QUANTUM) <= 0:
+                self.deficit[subject] += QUANTUM
+                self.subjects.move_to_end(subject)
+                continue
+            request = requests.popleft()
+            self.waiting -= 1
+            if not requests:
+                del self.subjects[subject]
+                self.deficit.pop(subject)
+            self.reading = subject if requests else None
+            self.busy = True
+            return request
+
+    def charge(self, amount: int) -> None:
+        if self.reading is not None and self.reading in self.deficit:
+            self.deficit[self.reading] -= max(1, amount)
+        self.reading = None
+
+
+class Serving:
+    """Turns for all peers of a node."""
+
+    def __init__(self, readers: int = READERS) -> None:
+        self._readers = readers
+        self._reading: set[PeerId] = set()
+        self._lanes: dict[PeerId, _Lane] = {}
+        self._line: OrderedDict[PeerId, None] = OrderedDict()
+
+    def handle(self, event: Input) -> list[Effect]:
+        """Time plays no part here."""
+        match event:
+            case Asked(peer, request):
+                refused = self._asked(peer, request)
+                return [refused] if refused else self._turns()
+            case ReadDone(peer, count):
+                self._reading.discard(peer)
+                if lane := self._lanes.get(peer):
+                    lane.charge(count)
+                return self._turns()
+            case Written(peer):
+                self._reading.discard(peer)
+                self._written(peer)
+                return self._turns()
+            case Gone(peer):
+                self._lanes.pop(peer, None)
+                self._line.pop(peer, None)
+                return self._turns()
+
+    def _asked(self, peer: PeerId, request: Request) -> Refuse | None:
+        lane = self._lanes.setdefault(peer, _Lane())
+        if lane.waiting >= MAX_WAITING:
+            text = f"{MAX_WAITING} requests of yours wait already"
+            return Refuse(peer, Refusal(request.request, Reason.BUSY, text))
+        lane.put(request)
+        if not lane.busy:
+            self._line.setdefault(peer)
+        return None
+
+    def _written(self, peer: PeerId) -> None:
+        lane = self._lanes.get(peer)
+        if lane is None:
+            return
+        lane.busy = False
+        if lane.waiting:
+            self._line.setdefault(peer)
+        else:
+            del self._lanes[peer]
+
+    def _turns(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for peer in list(self._line):
+            if len(self._reading) >= self._readers:
+                break
+            if peer in self._reading:
+                continue
+            del self._line[peer]
+            self._reading.add(peer)
+            effects.append(Read(peer, self._lanes[peer].take()))
+        return effects

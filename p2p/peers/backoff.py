@@ -1,0 +1,29 @@
+"""How long to wait before trying again: exponential with full jitter, so that nodes that failed together part ways."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+MAX_DOUBLINGS: Final = 16
+"""Exponent at which growth stops for certain, whatever the numbers: 2**16 times the first wait."""
+
+
+class Chance(Protocol):
+    """A source of chance that the caller made and seeded, such as ``random.Random``."""
+
+    def random(self) -> float:
+        """Evenly in [0, 1)."""
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits in seconds: the n-th failure in a row waits half to all of ``first * 2**(n-1)``, never over ``most``."""
+
+    first: float
+    most: float
+
+    def wait(self, failures: int, rng: Chance) -> float:
+        """Seconds after the ``failures``-th failure in a row (from 1)."""
+        whole = min(self.most, self.first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
+        return whole * (0.5 + 0.5 * rng.random())

@@ -1,0 +1,163 @@
+"""The peer book: who we know, where they are, what we think of them, when to dial next.
+
+A value with changes, not a service: the driver owns one, gives it the time and saves its snapshot where it likes. The
+book never dials and never decides what to fetch. It is bounded: when full, the least useful stranger is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from p2p.peers.backoff import Backoff, Chance
+from p2p.peers.score import Score
+from p2p.ports import PeerId, PeerView
+
+MAX_PEERS: Final = 4096
+"""Peers in the book: far above any mesh, and a snapshot of about 1 MiB."""
+MAX_ADDRESSES: Final = 8
+"""Addresses kept per peer, the newest first."""
+MAX_ADDRESS: Final = 256
+"""Characters of one multiaddr; real ones have 80."""
+REDIAL: Final = Backoff(first=1.0, most=300.0)
+"""Between a second and five minutes: a peer that is down for a day costs 300 dials."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer. ``last_seen`` is wall time in nanoseconds, ``dial_after`` is the book's own clock in seconds."""
+
+    peer: PeerId
+    addresses: tuple[str, ...] = ()
+    score: Score = Score()
+    last_seen: int | None = None
+    connected: bool = False
+    bootstrap: bool = False
+    failures: int = 0
+    dial_after: float = 0.0
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry in a snapshot: what outlives the process. Clocks that start anew with it do not."""
+
+    peer: PeerId
+    addresses: tuple[str, ...] = ()
+    last_seen: int | None = None
+    score: float = 0.0
+
+
+class PeerBook:
+    """Entries by peer id."""
+
+    def __init__(self, rng: Chance) -> None:
+        self._rng = rng
+        self._entries: dict[PeerId, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, peer: PeerId) -> Entry:
+        """The entry, or a stranger's."""
+        return self._entries.get(peer) or Entry(peer=peer)
+
+    def learn(self, peer: PeerId, addresses: Sequence[str], *, bootstrap: bool = False) -> None:
+        """Addresses to try, newest first. Overlong ones are not kept."""
+        entry = self.get(peer)
+        fresh = [address for address in addresses if len(address) <= MAX_ADDRESS]
+        merged = tuple(dict.fromkeys([*fresh, *entry.addresses]))[:MAX_ADDRESSES]
+        self._put(msgspec.structs.replace(entry, addresses=merged, bootstrap=entry.bootstrap or bootstrap))
+
+    def connected(self, peer: PeerId, wall: int) -> None:
+        self._put(
+            msgspec.structs.replace(self.get(peer), connected=True, last_seen=wall, failures=0, dial_after=0.0),
+        )
+
+    def disconnected(self, peer: PeerId, wall: int) -> None:
+        self._put(msgspec.structs.replace(self.get(peer), connected=False, last_seen=wall))
+
+    def dial_failed(self, peer: PeerId, now: float) -> float:
+        """Note it; seconds until the next try."""
+        entry = self.get(peer)
+        wait = REDIAL.wait(entry.failures + 1, self._rng)
+        self._put(msgspec.structs.replace(entry, failures=entry.failures + 1, dial_after=now + wait))
+        return wait
+
+    def penalise(self, peer: PeerId, weight: float, now: float) -> bool:
+        """Note it; whether the peer is shut out now."""
+        entry = self.get(peer)
+        score = entry.score.penalised(weight, now)
+        self._put(msgspec.structs.replace(entry, score=score))
+        return score.shut_out
+
+    def is_shut_out(self, peer: PeerId, now: float) -> bool:
+        return self.get(peer).score.as_of(now).shut_out
+
+    def connected_peers(self) -> list[PeerId]:
+        return [entry.peer for entry in self._entries.values() if entry.connected]
+
+    def to_dial(self, now: float) -> list[Entry]:
+        """Bootstrap peers that are not connected, are not shut out, and whose wait is over."""
+        return [
+            entry
+            for entry in self._entries.values()
+            if entry.bootstrap
+            and not entry.connected
+            and entry.addresses
+            and entry.dial_after <= now
+            and not entry.score.as_of(now).shut_out
+        ]
+
+    def views(self, now: float) -> list[PeerView]:
+        """As people see them: connected first, then the latest seen."""
+        ranked = sorted(self._entries.values(), key=lambda entry: (not entry.connected, -(entry.last_seen or 0)))
+        return [_view(entry, entry.score.as_of(now)) for entry in ranked]
+
+    def snapshot(self, now: float) -> bytes:
+        """JSON of what is worth keeping."""
+        kept = []
+        for entry in self._entries.values():
+            score = entry.score.as_of(now).value
+            if entry.addresses or score < -1.0:
+                saved = Saved(peer=entry.peer, addresses=entry.addresses, last_seen=entry.last_seen, score=score)
+                kept.append(saved)
+        return msgspec.json.encode(kept)
+
+    def restore(self, snapshot: bytes, now: float) -> None:
+        """Add what a snapshot says. Raises Invalid: then nothing is added."""
+        try:
+            saved = msgspec.json.decode(snapshot, type=list[Saved])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(
+                f"the saved peer book cannot be read: {error}",
+                rule="peer-book",
+                hint="delete it; the bootstrap peers of the network are enough to start again",
+            ) from error
+        for one in saved[:MAX_PEERS]:
+            score = Score(0.0, now).penalised(-one.score, now)
+            self._put(Entry(peer=one.peer, last_seen=one.last_seen, score=score))
+            self.learn(one.peer, one.addresses)
+
+    def _put(self, entry: Entry) -> None:
+        if entry.peer not in self._entries and len(self._entries) >= MAX_PEERS:
+            self._forget_one()
+        self._entries[entry.peer] = entry
+
+    def _forget_one(self) -> None:
+        """The stranger longest unseen; peers that misbehaved are remembered longer than those who did nothing."""
+        idle = (entry for entry in self._entries.values() if not entry.connected and not entry.bootstrap)
+        victim = min(idle, key=lambda entry: (entry.score.value < -1.0, entry.last_seen or 0), default=None)
+        if victim is not None:
+            del self._entries[victim.peer]
+
+
+def _view(entry: Entry, score: Score) -> PeerView:
+    return PeerView(
+        peer=entry.peer,
+        addresses=entry.addresses,
+        connected=entry.connected,
+        score=round(score.value, 3),
+        last_seen=entry.last_seen,
+        blocked=score.shut_out,
+    )

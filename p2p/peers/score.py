@@ -1,0 +1,45 @@
+"""A peer's score: what it did to us, fading with time. Evidence for nobody else (trust.md section 4): nobody signed it.
+
+Zero is a stranger. Penalties go below, halve every ten minutes, and at the threshold the peer is shut out; by the same
+fading it is let in again after a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+HALF_LIFE: Final = 600.0
+"""Seconds in which a penalty loses half of its weight."""
+SHUT_OUT: Final = -100.0
+"""Score below which we do not talk to a peer: ten bad blocks in ten minutes."""
+LET_IN: Final = -50.0
+"""Score above which one that was shut out is talked to again: one half-life later."""
+
+BAD_BYTES: Final = 10.0
+"""Weight of bytes that miss their hash or break a rule: nobody sends them by accident more than once."""
+GARBAGE: Final = 20.0
+"""Weight of a message that is none of the protocol's, or is over a limit."""
+FLOOD: Final = 1.0
+"""Weight of one message more than the budget."""
+UNRELIABLE: Final = 0.5
+"""Weight of a silence or a broken promise: may well be the network's fault."""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """``value`` as of ``at`` (seconds, monotonic or not, but the same clock throughout)."""
+
+    value: float = 0.0
+    at: float = 0.0
+    shut_out: bool = False
+
+    def as_of(self, now: float) -> Score:
+        value = self.value * 0.5 ** (max(0.0, now - self.at) / HALF_LIFE)
+        return Score(value, now, value <= SHUT_OUT or (self.shut_out and value < LET_IN))
+
+    def penalised(self, weight: float, now: float) -> Score:
+        """Raises nothing: a negative or absurd weight counts as none."""
+        faded = self.as_of(now)
+        value = max(faded.value - max(0.0, weight), 10 * SHUT_OUT)
+        return Score(value, now, faded.shut_out or value <= SHUT_OUT)

@@ -1,0 +1,80 @@
+"""Frames: ``u32 length, body`` with the length in network order. The one framing of all our stream protocols.
+
+A reader is made per stream and dies with it; after a bad length it is of no more use, because the stream's meaning is
+lost. It holds at most one unfinished frame, never more than its limit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from chain.errors import Invalid
+
+PREFIX: Final = 4
+"""Bytes of the length."""
+
+
+def frame(body: bytes) -> bytes:
+    """A body with its length before it."""
+    return len(body).to_bytes(PREFIX, "big") + body
+
+
+class FrameReader:
+    """Pieces of a byte stream in, whole bodies out, whatever the pieces were."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: deque[bytes] = deque()
+        self._held = 0
+        self._wanted: int | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of the unfinished frame that are here."""
+        return self._held
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Bodies that ``data`` completes. Raises Invalid when a frame is empty or over the limit."""
+        if data:
+            self._pieces.append(bytes(data))
+            self._held += len(data)
+        bodies: list[bytes] = []
+        while True:
+            if self._wanted is None:
+                if self._held < PREFIX:
+                    return bodies
+                self._wanted = self._checked(int.from_bytes(self._take(PREFIX), "big"))
+            if self._held < self._wanted:
+                return bodies
+            bodies.append(self._take(self._wanted))
+            self._wanted = None
+
+    def end(self) -> None:
+        """The stream has ended. Raises Invalid when it ended inside a frame."""
+        if self._held or self._wanted is not None:
+            raise Invalid("the stream ended inside a frame", rule="frame-cut")
+
+    def _checked(self, length: int) -> int:
+        if not 0 < length <= self._limit:
+            raise Invalid(f"a frame of {length} bytes", rule="frame-length", hint=f"1 to {self._limit} are allowed")
+        return length
+
+    def _take(self, count: int) -> bytes:
+        """The first ``count`` held bytes, each copied once however small the pieces were."""
+        self._held -= count
+        first = self._pieces[0]
+        if len(first) == count:
+            return self._pieces.popleft()
+        if len(first) > count:
+            self._pieces[0] = first[count:]
+            return first[:count]
+        parts = []
+        while count:
+            piece = self._pieces.popleft()
+            if len(piece) > count:
+                self._pieces.appendleft(piece[count:])
+                piece = piece[:count]
+            parts.append(piece)
+            count -= len(piece)
+        return b"".join(parts)

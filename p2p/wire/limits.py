@@ -1,0 +1,41 @@
+"""Every bound of the replication wire, once. What is over a bound is refused before it is read into memory.
+
+The bounds are part of the protocol (ADR 0002): an honest peer never crosses one, so crossing one is misbehaviour.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+MAX_BLOCK: Final = 4 * MIB
+"""Bytes of one metadata block. Real ones have 0.2 to 20 KiB; the widest schema we know of has 300."""
+MAX_RANGE_BYTES: Final = 1 * MIB
+"""Bytes of blocks in one answer (but always one block): the largest write that still gains speed."""
+MAX_RANGE_BLOCKS: Final = 16 * KIB
+"""Blocks in one answer: a table of lengths of 64 KiB, and as many slices for the one who splits it."""
+MAX_OBJECT_READ: Final = 1 * MIB
+"""Bytes of an object in one answer: the unit of resuming, of switching peers and of memory in flight."""
+MAX_REQUEST: Final = 256
+"""Bytes of a request frame of the chain and object protocols; the largest has 55."""
+MAX_REASON: Final = 256
+"""Bytes of the text in a refusal: a sentence."""
+MAX_REPLY: Final = MAX_BLOCK + 4 * MAX_RANGE_BLOCKS + 64
+"""Bytes of an answer frame of the chain and object protocols: one block of the largest size, table and header."""
+
+MAX_ENVELOPE: Final = 96 * KIB
+"""Bytes of a signed statement's envelope or of a proof, gossiped or pulled: 64 KiB of proof in base64, and names."""
+MAX_TRUST_REQUEST: Final = 64 * KIB
+"""Bytes of a request of the trust protocol: 256 names of 80 characters, with room for fields to come."""
+MAX_TRUST_REPLY: Final = 1 * MIB
+"""Bytes of an answer of the trust protocol; longer answers come in pages."""
+BUCKETS: Final = 256
+"""Buckets of datasets in a sum: 256 hashes tell in 17 KiB which 256th of all statements differs."""
+MAX_SIDS: Final = 256
+"""Statements in one ``get`` (trust.md section 7)."""
+MAX_DATASETS: Final = 256
+"""Datasets in one ``list``."""
+MAX_LISTED: Final = 4 * KIB
+"""Statement ids in one page of a ``list``: with their datasets' names well below the reply's limit."""

@@ -1,0 +1,89 @@
+"""Messages of ``/odf/1/object``: ranges of bytes of an object. Many requests, of many objects, under way on one stream.
+
+Bodies of frames, numbers in network order::
+
+    read    01  u32 request  u64 offset  u32 length  multihash
+    bytes   81  u32 request  u64 size  u64 offset  data
+    refusal 7f  u32 request  u8 reason  text
+
+``size`` is that of the whole object, so ``length = 0`` asks for it alone. An answer brings all of the range that lies
+within the object. Whether the bytes hash to the name is checked by who writes the whole, not here.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.multihash import Multihash
+from p2p.wire import refusal
+from p2p.wire.limits import MAX_OBJECT_READ
+from p2p.wire.refusal import Refusal
+
+PROTOCOL: Final = "/odf/1/object"
+_READ: Final = struct.Struct(">BIQI")
+_BYTES: Final = struct.Struct(">BIQQ")
+READ_KIND: Final = 0x01
+BYTES_KIND: Final = 0x81
+MAX_SIZE: Final = 1 << 48
+"""Bytes of an object: 256 TiB, so that offsets stay exact in every tool that reads them."""
+
+
+class ObjectRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Please send ``length`` bytes of an object from ``offset`` on."""
+
+    request: int
+    name: Multihash
+    offset: int
+    length: int = MAX_OBJECT_READ
+
+
+class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes ``offset``, … of an object of ``size`` bytes."""
+
+    request: int
+    size: int
+    offset: int
+    data: bytes
+
+
+ObjectReply: TypeAlias = ObjectBytes | Refusal
+
+
+def encode_read(ask: ObjectRange) -> bytes:
+    return _READ.pack(READ_KIND, ask.request, ask.offset, ask.length) + ask.name
+
+
+def decode_read(body: bytes) -> ObjectRange:
+    """Raises Invalid."""
+    if len(body) < _READ.size or body[0] != READ_KIND:
+        raise Invalid(f"not a read request: {body[:8].hex()}…", rule="object-request")
+    _, request, offset, length = _READ.unpack_from(body)
+    if length > MAX_OBJECT_READ or offset > MAX_SIZE:
+        raise Invalid(
+            f"a request for {length} bytes at {offset}",
+            rule="object-range",
+            hint=f"at most {MAX_OBJECT_READ} bytes at a time",
+        )
+    name = Multihash.from_bytes(body[_READ.size :])
+    return ObjectRange(request=request, name=name, offset=offset, length=length)
+
+
+def encode_bytes(answer: ObjectBytes) -> bytes:
+    return _BYTES.pack(BYTES_KIND, answer.request, answer.size, answer.offset) + answer.data
+
+
+def decode_object_reply(body: bytes) -> ObjectReply:
+    """Raises Invalid."""
+    if body[:1] == bytes([refusal.KIND]):
+        return refusal.decode_refusal(body)
+    if not _BYTES.size <= len(body) <= _BYTES.size + MAX_OBJECT_READ or body[0] != BYTES_KIND:
+        raise Invalid(f"not an answer of the object protocol: {body[:8].hex()}…", rule="object-reply")
+    _, request, size, offset = _BYTES.unpack_from(body)
+    length = len(body) - _BYTES.size
+    if size > MAX_SIZE or (length and offset + length > size):
+        raise Invalid(f"{length} bytes at {offset} of an object of {size}", rule="object-reply")
+    return ObjectBytes(request=request, size=size, offset=offset, data=body[_BYTES.size :])

@@ -1,0 +1,184 @@
+"""Messages of ``/odf/trust/1``: compare, list and fetch signed statements (trust.md section 7). JSON in frames.
+
+One request at a time on a stream, answered in order::
+
+    {"ask":"sum"}                                   {"tell":"sum","buckets":{"07":"<64 hex>",…}}
+    {"ask":"list","buckets":[7,…],"after":SID?}     {"tell":"list","refs":{DID:[SID,…],…},"more":SID?}
+    {"ask":"list","datasets":[DID,…],"after":SID?}  the same
+    {"ask":"get","sids":[SID,…]}                    {"tell":"get","statements":[{"topic","envelope"},…],"done":n}
+                                                    {"tell":"refused","reason":"…"}
+
+A bucket is the first byte of the dataset's public key; its sum is sha3-256 over the bucket's sids, sorted and end to
+end; empty buckets are left out. Listings are in the order of sids, a page at a time: ``more`` is the last sid of a page
+that is not the last, to be given as ``after``. ``get`` answers for the first ``done`` sids asked, at least one, and
+leaves out what it no longer has. Unknown fields are ignored, so that later versions can add some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.ports import StatementRef, Topic
+from p2p.wire.limits import (
+    BUCKETS,
+    MAX_DATASETS,
+    MAX_ENVELOPE,
+    MAX_LISTED,
+    MAX_REASON,
+    MAX_SIDS,
+    MAX_TRUST_REPLY,
+    MAX_TRUST_REQUEST,
+)
+
+PROTOCOL: Final = "/odf/trust/1"
+Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
+BucketName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{2}$")]
+Sum = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sids = Annotated[tuple[Multihash, ...], msgspec.Meta(max_length=MAX_LISTED)]
+
+
+class SumAsk(msgspec.Struct, frozen=True, tag="sum", tag_field="ask"):
+    """What are your sums?"""
+
+
+class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_defaults=True):
+    """Which statements have you of these buckets, or of these datasets?"""
+
+    buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS)] = ()
+    datasets: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_DATASETS)] = ()
+    after: Multihash | None = None
+
+
+class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):
+    """Please send these statements."""
+
+    sids: Annotated[tuple[Multihash, ...], msgspec.Meta(min_length=1, max_length=MAX_SIDS)]
+
+
+class Sums(msgspec.Struct, frozen=True, tag="sum", tag_field="tell"):
+    """Sum of each bucket that is not empty, by its number in two hex digits."""
+
+    buckets: Annotated[dict[BucketName, Sum], msgspec.Meta(max_length=BUCKETS)]
+
+
+class Listing(msgspec.Struct, frozen=True, tag="list", tag_field="tell", omit_defaults=True):
+    """A page of statement ids by dataset."""
+
+    refs: dict[str, Sids]
+    more: Multihash | None = None
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """An envelope and the topic it would be gossiped on; in JSON the bytes are base64."""
+
+    topic: Topic
+    envelope: bytes
+
+
+class Statements(msgspec.Struct, frozen=True, tag="get", tag_field="tell"):
+    """Envelopes of the first ``done`` sids asked for, without those that are no longer here."""
+
+    statements: Annotated[tuple[Signed, ...], msgspec.Meta(max_length=MAX_SIDS)]
+    done: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDS)]
+
+
+class TrustRefusal(msgspec.Struct, frozen=True, tag="refused", tag_field="tell"):
+    """Why there is no answer. The stream ends after it."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
+
+
+TrustAsk: TypeAlias = SumAsk | ListAsk | GetAsk
+TrustTell: TypeAlias = Sums | Listing | Statements | TrustRefusal
+
+
+def _to_text(value: object) -> str:
+    if isinstance(value, DatasetId | Multihash):
+        return str(value)
+    raise NotImplementedError(f"no JSON form of {type(value).__name__}")
+
+
+def _from_text(kind: type[Any], value: object) -> object:
+    if kind in (DatasetId, Multihash) and isinstance(value, str):
+        return kind.parse(value)
+    raise Invalid(f"{kind.__name__} is written as text", rule="trust-message")
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_text, order="deterministic")
+_ASKS: Final = msgspec.json.Decoder(TrustAsk, dec_hook=_from_text)
+_TELLS: Final = msgspec.json.Decoder(TrustTell, dec_hook=_from_text)
+
+
+def encode(message: TrustAsk | TrustTell) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode_ask(body: bytes) -> TrustAsk:
+    """Raises Invalid."""
+    ask: TrustAsk = _decoded(_ASKS.decode, body, MAX_TRUST_REQUEST, "trust-request")
+    if isinstance(ask, ListAsk) and bool(ask.buckets) == bool(ask.datasets):
+        raise Invalid("a list of neither buckets nor datasets, or of both", rule="trust-request", hint="give one")
+    return ask
+
+
+def decode_tell(body: bytes) -> TrustTell:
+    """Raises Invalid."""
+    tell: TrustTell = _decoded(_TELLS.decode, body, MAX_TRUST_REPLY, "trust-reply")
+    if isinstance(tell, Listing):
+        listed(tell)
+    if isinstance(tell, Statements) and any(len(signed.envelope) > MAX_ENVELOPE for signed in tell.statements):
+        raise Invalid("an envelope over the limit", rule="trust-reply", hint=f"at most {MAX_ENVELOPE} bytes")
+    return tell
+
+
+def _decoded(decode: Callable[[bytes], Any], body: bytes, limit: int, rule: str) -> Any:
+    if len(body) > limit:
+        raise Invalid(f"a message of {len(body)} bytes", rule=rule, hint=f"at most {limit}")
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"not a message of {PROTOCOL}: {error}", rule=rule) from error
+
+
+def listed(page: Listing) -> list[StatementRef]:
+    """The page as refs in the order of sids. Raises Invalid: a wrong DID, or more than a page."""
+    refs = [StatementRef(sid, DatasetId.parse(did)) for did, sids in page.refs.items() for sid in sids]
+    if len(refs) > MAX_LISTED:
+        raise Invalid(f"a page of {len(refs)} statements", rule="trust-reply", hint=f"at most {MAX_LISTED}")
+    return sorted(refs, key=lambda ref: ref.sid)
+
+
+def page(refs: Iterable[StatementRef], more: bool) -> Listing:
+    """A page of refs that are in the order of sids; ``more`` when others follow."""
+    by_dataset: defaultdict[str, list[Multihash]] = defaultdict(list)
+    last: Multihash | None = None
+    for ref in refs:
+        by_dataset[str(ref.dataset)].append(ref.sid)
+        last = ref.sid
+    return Listing({did: tuple(sids) for did, sids in by_dataset.items()}, last if more else None)
+
+
+def bucket(dataset: DatasetId) -> int:
+    return dataset.public_key[0]
+
+
+def sums(refs: Iterable[StatementRef]) -> Mapping[int, str]:
+    """Hex sum of each bucket that has a statement."""
+    members: defaultdict[int, list[Multihash]] = defaultdict(list)
+    for ref in refs:
+        members[bucket(ref.dataset)].append(ref.sid)
+    return {number: hashlib.sha3_256(b"".join(sorted(sids))).hexdigest() for number, sids in members.items()}
+
+
+def differing(mine: Mapping[int, str], theirs: Sums) -> Sequence[int]:
+    """Buckets of which the other side has something that I may lack, in order."""
+    told = {int(name, 16): value for name, value in theirs.buckets.items()}
+    return [number for number, value in sorted(told.items()) if mine.get(number) != value]
