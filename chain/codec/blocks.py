@@ -1,0 +1,112 @@
+"""Blocks: a FlatBuffers MetadataBlock inside of a Manifest, named by the sha3-256 of the whole.
+
+Versions 2 and 3 are read, 3 is written by default. Bytes received are kept as they are: a Block is never encoded
+again to be stored, hashed, signed or sent. Spec: section Metadata, Manifest; multicodec odf-metadata-block.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from chain.codec import flat
+from chain.errors import Invalid
+from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.model.events import MetadataEvent
+from chain.model.wire import I32, I64, U64, Scalar, Time
+from chain.multihash import Multihash
+
+MAX_BLOCK: Final = 16 << 20
+"""Bytes. The largest events embed a licence or a readme; a hundredth of this holds a schema of a thousand columns."""
+KIND: Final = 0x400000
+"""Multicodec odf-metadata-block."""
+CURRENT_VERSION: Final = 3
+_TIME_ALIGNMENT: Final = {2: flat.PACKED, 3: flat.ALIGNED}
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    kind: I64
+    version: I32
+    content: bytes
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """A MetadataBlock whose event we do not know: its type byte stands where the union begins."""
+
+    system_time: Time
+    prev_block_hash: Multihash | None
+    sequence_number: U64
+    variant: Annotated[int, Scalar("uint8")]
+
+
+def encode_block(content: MetadataBlock, version: int = CURRENT_VERSION) -> Block:
+    """A new block of ``content``. Raises Invalid when it does not fit the wire or MAX_BLOCK."""
+    alignment = _alignment(version)
+    inner = flat.encode(content, time_alignment=alignment)
+    raw = flat.encode(_Manifest(KIND, version, inner))
+    _check_size(raw)
+    return _block(raw, version, content, content.event)
+
+
+def decode_block(raw: bytes) -> Block:
+    """The block that ``raw`` is. Raises Invalid: too large, not a block, an obsolete or unsupported version, malformed.
+
+    An event that only a newer schema knows is an UnknownEvent; the bytes stay whole.
+    """
+    _check_size(raw)
+    manifest = flat.decode(_Manifest, raw)
+    if manifest.kind != KIND:
+        raise Invalid(
+            f"not a metadata block: manifest kind {manifest.kind:#x}",
+            rule="manifest-kind",
+            hint=f"a block's kind is {KIND:#x}",
+        )
+    _alignment(manifest.version)
+    try:
+        content = flat.decode(MetadataBlock, manifest.content)
+    except flat.Unknown:
+        envelope = flat.decode(_Envelope, manifest.content)
+        return _block(raw, manifest.version, envelope, UnknownEvent(variant=envelope.variant))
+    return _block(raw, manifest.version, content, content.event)
+
+
+def content_of(block: Block) -> MetadataBlock:
+    """What ``encode_block`` takes. Raises Invalid for an event of a newer schema."""
+    if isinstance(block.event, UnknownEvent):
+        raise Invalid(
+            f"block #{block.sequence_number} holds an event of a newer schema: variant {block.event.variant}",
+            rule="unknown-event",
+            hint="a newer version may read it",
+        )
+    return MetadataBlock(
+        system_time=block.system_time,
+        prev_block_hash=block.prev_block_hash,
+        sequence_number=block.sequence_number,
+        event=block.event,
+    )
+
+
+def _block(raw: bytes, version: int, content: MetadataBlock | _Envelope, event: MetadataEvent | UnknownEvent) -> Block:
+    return Block(
+        raw=raw,
+        hash=Multihash.sha3_256(raw),
+        version=version,
+        system_time=content.system_time,
+        prev_block_hash=content.prev_block_hash,
+        sequence_number=content.sequence_number,
+        event=event,
+    )
+
+
+def _check_size(raw: bytes) -> None:
+    if len(raw) > MAX_BLOCK:
+        raise Invalid(f"a block of {len(raw)} bytes", rule="block-size", hint=f"at most {MAX_BLOCK} bytes")
+
+
+def _alignment(version: int) -> int:
+    if alignment := _TIME_ALIGNMENT.get(version):
+        return alignment
+    known = " and ".join(str(each) for each in _TIME_ALIGNMENT)
+    word = "obsolete" if version == 1 else "unsupported"
+    raise Invalid(f"{word} manifest version {version}", rule="manifest-version", hint=f"versions {known} are read")
