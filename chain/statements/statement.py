@@ -171,7 +171,7 @@ def decode(payload: bytes) -> Predicate:
             raise Invalid(f"statement of type {frame.predicate_type[:80]!r}", rule="statement-type")
         (subject,) = frame.subject
         head = Multihash.from_digest(SHA3_256, bytes.fromhex(subject.digest.sha3_256))
-        predicate = msgspec.convert({**frame.predicate, "head": str(head)}, kind, dec_hook=_from_text)
+        predicate = msgspec.convert({**frame.predicate, "head": str(head)}, kind, dec_hook=from_text)
     except (msgspec.MsgspecError, ValueError) as error:
         raise Invalid(f"not a statement: {error}", rule="statement") from error
     if subject.name != str(predicate.dataset):
@@ -202,7 +202,8 @@ class _Frame(msgspec.Struct):
     predicate: dict[str, object]
 
 
-def _from_text(kind: type[object], value: object) -> object:
+def from_text(kind: type[object], value: object) -> object:
+    """Decoding hook of msgspec for the identities that statements write as text. Raises ValueError or Invalid."""
     if not isinstance(value, str):
         raise ValueError(f"expected text, got {value!r:.40}")
     if kind is Multihash:

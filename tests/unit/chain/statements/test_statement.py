@@ -113,7 +113,7 @@ def test_a_did_odf_names_the_same_key() -> None:
         b"[NaN]",
         b"",
         b"[" * 100_000,
-    ],  # fmt: skip
+    ],
 )
 def test_noncanonical_json_is_refused(payload: bytes) -> None:
     with pytest.raises(Invalid):

@@ -1,0 +1,237 @@
+"""The trust ledger: every statement that was admitted and every decision taken, append-only and hash-linked.
+
+Beside the log stands the live set (newest head and attestations by signer), which is a view and can be rebuilt from
+the log. Also here: the frontier of each chain's tree, and what this node found by re-running steps itself. The ledger
+knows SQL and bytes; opinions are formed in ``judge``. Calls are synchronous, on the connection they are given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import ATTESTATION, HEAD, Actual, Attestation, HeadStatement
+from chain.statements.tree import Frontier
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS trust_ledger (
+    seq INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    dataset BLOB NOT NULL,
+    signer BLOB NOT NULL,
+    type TEXT NOT NULL,
+    sid BLOB NOT NULL,
+    body BLOB NOT NULL,
+    from_peer TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    prev_hash BLOB NOT NULL,
+    hash BLOB NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS trust_ledger_sid ON trust_ledger (sid);
+CREATE TABLE IF NOT EXISTS trust_live (
+    dataset BLOB NOT NULL,
+    type TEXT NOT NULL,
+    signer BLOB NOT NULL,
+    sid BLOB NOT NULL UNIQUE,
+    envelope BLOB NOT NULL,
+    payload BLOB NOT NULL,
+    PRIMARY KEY (dataset, type, signer)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trust_tree (
+    dataset BLOB PRIMARY KEY,
+    frontier BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trust_runs (
+    dataset BLOB NOT NULL,
+    sequence INTEGER NOT NULL,
+    block BLOB NOT NULL,
+    at INTEGER NOT NULL,
+    verdict TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    runs INTEGER NOT NULL,
+    engine BLOB NOT NULL,
+    actual BLOB,
+    evidence BLOB,
+    PRIMARY KEY (dataset, sequence)
+) STRICT, WITHOUT ROWID;
+"""
+ROOT: Final = bytes(32)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What re-running one step gave on this node."""
+
+    sequence_number: int
+    block: Multihash
+    at: Instant
+    verdict: str
+    reason: str = ""
+    runs: int = 1
+    engine: statement.EngineUsed
+    actual: Actual | None = None
+    evidence: bytes | None = None
+    """JSON for people: where the published and the computed rows differ."""
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A statement in the live set."""
+
+    type: str
+    signer: KeyDid
+    sid: Multihash
+    envelope: bytes
+
+
+class Ledger:
+    """Reads and writes of the trust tables over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def record(self, signed: Signed, signer: KeyDid, outcome: str, peer: str, now: Instant, *, live: bool) -> None:
+        """Append a statement to the log and, when it is the newest of its kind, put it into the live set."""
+        predicate = statement.decode(signed.payload)
+        kind = HEAD if isinstance(predicate, HeadStatement) else ATTESTATION
+        self._append((now, predicate.dataset, signer, kind, signed.sid, signed.envelope, peer, outcome))
+        if live:
+            self._db.execute(
+                "INSERT OR REPLACE INTO trust_live (dataset, type, signer, sid, envelope, payload)"
+                " VALUES (?,?,?,?,?,?)",
+                (predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload),
+            )
+
+    def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
+        """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
+        self._append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
+
+    def _append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> None:
+        last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
+        previous = last[0] if last else ROOT
+        self._db.execute(
+            "INSERT INTO trust_ledger (at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?)",
+            (*row, previous, _link(previous, row)),
+        )
+
+    def check(self) -> int:
+        """Walk the whole log and its links; the number of entries. Raises Environment at a broken one."""
+        previous, count = ROOT, 0
+        rows = self._db.execute(
+            "SELECT at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"
+            " FROM trust_ledger ORDER BY seq"
+        )
+        for *row, linked, own in rows:
+            count += 1
+            if linked != previous or own != _link(previous, tuple(row)):
+                raise Environment(
+                    f"entry {count} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
+                )
+            previous = own
+        return count
+
+    def known(self, sid: Multihash) -> bool:
+        return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
+
+    def newest_head(self, dataset: DatasetId) -> tuple[HeadStatement, Signed] | None:
+        """The newest head known, whether or not its blocks are here; signers of one dataset are merged by order."""
+        found: list[tuple[HeadStatement, Signed]] = []
+        for signer, payload, envelope in self._live(dataset, HEAD):
+            predicate = statement.decode(payload)
+            if isinstance(predicate, HeadStatement):
+                found.append((predicate, Signed(payload, (KeyDid(signer),), envelope)))
+        return max(found, key=lambda item: item[0].order, default=None)
+
+    def attestations(self, dataset: DatasetId) -> dict[KeyDid, Attestation]:
+        """The live attestation of each validator on this dataset."""
+        said = {}
+        for signer, payload, _ in self._live(dataset, ATTESTATION):
+            predicate = statement.decode(payload)
+            if isinstance(predicate, Attestation):
+                said[KeyDid(signer)] = predicate
+        return said
+
+    def _live(self, dataset: DatasetId, kind: str) -> Iterator[tuple[bytes, bytes, bytes]]:
+        yield from self._db.execute(
+            "SELECT signer, payload, envelope FROM trust_live WHERE dataset = ? AND type = ?", (dataset, kind)
+        )
+
+    def live(self, datasets: Sequence[DatasetId] | None = None) -> list[tuple[DatasetId, Multihash]]:
+        """Ids of all live statements, of these datasets or of all."""
+        rows = self._db.execute("SELECT dataset, sid FROM trust_live")
+        wanted = None if datasets is None else set(datasets)
+        return [(DatasetId(d), Multihash(s)) for d, s in rows if wanted is None or DatasetId(d) in wanted]
+
+    def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:
+        row = self._db.execute("SELECT type, envelope FROM trust_live WHERE sid = ?", (sid,)).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def frontier(self, dataset: DatasetId) -> Frontier:
+        row = self._db.execute("SELECT frontier FROM trust_tree WHERE dataset = ?", (dataset,)).fetchone()
+        return Frontier.from_bytes(row[0]) if row else Frontier()
+
+    def keep_frontier(self, dataset: DatasetId, frontier: Frontier) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO trust_tree (dataset, frontier) VALUES (?, ?)", (dataset, frontier.to_bytes())
+        )
+
+    def keep_run(self, dataset: DatasetId, run: Run) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO trust_runs"
+            " (dataset, sequence, block, at, verdict, reason, runs, engine, actual, evidence)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?)",
+            (
+                dataset,
+                run.sequence_number,
+                run.block,
+                run.at,
+                run.verdict,
+                run.reason,
+                run.runs,
+                msgspec.json.encode(run.engine),
+                None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
+                run.evidence,
+            ),
+        )
+
+    def runs(self, dataset: DatasetId) -> dict[int, Run]:
+        """This node's own results by sequence number."""
+        rows = self._db.execute(
+            "SELECT sequence, block, at, verdict, reason, runs, engine, actual, evidence FROM trust_runs"
+            " WHERE dataset = ? ORDER BY sequence",
+            (dataset,),
+        )
+        return {row[0]: _run(row) for row in rows}
+
+
+def _run(row: tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes | None]) -> Run:
+    sequence, block, at, verdict, reason, runs, engine, actual, evidence = row
+    return Run(
+        sequence_number=sequence,
+        block=Multihash(block),
+        at=Instant(at),
+        verdict=verdict,
+        reason=reason,
+        runs=runs,
+        engine=msgspec.json.decode(engine, type=statement.EngineUsed),
+        actual=None if actual is None else msgspec.json.decode(actual, type=Actual, dec_hook=statement.from_text),
+        evidence=evidence,
+    )
+
+
+def _link(previous: bytes, row: tuple[object, ...]) -> bytes:
+    digest = hashlib.sha3_256(previous)
+    for value in row:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        digest.update(len(raw).to_bytes(8, "big"))
+        digest.update(raw)
+    return digest.digest()
