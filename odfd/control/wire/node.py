@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from odfd.control.wire.value import Value
 
 
@@ -37,7 +39,7 @@ class Status(Value, frozen=True, kw_only=True):
     networks: tuple[str, ...] = ()
     peers: int = 0
     """Connected now."""
-    datasets: dict[str, int] = {}
+    datasets: dict[str, int] = msgspec.field(default_factory=dict)
     """Count by state."""
     engine: EngineView | None = None
     disk: DiskView | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from odfd.control.wire.value import Problem, Value
 
 
@@ -43,4 +45,4 @@ class EventView(Value, frozen=True, kw_only=True):
     subject: str = ""
     """The dataset, peer or task it is about."""
     message: str = ""
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from odfd.control.wire.value import Request, Value
 
 
@@ -96,7 +98,7 @@ class CellView(Value, frozen=True, kw_only=True):
     column: str
     published: Any = None
     computed: Any = None
-    context: dict[str, Any] = {}
+    context: dict[str, Any] = msgspec.field(default_factory=dict)
     """Other columns of the row, to know it by."""
 
 
@@ -146,7 +148,7 @@ class PolicyView(Value, frozen=True, kw_only=True):
     profile: str
     use: str
     serve: str
-    groups: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     publish: tuple[str, ...] = ()
     """What this node signs and gossips: ``attest``, ``cosign``, ``gossip``."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -1,0 +1,179 @@
+"""A tree of long-lived children: started in order, each once the one before is ready; stopped in the reverse order.
+
+A child that fails is started again after a growing pause if it has a ``Restart``, and else ends the whole tree, in
+order and loudly. A child that must stop is first asked (``Life.stopping``), and cancelled when its grace is over.
+The tree decides nothing about what children do; it lives as long as the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from chain.errors import Environment
+from odfd.errors import Bug
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Pauses between attempts, doubled from ``first`` to ``most`` seconds; a run of ``steady`` seconds forgives."""
+
+    first: float = 0.5
+    most: float = 30.0
+    steady: float = 60.0
+
+
+class Life:
+    """What a child is given: how to say that it is ready, and how it learns that it should end."""
+
+    def __init__(self) -> None:
+        self.stopping = trio.Event()
+        self._ready = trio.Event()
+
+    def ready(self) -> None:
+        """Say that what depends on this child may start now. Saying it twice is harmless."""
+        self._ready.set()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """``run`` must call ``Life.ready`` once, and return soon after ``Life.stopping``; cancelling is the last resort."""
+
+    name: str
+    run: Callable[[Life], Awaitable[None]]
+    restart: Restart | None = None
+    start_seconds: float = 60.0
+    """To become ready; over it the start has failed."""
+    grace_seconds: float = 10.0
+    """To end by itself when asked."""
+
+
+class Journal(Protocol):
+    """Where the tree tells what it does; a structlog logger fits."""
+
+    def info(self, event: str, **values: object) -> object: ...
+
+    def error(self, event: str, **values: object) -> object: ...
+
+
+@dataclass(slots=True)
+class _Running:
+    child: Child
+    life: Life = field(default_factory=Life)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    finished: trio.Event = field(default_factory=trio.Event)
+    failure: Exception | None = None
+
+
+async def run_tree(
+    children: Sequence[Child],
+    stop: trio.Event,
+    journal: Journal,
+    jitter: Callable[[], float],
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Run until ``stop`` is set or a child without ``Restart`` fails; raise that child's failure.
+
+    ``jitter()`` gives a number in [0, 1): pauses are scaled by 0.5 to 1.5, lest many nodes knock at one moment.
+    Raises Environment when a child does not become ready in time.
+    """
+    started: list[_Running] = []
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                for child in children:
+                    running = _Running(child)
+                    started.append(running)
+                    nursery.start_soon(_keep, running, stop, journal, jitter)
+                    await _until_ready(running, stop)
+                    if stop.is_set():
+                        break
+                    journal.info("started", part=child.name)
+                else:
+                    on_ready()
+                    await stop.wait()
+            finally:
+                with trio.CancelScope(shield=True):
+                    for running in reversed(started):
+                        await _end(running, journal)
+    finally:
+        failed = next((running.failure for running in started if running.failure), None)
+    if failed is not None:
+        raise failed
+
+
+async def _until_ready(running: _Running, stop: trio.Event) -> None:
+    """Return when the child is ready, or has failed for good, or the tree must stop."""
+    with trio.move_on_after(running.child.start_seconds) as waiting:
+        async with trio.open_nursery() as race:
+
+            async def first(wait: Callable[[], Awaitable[None]]) -> None:
+                await wait()
+                race.cancel_scope.cancel()
+
+            for wait in (running.life.wait_ready, running.finished.wait, stop.wait):
+                race.start_soon(first, wait)
+    if waiting.cancelled_caught:
+        running.failure = Environment(
+            f"{running.child.name} was not ready after {running.child.start_seconds:g} s",
+            rule="start-deadline",
+            hint="odfctl doctor tells what it may be waiting for; the log says how far it came",
+        )
+        stop.set()
+
+
+async def _end(running: _Running, journal: Journal) -> None:
+    if running.finished.is_set():
+        return
+    running.life.stopping.set()
+    with trio.move_on_after(running.child.grace_seconds):
+        await running.finished.wait()
+    if not running.finished.is_set():
+        journal.error("cancelled", part=running.child.name, grace_seconds=running.child.grace_seconds)
+        running.scope.cancel()
+        await running.finished.wait()
+    journal.info("stopped", part=running.child.name)
+
+
+async def _keep(running: _Running, stop: trio.Event, journal: Journal, jitter: Callable[[], float]) -> None:
+    """Run the child, again and again if it may be. Sets ``finished`` at the end, and ``stop`` if it failed for good."""
+    child, life = running.child, running.life
+    pause = child.restart.first if child.restart else 0.0
+    try:
+        with running.scope:
+            while True:
+                began = trio.current_time()
+                failure = await _once(child, life)
+                if failure is None or child.restart is None:
+                    running.failure = failure
+                    break
+                if trio.current_time() - began >= child.restart.steady:
+                    pause = child.restart.first
+                wait = pause * (0.5 + jitter())
+                pause = min(2 * pause, child.restart.most)
+                journal.error("restarting", part=child.name, after_seconds=round(wait, 2), exc_info=failure)
+                with trio.move_on_after(wait):
+                    await life.stopping.wait()
+                    break
+    finally:
+        running.finished.set()
+        if running.failure is not None:
+            journal.error("failed", part=child.name, exc_info=running.failure)
+            stop.set()
+
+
+async def _once(child: Child, life: Life) -> Exception | None:
+    """One run. ``None`` when it ended because it was asked to; an end that nobody asked for is a failure."""
+    try:
+        await child.run(life)
+    except Exception as error:  # noqa: BLE001  the supervisor is where a child's failure ends
+        return error
+    if life.stopping.is_set():
+        return None
+    return Bug(f"{child.name} ended though nobody asked it to", rule="supervision")

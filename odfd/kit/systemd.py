@@ -1,0 +1,76 @@
+"""The service manager's side: readiness notes and inherited sockets, by its two small protocols, standard library only.
+
+Protocols: sd_notify(3), sd_listen_fds(3). Without a service manager every note is silently not sent, and there are no
+inherited sockets. Nothing here raises for a manager that went away: a daemon does not die of an unread note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+from typing import Final
+
+_FIRST_FD: Final = 3
+"""SD_LISTEN_FDS_START."""
+
+
+class Notifier:
+    """Sends notes to the service manager named in ``NOTIFY_SOCKET``."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        if self._address.startswith("@"):
+            self._address = "\0" + self._address[1:]
+        self.watchdog_seconds = _watchdog_seconds(environ)
+        """How often at least the manager wants to hear ``alive``; 0: never."""
+
+    def ready(self, status: str = "") -> None:
+        self._send("READY=1", status)
+
+    def reloading(self, monotonic_ns: int) -> None:
+        self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns // 1000}")
+
+    def stopping(self, status: str = "") -> None:
+        self._send("STOPPING=1", status)
+
+    def alive(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> None:
+        self._send("", text)
+
+    def _send(self, state: str, extra: str = "") -> None:
+        if not self._address:
+            return
+        if extra and "=" not in extra.split(" ")[0]:
+            extra = "STATUS=" + extra.replace("\n", " ")
+        note = "\n".join(line for line in (state, extra) if line)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(note.encode(), self._address)
+
+
+def _watchdog_seconds(environ: Mapping[str, str]) -> float:
+    wanted, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+    if not wanted.isascii() or not wanted.isdigit() or (pid and pid != str(os.getpid())):
+        return 0.0
+    return int(wanted) / 1_000_000
+
+
+def take_sockets(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
+    """Inherited listening sockets by the names that the unit gives them, ``""`` for a nameless one.
+
+    The variables are taken out of ``environ``, so that no child process believes the sockets are meant for it.
+    """
+    count, pid = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    if not (count.isascii() and count.isdigit()) or pid != str(os.getpid()):
+        return {}
+    taken: dict[str, socket.socket] = {}
+    for index in range(int(count)):
+        descriptor = _FIRST_FD + index
+        os.set_inheritable(descriptor, False)
+        taken[names[index] if index < len(names) else ""] = socket.socket(fileno=descriptor)
+    return taken

@@ -1,0 +1,207 @@
+"""The board of long operations: each has an id, a kind, progress, a way to cancel it, and a result or a fault.
+
+Work goes on whether or not anyone watches. The board lives as long as the daemon and remembers a bounded number of
+finished tasks; what must survive a restart is durable where the work commits it, not here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import trio
+
+from chain.errors import Environment, Fault, NotFound, Refused
+from chain.instant import Instant
+from odfd.errors import Bug, sole_fault
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Journal, Life
+
+TICK_SECONDS: Final = 0.2
+"""A follower sees progress at most this often; work may report as often as it likes."""
+
+
+class State(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Report:
+    """How work tells of its progress. Plain attributes: safe and cheap to set from any thread, thousands a second."""
+
+    __slots__ = ("done", "message", "total", "unit")
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total: int | None = None
+        self.unit = ""
+        self.message = ""
+
+    def begin(self, message: str, total: int | None = None, unit: str = "") -> None:
+        """A new stage: counting starts from zero."""
+        self.message, self.total, self.unit, self.done = message, total, unit, 0
+
+    def advance(self, count: int = 1) -> None:
+        """From one thread at a time."""
+        self.done += count
+
+
+Work: TypeAlias = Callable[[Report], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class Task:
+    """A long operation. ``result`` is a value of the wire once ``state`` is DONE, ``fault`` says why it is FAILED."""
+
+    id: str
+    kind: str
+    target: str
+    state: State = State.WAITING
+    report: Report = field(default_factory=Report)
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    result: object = None
+    fault: Fault | None = None
+    finished: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def progress(self) -> tuple[object, ...]:
+        """Differs when there is something new to see."""
+        report = self.report
+        return self.state, report.done, report.total, report.unit, report.message
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """``running`` at once, ``waiting`` for their turn, ``kept`` after they finished."""
+
+    running: int = 16
+    waiting: int = 256
+    kept: int = 500
+
+
+class TaskBoard:
+    """Start it as a child (``run``); then ``submit`` work from any trio task of the daemon."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        new_id: Callable[[], str],
+        journal: Journal,
+        bounds: Bounds | None = None,
+        on_finish: Callable[[Task], None] = lambda _: None,
+    ) -> None:
+        self._clock, self._new_id, self._journal, self._on_finish = clock, new_id, journal, on_finish
+        self._bounds = bounds or Bounds()
+        self._turns = trio.CapacityLimiter(self._bounds.running)
+        self._live: dict[str, Task] = {}
+        self._kept: OrderedDict[str, Task] = OrderedDict()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop; then no more work is taken, and what runs may end by itself."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                life.ready()
+                await life.stopping.wait()
+            finally:
+                self._nursery = None
+
+    def submit(self, kind: str, target: str, work: Work) -> Task:
+        """Raises Environment while the daemon stops, Refused when too much waits already."""
+        if self._nursery is None:
+            raise Environment(f"no new {kind} now: the daemon is stopping", rule="draining", hint="try again later")
+        if len(self._live) >= self._bounds.running + self._bounds.waiting:
+            raise Refused(
+                f"no new {kind} now: {len(self._live)} tasks are running or waiting",
+                rule="task-queue",
+                hint="wait for some of them (odfctl get tasks), or cancel one (odfctl delete task ID)",
+            )
+        task = Task(self._new_id(), kind, target)
+        self._live[task.id] = task
+        self._nursery.start_soon(self._perform, task, work)
+        return task
+
+    def list(self) -> list[Task]:
+        """Finished ones first, oldest first; then what lives."""
+        return [*self._kept.values(), *self._live.values()]
+
+    def get(self, task_id: str) -> Task:
+        """Raises NotFound."""
+        task = self._live.get(task_id) or self._kept.get(task_id)
+        if task is None:
+            raise NotFound(
+                f"there is no task {task_id[:60]!r}",
+                hint=f"odfctl get tasks lists them; the last {self._bounds.kept} finished ones are kept",
+            )
+        return task
+
+    def cancel(self, task_id: str) -> Task:
+        """Ask it to end; it ends where it can leave nothing half-done. Raises NotFound. Harmless once finished."""
+        task = self.get(task_id)
+        task.scope.cancel()
+        return task
+
+    async def follow(self, task_id: str) -> AsyncIterator[Task]:
+        """The task itself, now and each time there is something new, until it is finished. Raises NotFound."""
+        task = self.get(task_id)
+        seen: tuple[object, ...] | None = None
+        while True:
+            finished = task.finished.is_set()
+            if finished or task.progress() != seen:
+                seen = task.progress()
+                yield task
+            if finished:
+                return
+            with trio.move_on_after(TICK_SECONDS):
+                await task.finished.wait()
+
+    async def _perform(self, task: Task, work: Work) -> None:
+        try:
+            with task.scope:
+                async with self._turns:
+                    task.state, task.started_at = State.RUNNING, self._clock.now()
+                    await self._attempt(task, work)
+        finally:
+            if task.state in (State.WAITING, State.RUNNING):
+                task.state = State.CANCELLED
+            self._finish(task)
+
+    async def _attempt(self, task: Task, work: Work) -> None:
+        try:
+            task.result = await work(task.report)
+            task.state = State.DONE
+        except Exception as error:  # noqa: BLE001  one failed task must not end the daemon; it is told, not swallowed
+            task.fault = sole_fault(error) or _as_bug(task, error)
+            task.state = State.FAILED
+            bug = isinstance(task.fault, Bug)
+            self._journal.error(
+                "task failed", id=task.id, kind=task.kind, target=task.target, fault=str(task.fault),
+                exc_info=error if bug else None,
+            )  # fmt: skip
+
+    def _finish(self, task: Task) -> None:
+        task.finished_at = self._clock.now()
+        del self._live[task.id]
+        self._kept[task.id] = task
+        while len(self._kept) > self._bounds.kept:
+            self._kept.popitem(last=False)
+        task.finished.set()
+        self._on_finish(task)
+
+
+def _as_bug(task: Task, error: Exception) -> Bug:
+    bug = Bug(
+        f"{task.kind} of {task.target or 'the node'} failed unexpectedly: {type(error).__name__}: {error}"[:500],
+        rule="bug",
+        hint="the daemon's log has the whole trace; please report it",
+    )
+    bug.__cause__ = error
+    return bug
