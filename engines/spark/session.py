@@ -1,0 +1,106 @@
+"""Starts and stops the one Spark session of an engine process.
+
+Classic PySpark: the JVM is a child of this process and the plans can be looked into. Made once per process, lives as
+long as it; each request works in a session of its own derived from it (``newSession``), so that views of one request
+are never seen by another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from engines.errors import EngineLost
+from engines.spark.java import Java, find_java
+from engines.spark.settings import jvm_options, spark_settings
+
+_FOREIGN: Final = (
+    "SPARK_HOME",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_CONF_DIR",
+    "SPARK_SUBMIT_OPTS",
+    "SPARK_DIST_CLASSPATH",
+    "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_DRIVER_PYTHON",
+    "HADOOP_CONF_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "_JAVA_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+)
+"""Variables by which another installation or a person's habits would change what runs here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session needs to know of this machine."""
+
+    scratch: Path
+    """A directory of our own; everything that Spark spills goes there."""
+    cores: int = 2
+    heap: str = "2g"
+    archive: Path | None = None
+    """Class data archive: made when this session stops if it is not there, used if it is."""
+
+
+def start_session(options: SessionOptions) -> SparkSession:
+    """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason."""
+    scratch = options.scratch.resolve()
+    try:
+        for part in ("spark", "tmp", "warehouse"):
+            (scratch / part).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineLost(
+            f"cannot use {scratch} as scratch: {error.strerror}", rule="scratch", hint="name a writable directory"
+        ) from error
+    java = find_java(os.environ, scratch)
+    _clean_environment(java)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    builder = SparkSession.builder.master(f"local[{options.cores}]").appName("odf-engine")
+    for name, value in spark_settings(scratch, options.heap).items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.driver.extraJavaOptions", jvm_options(scratch, options.archive))
+    try:
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("OFF")
+    except (PySparkException, Py4JError, OSError) as error:
+        raise EngineLost(
+            f"Spark did not start with the Java at {java.runtime}: {str(error).strip().splitlines()[0]}",
+            rule="spark-start",
+            hint="see the lines above; is there memory for the heap?",
+        ) from error
+    if spark.version != pyspark.__version__:
+        spark.stop()
+        raise EngineLost(f"the JVM runs Spark {spark.version}, this is PySpark {pyspark.__version__}", rule="spark")
+    return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark and its JVM. Idempotent."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    if gateway is None:
+        return
+    process: Any = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is not None:
+        process.stdin.close()
+        process.wait()
+    type(spark.sparkContext)._gateway = None
+    type(spark.sparkContext)._jvm = None
+
+
+def _clean_environment(java: Java) -> None:
+    for name in _FOREIGN:
+        os.environ.pop(name, None)
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -1,0 +1,99 @@
+"""Every setting that an answer could depend on, written out with its reason. Part of the engine's digest.
+
+A default that is not written down changes with a release and takes the answers with it, so even defaults are pinned
+where a value, its type or its text depends on them. What only changes speed is kept apart.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from engines.errors import EngineLost
+
+MEANING: Final[tuple[tuple[str, str, str], ...]] = (
+    ("spark.sql.session.timeZone", "UTC", "instants become days and hours by this zone"),
+    ("spark.sql.ansi.enabled", "true", "overflow and bad casts fail instead of becoming null or wrapping"),
+    ("spark.sql.caseSensitive", "true", "column names of ODF are case sensitive"),
+    ("spark.sql.timestampType", "TIMESTAMP_LTZ", "TIMESTAMP in SQL is an instant, as in ODF"),
+    ("spark.sql.legacy.timeParserPolicy", "CORRECTED", "one parser of time patterns, whatever the value"),
+    ("spark.sql.decimalOperations.allowPrecisionLoss", "true", "decides scale and rounding of decimal products"),
+    ("spark.sql.storeAssignmentPolicy", "ANSI", "which casts are silent"),
+    ("spark.sql.mapKeyDedupPolicy", "EXCEPTION", "else which of two equal keys wins would matter"),
+    ("spark.sql.icu.caseMappings.enabled", "true", "upper and lower by ICU's tables, not by the JVM's"),
+    ("spark.sql.session.collation.enabled", "false", "strings compare by bytes"),
+    ("spark.sql.ansi.enforceReservedKeywords", "false", "the grammar accepts the same texts everywhere"),
+    ("spark.sql.ansi.doubleQuotedIdentifiers", "false", "double quotes enclose strings, as Spark has it"),
+    ("spark.sql.parser.escapedStringLiterals", "false", "how backslashes in literals are read"),
+    ("spark.sql.groupByOrdinal", "true", "what GROUP BY 1 means"),
+    ("spark.sql.orderByOrdinal", "true", "what ORDER BY 1 means"),
+    ("spark.sql.groupByAliases", "true", "what a name in GROUP BY means"),
+    ("spark.sql.crossJoin.enabled", "true", "same plans are accepted everywhere; our own analysis refuses them"),
+    ("spark.sql.join.asofJoin.enabled", "true", "ASOF JOIN is part of the language"),
+    ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS", "the unit of ODF"),
+    ("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "old dates are read as written"),
+    ("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "old dates are read as written"),
+    ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", "local timestamps stay local"),
+    ("spark.sql.parquet.mergeSchema", "false", "views state their schema"),
+    ("spark.sql.shuffle.partitions", "1", "one partition: fewer orders of evaluation, and fast on small slices"),
+    ("spark.sql.adaptive.enabled", "false", "plans do not depend on what ran before"),
+    ("spark.sql.cbo.enabled", "false", "plans do not depend on statistics"),
+)
+"""(name, value, reason): these decide what a query means or which rows come out."""
+
+CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
+    ("spark.sql.runSQLOnFiles", "false", "no parquet.`/path` in a query: inputs are the views alone"),
+    ("spark.sql.catalogImplementation", "in-memory", "no metastore, no state beyond the process"),
+    ("spark.sql.variable.substitute", "false", "no ${env:…} in a query"),
+    ("spark.ui.enabled", "false", "no web server"),
+    ("spark.ui.showConsoleProgress", "false", "standard output belongs to the ready line"),
+    ("spark.driver.host", "127.0.0.1", "nothing listens beyond this machine"),
+    ("spark.driver.bindAddress", "127.0.0.1", "nothing listens beyond this machine"),
+    ("spark.eventLog.enabled", "false", "no files but those asked for"),
+    ("spark.sql.execution.pythonUDF.arrow.enabled", "true", "workers exchange Arrow"),
+    ("spark.sql.execution.arrow.pyspark.enabled", "true", "results leave as Arrow"),
+    ("spark.sql.execution.arrow.maxRecordsPerBatch", "65536", "few large batches"),
+    ("spark.driver.maxResultSize", "0", "the heap is the bound; a second one only fails later transactions"),
+    ("spark.python.worker.reuse", "true", "ingest keeps its warm workers"),
+)
+"""(name, value, reason): these keep a query inside, and the process quiet and quick."""
+
+JVM: Final[tuple[tuple[str, str], ...]] = (
+    ("-Duser.timezone=UTC", "some functions ask the JVM, not the session"),
+    ("-Duser.language=en", "a Turkish locale changed upper() and lower()"),
+    ("-Duser.country=US", "formats of numbers and dates"),
+    ("-Dfile.encoding=UTF-8", "bytes of strings"),
+    ("-XX:+UseSerialGC", "two cores and a small heap: least memory, fastest start"),
+    ("-XX:-UsePerfData", "no files in /tmp/hsperfdata"),
+    ("-XX:+ExitOnOutOfMemoryError", "a JVM that ran out of memory answers wrongly or never; a dead one is replaced"),
+    ("-Xlog:disable", "warnings about archives are not for standard output"),
+    ("-Xlog:all=error:stderr", "errors are"),
+)
+"""(option, reason)."""
+
+_HEAP: Final = re.compile(r"[1-9]\d{0,5}[mg]\Z")
+
+
+def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
+    """All settings of a session, with those that name this machine. Raises EngineLost for a heap like ``2gb``."""
+    if _HEAP.match(heap) is None:
+        raise EngineLost(f"not a heap size: {heap!r}", rule="heap", hint="write it like 512m or 2g")
+    settings = {name: value for name, value, _ in (*MEANING, *CONFINEMENT)}
+    return settings | {
+        "spark.local.dir": str(scratch / "spark"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.memory": heap,
+    }
+
+
+def jvm_options(scratch: Path, archive: Path | None = None) -> str:
+    """Options of the JVM as one string. ``archive``: a class data archive that halves the start, used if it fits."""
+    options = [option for option, _ in JVM]
+    options.append(f"-Djava.io.tmpdir={scratch / 'tmp'}")
+    options.append(f"-Dderby.system.home={scratch / 'tmp'}")
+    if archive is not None and archive.is_file():
+        options.append(f"-XX:SharedArchiveFile={archive}")
+    elif archive is not None:
+        options.append(f"-XX:ArchiveClassesAtExit={archive}")
+    return " ".join(options)
