@@ -1,0 +1,126 @@
+"""Logical hash of rows, arrow0-sha3-256: the name of what a slice says, whatever its Parquet encoding.
+
+A ``LogicalHasher`` is made for one slice's schema, fed its batches in row order and asked once; memory is one window
+of rows. Batches may be of any size: the hash does not depend on them. See ``arrow0`` for the bytes that are hashed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from chain.data import arrow0, parquet
+from chain.errors import Invalid
+from chain.multihash import ARROW0_SHA3_256, Multihash
+
+QUIRK_WINDOW: Final = 10_000
+"""Rows that the reference reads at once. The digest of a null below a nullable struct depends on what else is in its
+window and its row group (``arrow0``), so for such schemas windows are exactly these."""
+WIDE_WINDOW: Final = 65_536
+"""Rows hashed at once where windows do not matter: long enough to hide the cost of a call, short enough for caches."""
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+
+
+class LogicalHasher:
+    """Streaming digest of one slice. Not for several threads; the pool, if given, hashes columns side by side."""
+
+    def __init__(
+        self, schema: pa.Schema, pool: Executor | None = None, row_groups: Sequence[int] | None = None
+    ) -> None:
+        """``row_groups``: rows of each in the file; when not said, as our writer makes them.
+
+        Raises Invalid for a schema with a type that has no logical hash.
+        """
+        self._schema = schema
+        self._starts = None if row_groups is None else list(itertools.accumulate(row_groups))
+        self._pool = pool
+        self._record = hashlib.sha3_256()
+        self._columns: list[hashlib._Hash] = []
+        nested = False
+        for field, level in arrow0.fields_depth_first(schema):
+            name = field.name.encode()
+            self._record.update(arrow0.u64(len(name)) + name + arrow0.u64(level))
+            if pa.types.is_struct(arrow0.storage(field.type)):
+                nested = nested or field.nullable
+                continue
+            try:
+                self._columns.append(hashlib.sha3_256(arrow0.type_bytes(field.type)))
+            except Invalid as error:
+                error.place = f"column {field.name!r}"
+                raise
+        self._window = QUIRK_WINDOW if nested else WIDE_WINDOW
+        self._pending: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._done = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Takes the next rows. Raises Invalid when they are not of the schema."""
+        if not batch.schema.equals(self._schema, check_metadata=False):
+            raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
+        start = 0
+        while self._rows + batch.num_rows - start >= self._window:
+            take = self._window - self._rows
+            self._pending.append(batch.slice(start, take))
+            self._flush()
+            start += take
+        if start < batch.num_rows:
+            self._pending.append(batch.slice(start))
+            self._rows += batch.num_rows - start
+
+    def finish(self) -> Multihash:
+        """The hash of all rows given. The hasher is spent."""
+        self._flush()
+        for column in self._columns:
+            self._record.update(column.digest())
+        return Multihash.from_digest(ARROW0_SHA3_256, self._record.digest())
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        window = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
+        cuts = self._cuts(self._done, self._done + window.num_rows)
+        self._done += window.num_rows
+        self._pending, self._rows = [], 0
+
+        def feed(column: hashlib._Hash, leaf: arrow0.Leaf) -> None:
+            column.update(arrow0.stream(leaf, cuts))
+
+        feeding = (self._pool.map if self._pool else map)(feed, self._columns, arrow0.leaves(window))
+        for _ in feeding:
+            pass
+
+    def _cuts(self, start: int, stop: int) -> list[int]:
+        """Where row groups begin strictly within the rows ``start <= n < stop``, counted from ``start``."""
+        if self._starts is None:
+            first = start // parquet.ROW_GROUP + 1
+            return [n - start for n in range(first * parquet.ROW_GROUP, stop, parquet.ROW_GROUP) if n > start]
+        found = bisect.bisect_right(self._starts, start), bisect.bisect_left(self._starts, stop)
+        return [n - start for n in self._starts[slice(*found)]]
+
+
+def logical_hash(rows: Rows, pool: Executor | None = None) -> Multihash:
+    """Hash of a table, a batch or a stream of batches. Raises Invalid for types that cannot be hashed."""
+    hasher = LogicalHasher(rows.schema, pool)
+    batches: Iterable[pa.RecordBatch] = [rows] if isinstance(rows, pa.RecordBatch) else rows
+    if isinstance(rows, pa.Table):
+        batches = rows.to_batches()
+    for batch in batches:
+        hasher.update(batch)
+    return hasher.finish()
+
+
+def logical_hash_file(path: Path, pool: Executor | None = None) -> Multihash:
+    """Hash of a Parquet file's rows, in memory of a few windows. Raises Invalid when it is not one, NotFound."""
+    with parquet.open_slice(path) as source:
+        hasher = LogicalHasher(source.schema, pool, source.row_groups)
+        for batch in source.batches():
+            hasher.update(batch)
+    return hasher.finish()

@@ -1,0 +1,278 @@
+"""Parquet slices: written with pinned settings so that equal rows make equal bytes, read under limits.
+
+A ``SliceWriter`` lives for one file and holds at most one row group in memory; an open ``SliceFile`` one window of
+rows. Neither syncs to disk nor names files by hash: that is the object store's. Settings are those of the reference
+(data pages v1, snappy, dictionaries, statistics), where pyarrow has them (ODF specification, section "Data slices").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from chain.errors import Environment, Invalid, NotFound
+from chain.instant import Instant
+
+ROW_GROUP: Final = 1_048_576
+READ_ROWS: Final = 65_536
+"""Rows of a batch when reading."""
+MAX_FOOTER_STRING: Final = 16 * 1024 * 1024
+MAX_FOOTER_ITEMS: Final = 1_000_000
+"""Limits on what a stranger's footer may make us allocate: bytes of one string, items of one list."""
+_READ_BUFFER: Final = 1024 * 1024
+
+OFFSET, OP, SYSTEM_TIME, EVENT_TIME = "offset", "op", "system_time", "event_time"
+"""Default names of the system columns; a dataset's vocabulary may say others."""
+
+
+class SliceStats(msgspec.Struct, frozen=True):
+    """What a file's statistics say. Believe them only of a file that this node wrote."""
+
+    rows: int
+    offsets: tuple[int, int] | None
+    """First and last; ``None`` when there are no rows."""
+    event_times: tuple[Instant, Instant] | None
+    """Least and greatest that are not null."""
+
+
+def write_slice(table: pa.Table, path: Path) -> None:
+    """Writes all rows to a new file: a function of rows, schema and the pinned pyarrow, not of the table's chunks.
+
+    Raises Environment when the disk refuses, Invalid for types that Parquet has not.
+    """
+    with SliceWriter(path, table.schema) as writer:
+        writer.write(table)
+
+
+class SliceWriter:
+    """Streams rows into one slice. Use as a context manager; leaving it by an exception removes the file."""
+
+    def __init__(self, path: Path, schema: pa.Schema, dictionaries: frozenset[str] | None = None) -> None:
+        """``dictionaries``: leaf columns to encode so; by default all but ``offset``, which never repeats."""
+        self._path = path
+        self._schema = schema.remove_metadata()
+        leaves = [leaf for leaf in _leaf_paths(list(self._schema)) if leaf != OFFSET]
+        chosen = leaves if dictionaries is None else sorted(dictionaries)
+        self._pending: list[pa.Table] = []
+        self._rows = 0
+        self.rows = 0
+        with _disk(path):
+            self._writer = pq.ParquetWriter(
+                path,
+                self._schema,
+                version="2.6",
+                data_page_version="1.0",
+                compression="snappy",
+                use_dictionary=chosen or False,
+                write_statistics=True,
+                data_page_size=1024 * 1024,
+                dictionary_pagesize_limit=1024 * 1024,
+                write_batch_size=1024,
+                store_schema=True,
+                use_compliant_nested_type=True,
+                write_page_index=False,
+                write_page_checksum=False,
+                sorting_columns=None,
+            )
+
+    def __enter__(self) -> SliceWriter:
+        return self
+
+    def write(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Appends rows of the writer's schema. Raises Invalid for another, Environment."""
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        if not table.schema.equals(self._schema, check_metadata=False):
+            raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
+        table = table.replace_schema_metadata(None)
+        self.rows += table.num_rows
+        start = 0
+        while self._rows + table.num_rows - start >= ROW_GROUP:
+            take = ROW_GROUP - self._rows
+            self._pending.append(table.slice(start, take))
+            self._flush()
+            start += take
+        if start < table.num_rows:
+            self._pending.append(table.slice(start))
+            self._rows += table.num_rows - start
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        group = pa.concat_tables(self._pending).combine_chunks()
+        self._pending, self._rows = [], 0
+        with _disk(self._path):
+            self._writer.write_table(group, row_group_size=ROW_GROUP)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            try:
+                with _disk(self._path):
+                    self._writer.close()
+            finally:
+                if kind is not None:
+                    self._path.unlink(missing_ok=True)
+
+
+class SliceFile:
+    """An open Parquet file of rows; a context manager. Values come as they lie in the file."""
+
+    def __init__(self, path: Path, file: pq.ParquetFile) -> None:
+        self.path = path
+        self._file = file
+        self.schema: pa.Schema = file.schema_arrow
+        self.rows: int = file.metadata.num_rows
+
+    def __enter__(self) -> SliceFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def row_groups(self) -> list[int]:
+        """Rows of each row group."""
+        metadata = self._file.metadata
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+    def batches(self, rows: int = READ_ROWS, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows in order, ``rows`` or fewer at a time. Raises Invalid where the file is damaged."""
+        with _parquet(self.path):
+            yield from self._file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        """All rows at once."""
+        with _parquet(self.path):
+            return self._file.read(columns=columns, use_threads=False)
+
+    def tail(self, rows: int, columns: list[str] | None = None) -> pa.Table:
+        """The last ``rows`` rows, reading only the row groups that hold them."""
+        groups: list[int] = []
+        found = 0
+        for group in reversed(range(self._file.num_row_groups)):
+            if found >= rows:
+                break
+            groups.insert(0, group)
+            found += self._file.metadata.row_group(group).num_rows
+        with _parquet(self.path):
+            table = self._file.read_row_groups(groups, columns=columns, use_threads=False)
+        return table.slice(max(0, table.num_rows - rows))
+
+    def stats(self, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
+        """From statistics, or from the column where a writer left them out. Raises Invalid."""
+        offsets = self._range(offset) if offset in self.schema.names else None
+        times = self._range(event_time) if event_time in self.schema.names else None
+        kind = self.schema.field(event_time).type if times else None
+        return SliceStats(
+            rows=self.rows,
+            offsets=None if offsets is None else (offsets[0].as_py(), offsets[1].as_py()),
+            event_times=None if times is None else (to_instant(times[0], kind), to_instant(times[1], kind)),
+        )
+
+    def _range(self, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+        if self.rows == 0:
+            return None
+        kind = self.schema.field(column).type
+        leaf = next(i for i in range(self._file.metadata.num_columns) if self._leaf(i) == column)
+        groups = (self._file.metadata.row_group(i).column(leaf) for i in range(self._file.num_row_groups))
+        stats = [group.statistics for group in groups]
+        if all(one is not None and one.has_min_max for one in stats):
+            ends = pa.array(itertools.chain.from_iterable((one.min, one.max) for one in stats), kind)
+        else:
+            ends = self.read([column]).column(column)
+        found = pc.min_max(ends)
+        return (found["min"], found["max"]) if found["min"].is_valid else None
+
+    def _leaf(self, index: int) -> str:
+        return str(self._file.metadata.schema.column(index).path)
+
+
+def open_slice(path: Path) -> SliceFile:
+    """Opens a Parquet file and reads its footer. Raises NotFound, Invalid when it is not Parquet, Environment."""
+    if not path.is_file():
+        raise NotFound(f"no file {path}", rule="slice-file")
+    with _parquet(path):
+        file = pq.ParquetFile(
+            path,
+            buffer_size=_READ_BUFFER,
+            pre_buffer=False,
+            memory_map=False,
+            thrift_string_size_limit=MAX_FOOTER_STRING,
+            thrift_container_size_limit=MAX_FOOTER_ITEMS,
+        )
+        return SliceFile(path, file)
+
+
+def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
+    """Rows, offsets and event times of a slice, from its footer. Raises NotFound, Invalid."""
+    with open_slice(path) as source:
+        return source.stats(offset, event_time)
+
+
+def to_instant(value: pa.Scalar, kind: pa.DataType) -> Instant:
+    """A date or timestamp scalar as nanoseconds. Raises Invalid for another type."""
+    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+        raise Invalid(f"an event time is a date or a timestamp, not {kind}", rule="event-time-type")
+    scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+    if pa.types.is_date32(kind):
+        return Instant(value.value * 86_400 * 10**9)
+    unit = "ms" if pa.types.is_date64(kind) else kind.unit
+    return Instant(value.value * scale[unit])
+
+
+def _leaf_paths(fields: list[pa.Field], above: str = "") -> Iterator[str]:
+    """Leaf columns by their path in a Parquet schema."""
+    for field in fields:
+        kind, name = field.type, above + field.name
+        if pa.types.is_struct(kind):
+            yield from _leaf_paths([kind.field(i) for i in range(kind.num_fields)], name + ".")
+        elif pa.types.is_map(kind):
+            entries = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+            yield from _leaf_paths(entries, name + ".key_value.")
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            yield from _leaf_paths([kind.value_field.with_name("element")], name + ".list.")
+        else:
+            yield name
+
+
+@contextlib.contextmanager
+def _parquet(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, EOFError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Invalid(
+            f"{path.name} is not a readable Parquet file: {reason}", rule="slice-parquet", hint="fetch it again"
+        ) from error
+    except OSError as error:
+        # Arrow reports damaged pages and footers as I/O errors without a number; the system's own have one.
+        if error.errno is None:
+            raise Invalid(
+                f"{path.name} is not a readable Parquet file: {error}", rule="slice-parquet", hint="fetch it again"
+            ) from error
+        raise Environment(f"cannot read {path}: {error.strerror}", rule="disk") from error
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowNotImplementedError as error:
+        raise Invalid(f"Parquet cannot hold these columns: {error}", rule="slice-schema") from error
+    except OSError as error:
+        raise Environment(
+            f"cannot write {path}: {error}", rule="disk", hint="is the disk full, or mounted read-only?"
+        ) from error
