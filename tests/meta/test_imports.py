@@ -35,7 +35,7 @@ LAYERS = {
         "errors",
         ".",
     ],
-    "engines": ["provision", "spark fake", "client service sandbox", "codec io_plan identity", "contract", "errors", "."],
+    "engines": ["provision", "spark fake", "client service sandbox", "staging", "codec io_plan identity", "contract", "errors", "."],
     "p2p": ["driver", "host", "machines", "peers", "yamux", "wire", "ports", "errors", "."],
     "odfd": [
         "daemon",

@@ -1,0 +1,216 @@
+"""An engine behind gRPC, as the port ``contract.Engine``: trio on this side, a blocking call in a thread on that.
+
+Every call has a deadline and is cancelled on the engine's side when its trio scope is; the thread then ends by itself,
+so nothing is abandoned. Never starts or restarts anything (``engines.provision`` does) and never retries: a
+transaction id makes a retry safe, whether it makes sense is the coordinator's to say. One per engine process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+import msgspec
+import trio
+
+from chain.errors import Fault, Invalid
+from engines import codec
+from engines.contract import (
+    EngineIdentity,
+    IdentityRequest,
+    IngestRequest,
+    InternalError,
+    InvalidQuery,
+    OnProgress,
+    Progress,
+    RawQueryOutcome,
+    RawQueryRequest,
+    RawQuerySuccess,
+    Success,
+    TransformOutcome,
+    TransformRequest,
+    ValidateRequest,
+    ValidateResponse,
+)
+from engines.errors import EngineFault, EngineLost, LimitExceeded
+from engines.io_plan import CHECKPOINT, DATA, IoPlan, View, plan_ingest, plan_raw_query, plan_transform
+from engines.staging import Staging
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How long a caller waits and how many wait at once."""
+
+    work: float = 3600.0
+    """Seconds for a transform, an ingest or a raw query."""
+    question: float = 120.0
+    """Seconds for identity and validation: a cold Spark needs ten of them."""
+    calls: int = 32
+    """Calls in flight; each holds a thread. As many as the service lets wait."""
+
+
+class _Call(Protocol):
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def cancel(self) -> bool: ...
+
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
+    ("grpc.max_send_message_length", codec.MAX_MESSAGE),
+    # A socket path is no authority, and a proxy meant for the web must never see an engine's traffic.
+    ("grpc.default_authority", "localhost"),
+    ("grpc.enable_http_proxy", 0),
+    # Engines come and go at one address; a shared subchannel would remember the dead one's back-off.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class GrpcEngine:
+    """``contract.Engine`` at ``unix:PATH`` or ``HOST:PORT``. After ``close`` calls in flight raise EngineLost."""
+
+    def __init__(self, address: str, staging: Staging, view: View, limits: CallLimits | None = None) -> None:
+        self._limits = limits or CallLimits()
+        self._address = address
+        self._staging = staging
+        self._view = view
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._threads = trio.CapacityLimiter(self._limits.calls)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    async def identity(self) -> EngineIdentity:
+        return await self._ask(codec.IDENTITY, IdentityRequest())
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        return await self._ask(codec.VALIDATE, request)
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        outcome: TransformOutcome = await self._work(codec.TRANSFORM, plan_transform(request, self._view), on_progress)
+        return outcome
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        outcome: TransformOutcome = await self._work(codec.INGEST, plan_ingest(request, self._view), on_progress)
+        return outcome
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        outcome: RawQueryOutcome = await self._work(codec.RAW_QUERY, plan_raw_query(request, self._view), on_progress)
+        return outcome
+
+    async def _ask(self, method: codec.Method[Q, A], request: Q) -> A:
+        ask = self._channel.unary_stream(method.path)
+        call = ask(method.encode_request(request), timeout=self._limits.question)
+        return await self._drain(call, partial(_only_answer, method))
+
+    async def _work(self, method: codec.Method[Any, Any], plan: IoPlan[Any], on_progress: OnProgress) -> Any:
+        """Lay the files, call, take the outputs. After EngineLost the files stay: a retry may find the answer."""
+        await trio.to_thread.run_sync(self._staging.lay, plan)
+        start = self._channel.unary_stream(method.path)
+        try:
+            call = start(method.encode_request(plan.request), timeout=self._limits.work)
+            outcome = await self._drain(call, partial(_last_answer, method, on_progress))
+            if isinstance(outcome, Success | RawQuerySuccess):
+                await trio.to_thread.run_sync(self._collect, plan, outcome)
+        except EngineLost:
+            raise
+        except BaseException:
+            await self._clear(plan)
+            raise
+        await self._clear(plan)
+        if isinstance(outcome, InvalidQuery | InternalError):
+            return msgspec.structs.replace(outcome, message=plan.in_host_terms(outcome.message))
+        return outcome
+
+    async def _clear(self, plan: IoPlan[Any]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._staging.clear, plan)
+
+    def _collect(self, plan: IoPlan[Any], outcome: Success | RawQuerySuccess) -> None:
+        names = {output.name for output in plan.outputs}
+        if isinstance(outcome, RawQuerySuccess) or outcome.new_offset_interval is not None:
+            self._staging.collect(plan, DATA)
+        if CHECKPOINT in names and self._staging.has(plan, CHECKPOINT):
+            self._staging.collect(plan, CHECKPOINT)
+
+    async def _drain(self, call: _Call, read: Callable[[_Call], A]) -> A:
+        """Read the call to its end in a thread. When the scope is cancelled the call is, which ends the thread."""
+        result: A | Exception | None = None
+
+        def work() -> A | Exception:
+            try:
+                return read(call)
+            except grpc.RpcError as error:
+                return _fault(error, self._address)
+            except Fault as fault:
+                return fault
+            finally:
+                call.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_with_scope, call)
+            result = await trio.to_thread.run_sync(work, limiter=self._threads)
+            nursery.cancel_scope.cancel()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+async def _cancel_with_scope(call: _Call) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        call.cancel()
+
+
+def _only_answer(method: codec.Method[Any, A], call: _Call) -> A:
+    answer = next(iter(call), None)
+    if answer is None:
+        raise EngineFault(f"the engine gave no answer to {method.path}", rule="engine-contract")
+    return _decoded(method, answer)
+
+
+def _last_answer(method: codec.Method[Any, Any], on_progress: OnProgress, call: _Call) -> Any:
+    for raw in call:
+        answer = _decoded(method, raw).value
+        if not isinstance(answer, Progress):
+            return answer
+        trio.from_thread.run_sync(on_progress)
+    raise EngineFault(f"the engine ended {method.path} without an answer", rule="engine-contract")
+
+
+def _decoded(method: codec.Method[Any, A], raw: bytes) -> A:
+    try:
+        return method.decode_response(raw)
+    except Invalid as error:
+        raise EngineFault(
+            f"the engine's answer to {method.path} is not one: {error}", rule="engine-contract"
+        ) from error
+
+
+def _fault(error: Any, address: str) -> Fault:
+    code, said = error.code(), error.details() or ""
+    match code:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            fault: Fault = LimitExceeded(
+                "the engine did not finish in time",
+                rule="engine-deadline",
+                hint="raise the engine's deadline, or do less",
+            )
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            fault = LimitExceeded(f"over a limit of the engine: {said}", rule="engine-limit")
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            fault = EngineLost(f"the engine at {address} is gone: {said}", rule="engine-alive")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            fault = EngineFault(f"the engine does not do this: {said}", rule="engine-contract")
+        case _:
+            fault = EngineFault(f"the engine failed ({code.name.lower()}): {said}", rule="engine-contract")
+    fault.__cause__ = error
+    return fault

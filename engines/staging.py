@@ -1,0 +1,106 @@
+"""The two folders that a warm engine sees: inputs appear in one by hard link, outputs are copied out of the other.
+
+The engine reads ``in/`` through a read-only mount where the sandbox has one, so a hard link exposes an object's bytes
+and nothing else. Outputs are copied, never renamed: a file that the engine may still hold open is not ours to keep.
+One per engine process; whatever is left in it is swept before the next process starts. Never decides what to mount.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from chain.errors import Environment, NotFound
+from engines.errors import EngineFault, LimitExceeded
+from engines.io_plan import IoPlan
+
+MAX_OUTPUT: Final = 1 << 40
+"""Bytes of one output file; a disk fills up first, but a number from the engine's side needs a bound."""
+_NO_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}
+"""Another file system, or one without hard links: copy."""
+_CHUNK: Final = 1 << 20
+
+
+class Staging:
+    """``scratch/in`` and ``scratch/out``."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.inputs = scratch / "in"
+        self.outputs = scratch / "out"
+
+    def sweep(self) -> None:
+        """Empty both folders; only while no engine is using them."""
+        for folder in (self.inputs, self.outputs):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700, parents=True)
+
+    def lay(self, plan: IoPlan[Any]) -> None:
+        """Make the transaction's folders and links; laying twice is laying once. Raises NotFound for a lost input."""
+        folder = self.inputs / plan.folder
+        folder.mkdir(exist_ok=True, parents=True)
+        (self.outputs / plan.folder).mkdir(exist_ok=True, parents=True)
+        for link in plan.links:
+            target = folder / link.name
+            target.parent.mkdir(exist_ok=True)
+            try:
+                _link(Path(link.host), target)
+            except FileNotFoundError as error:
+                raise NotFound(f"an input of the engine is not there: {link.host}", rule="engine-input") from error
+            except OSError as error:
+                raise Environment(f"cannot give {link.host} to the engine: {error.strerror}") from error
+
+    def has(self, plan: IoPlan[Any], name: str) -> bool:
+        """Whether the engine wrote anything under this name."""
+        return os.path.lexists(self.outputs / plan.folder / name)
+
+    def collect(self, plan: IoPlan[Any], name: str) -> None:
+        """Copy one output to its place on the host. Raises EngineFault unless it is a plain file."""
+        source = self.outputs / plan.folder / name
+        host = next(output.host for output in plan.outputs if output.name == name)
+        with _plain_file(source) as reader, Path(host).open("wb") as writer:
+            left = os.fstat(reader.fileno()).st_size
+            if left > MAX_OUTPUT:
+                raise LimitExceeded(
+                    f"the engine wrote {left} bytes", rule="engine-output", hint=f"at most {MAX_OUTPUT}"
+                )
+            while left and (piece := reader.read(min(_CHUNK, left))):
+                writer.write(piece)
+                left -= len(piece)
+
+    def clear(self, plan: IoPlan[Any]) -> None:
+        """Remove the transaction's folders."""
+        shutil.rmtree(self.inputs / plan.folder, ignore_errors=True)
+        shutil.rmtree(self.outputs / plan.folder, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    source = source.resolve(strict=True)
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        if not target.samefile(source):
+            target.unlink()
+            _link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        shutil.copyfile(source, target)
+        target.chmod(0o444)
+
+
+def _plain_file(path: Path) -> Any:
+    """Open without following links or waiting for a pipe: the name is the engine's, and it may be anything."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise EngineFault(
+            f"the engine left no readable file at {path.name}: {error.strerror}", rule="output"
+        ) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise EngineFault(f"what the engine wrote at {path.name} is not a plain file", rule="engine-output")
+    return os.fdopen(handle, "rb")

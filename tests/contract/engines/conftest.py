@@ -1,0 +1,130 @@
+"""A service around a scripted handler, in this process, on a unix socket; no Spark."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import OffsetInterval
+from chain.model.source import SqlQueryStep, TransformSql
+from engines.client import CallLimits, GrpcEngine
+from engines.contract import (
+    EngineIdentity,
+    InputBlock,
+    RawQuerySuccess,
+    Success,
+    TransformInput,
+    TransformRequest,
+    ValidateResponse,
+    Vocabulary,
+)
+from engines.io_plan import View
+from engines.service import Control, Server, ServiceLimits, serve
+from engines.staging import Staging
+
+IDENTITY = EngineIdentity(name="scripted", version="1", digest="sha256:00", sandbox="none", platform="linux/amd64")
+SQL = TransformSql(engine="spark", queries=(SqlQueryStep(query="select * from x"),))
+
+
+class Scripted:
+    """Does what the test says; by default joins the bytes of all inputs into the output."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.act: Callable[[Any, Control], Any] = self.concatenate
+
+    def identity(self) -> EngineIdentity:
+        return IDENTITY
+
+    def validate(self, request: Any) -> ValidateResponse:
+        self.seen.append(request)
+        return ValidateResponse(ok=True, mode="log", changelog=False, determinism="strict")
+
+    def transform(self, request: Any, control: Control) -> Any:
+        self.seen.append(request)
+        return self.act(request, control)
+
+    def ingest(self, request: Any, control: Control) -> Any:
+        self.seen.append(request)
+        return self.act(request, control)
+
+    def raw_query(self, request: Any, control: Control) -> Any:
+        self.seen.append(request)
+        Path(request.output_data_path).write_bytes(b"rows")
+        return RawQuerySuccess(num_records=4)
+
+    @staticmethod
+    def concatenate(request: TransformRequest, _: Control) -> Success:
+        paths = [path for each in request.query_inputs for path in each.data_paths]
+        Path(request.new_data_path).write_bytes(b"".join(Path(path).read_bytes() for path in paths))
+        Path(request.new_checkpoint_path).write_bytes(b"checkpoint")
+        return Success(new_offset_interval=OffsetInterval(start=request.next_offset, end=request.next_offset + 9))
+
+
+class Bench:
+    """Everything a test of the contract needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.handler = Scripted()
+        self.staging = Staging(folder / "scratch")
+        self.staging.sweep()
+        self.view = View(PurePosixPath(self.staging.inputs), PurePosixPath(self.staging.outputs))
+        self.server: Server = serve(
+            self.handler, f"unix:{folder}/s", ServiceLimits(jobs=2, waiting=4, heartbeat=0.05, remembered=4)
+        )
+        self.engines: list[GrpcEngine] = []
+
+    def engine(self, **limits: Any) -> GrpcEngine:
+        self.engines.append(GrpcEngine(self.server.address, self.staging, self.view, CallLimits(**limits)))
+        return self.engines[-1]
+
+    def file(self, name: str, content: bytes) -> str:
+        path = self.folder / "objects" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(content)
+        return str(path)
+
+    def request(self, transaction: str | None = "t1", dataset: bytes = b"a", **more: Any) -> TransformRequest:
+        one, two = self.file("one", b"1"), self.file("two", b"2")
+        each = TransformInput(
+            dataset_id=DatasetId.from_public_key(b"i" * 32),
+            dataset_alias="in",
+            query_alias="x",
+            vocab=Vocabulary(),
+            data_paths=(one, two),
+            blocks=(InputBlock(data_path=one), InputBlock(data_path=None), InputBlock(data_path=two)),
+        )
+        return TransformRequest(
+            dataset_id=DatasetId.from_public_key(dataset * 32),
+            dataset_alias="out",
+            system_time=Instant(5),
+            vocab=Vocabulary(),
+            transform=SQL,
+            query_inputs=(each,),
+            next_offset=more.pop("next_offset", 3),
+            new_checkpoint_path=str(self.folder / "new-checkpoint"),
+            new_data_path=str(self.folder / "new-data"),
+            transaction_id=transaction,
+            **more,
+        )
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    # Not tmp_path: the path of a socket has 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="eng-") as folder:
+        bench = Bench(Path(folder))
+        yield bench
+        bench.close()

@@ -1,0 +1,264 @@
+"""What a coordinator may rely on, whatever engine stands behind the service."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trio
+
+from engines import codec
+from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success, ValidateRequest, Vocabulary
+from engines.errors import EngineFault, EngineLost, LimitExceeded
+
+pytestmark = pytest.mark.slow
+
+
+async def test_outputs_come_to_their_places_and_nothing_stays_behind(bench: Any) -> None:
+    engine = bench.engine()
+    outcome = await engine.transform(bench.request())
+    assert isinstance(outcome, Success)
+    assert outcome.new_offset_interval is not None
+    assert (outcome.new_offset_interval.start, outcome.new_offset_interval.end) == (3, 12)
+    assert (bench.folder / "new-data").read_bytes() == b"12"
+    assert (bench.folder / "new-checkpoint").read_bytes() == b"checkpoint"
+    assert not any(bench.staging.inputs.iterdir())
+    assert not any(bench.staging.outputs.iterdir())
+
+
+async def test_the_engine_sees_only_its_two_trees(bench: Any) -> None:
+    await bench.engine().transform(bench.request())
+    seen = bench.handler.seen[0]
+    inside = [*seen.query_inputs[0].data_paths, *(b.data_path for b in seen.query_inputs[0].blocks if b.data_path)]
+    assert all(path.startswith(str(bench.staging.inputs)) for path in inside)
+    assert seen.new_data_path.startswith(str(bench.staging.outputs))
+    assert seen.query_inputs[0].blocks[1].data_path is None
+
+
+async def test_questions_are_answered(bench: Any) -> None:
+    engine = bench.engine()
+    assert (await engine.identity()).name == "scripted"
+    request = ValidateRequest(transform=bench.request().transform, inputs=(), vocab=Vocabulary())
+    answer = await engine.validate(request)
+    assert (answer.ok, answer.mode, answer.determinism) == (True, "log", "strict")
+    assert bench.handler.seen == [request]
+
+
+async def test_raw_query(bench: Any) -> None:
+    output = bench.folder / "rows"
+    request = RawQueryRequest(
+        input_data_paths=(bench.file("one", b"1"),), transform=bench.request().transform, output_data_path=str(output)
+    )
+    assert (await bench.engine().raw_query(request)).num_records == 4  # type: ignore[union-attr]
+    assert output.read_bytes() == b"rows"
+
+
+async def test_messages_name_the_hosts_paths(bench: Any) -> None:
+    bench.handler.act = lambda request, _: InvalidQuery(message=f"{request.query_inputs[0].data_paths[1]}:3: no")
+    outcome = await bench.engine().transform(bench.request())
+    assert outcome == InvalidQuery(message=f"{bench.folder}/objects/two:3: no")
+
+
+async def test_an_exception_is_an_answer_and_the_engine_lives(bench: Any) -> None:
+    def fall(request: Any, control: Any) -> Any:
+        raise SystemExit("the handler wanted to leave")
+
+    bench.handler.act = fall
+    engine = bench.engine()
+    outcome = await engine.transform(bench.request())
+    assert isinstance(outcome, InternalError)
+    assert "wanted to leave" in outcome.message
+    assert "in fall" in (outcome.backtrace or "")
+    bench.handler.act = bench.handler.concatenate
+    assert isinstance(await engine.transform(bench.request()), Success)
+
+
+async def test_an_exception_in_a_question_is_a_fault(bench: Any) -> None:
+    bench.handler.identity = lambda: 1 // 0
+    with pytest.raises(EngineFault, match="ZeroDivisionError"):
+        await bench.engine().identity()
+
+
+async def test_the_same_transaction_is_done_once_while_its_outputs_exist(bench: Any) -> None:
+    request = bench.request()
+    method = codec.TRANSFORM
+    channel = grpc.insecure_channel(bench.server.address, options=(("grpc.default_authority", "localhost"),))
+
+    def call(value: Any) -> Any:
+        return method.decode_response(list(channel.unary_stream(method.path)(method.encode_request(value)))[-1]).value
+
+    with channel:
+        first = await trio.to_thread.run_sync(call, request)
+        assert await trio.to_thread.run_sync(call, request) == first
+        assert len(bench.handler.seen) == 1
+        (bench.folder / "new-data").unlink()
+        assert await trio.to_thread.run_sync(call, request) == first
+        assert len(bench.handler.seen) == 2
+        other = bench.request(next_offset=7)
+        assert await trio.to_thread.run_sync(call, other) != first
+        assert len(bench.handler.seen) == 3
+
+
+async def test_one_transaction_at_a_time_per_dataset_and_datasets_side_by_side(bench: Any) -> None:
+    inside: list[bytes] = []
+    crowd: list[tuple[bytes, ...]] = []
+    both = threading.Barrier(2, timeout=10)
+
+    def act(request: Any, control: Any) -> Any:
+        inside.append(bytes(request.dataset_id))
+        crowd.append(tuple(inside))
+        both.wait()  # passes only when two datasets are inside together
+        inside.remove(bytes(request.dataset_id))
+        return InvalidQuery(message="enough")
+
+    bench.handler.act = act
+    engine = bench.engine()
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            request = bench.request(f"t{number}", dataset=b"ab"[number % 2 : number % 2 + 1])
+            nursery.start_soon(engine.transform, request)
+    assert len(crowd) == 4
+    assert all(len(set(each)) == len(each) for each in crowd)
+
+
+async def test_progress_reaches_the_caller(bench: Any) -> None:
+    seen = trio.Event()
+    bench.handler.act = lambda request, control: (control.cancelled.wait(0.2), InvalidQuery(message="x"))[1]
+    await bench.engine().transform(bench.request(), seen.set)
+    assert seen.is_set()
+
+
+async def test_cancelling_the_scope_cancels_the_work(bench: Any) -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    def act(request: Any, control: Any) -> Any:
+        control.register_cancel(stopped.set)
+        began.set()
+        stopped.wait(10)
+        control.check()
+
+    bench.handler.act = act
+    engine = bench.engine()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.transform, bench.request())
+            await trio.to_thread.run_sync(began.wait, 10)
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert await trio.to_thread.run_sync(stopped.wait, 10)
+    bench.handler.act = bench.handler.concatenate
+    assert isinstance(await engine.transform(bench.request("t2")), Success)
+
+
+async def test_a_deadline_is_a_limit_and_stops_the_work(bench: Any) -> None:
+    stopped = threading.Event()
+
+    def act(request: Any, control: Any) -> Any:
+        control.register_cancel(stopped.set)
+        stopped.wait(10)
+        return InvalidQuery(message="too late")
+
+    bench.handler.act = act
+    with pytest.raises(LimitExceeded, match="in time"):
+        await bench.engine(work=0.2).transform(bench.request())
+    assert await trio.to_thread.run_sync(stopped.wait, 10)
+
+
+async def test_a_cancel_that_comes_before_the_callback_still_calls_it(bench: Any) -> None:
+    from engines.service import Control
+
+    control, called = Control(), threading.Event()
+    control.cancel()
+    control.register_cancel(called.set)
+    assert called.is_set()
+
+
+async def test_nobody_there(bench: Any) -> None:
+    engine = bench.engine()
+    await trio.to_thread.run_sync(bench.server.stop)
+    with pytest.raises(EngineLost, match="gone"):
+        await engine.identity()
+
+
+async def test_a_server_that_stops_cancels_what_runs(bench: Any) -> None:
+    began = threading.Event()
+
+    def act(request: Any, control: Any) -> Any:
+        began.set()
+        control.cancelled.wait(10)
+        return InvalidQuery(message="stopped")
+
+    bench.handler.act = act
+    engine = bench.engine()
+    lost: list[EngineLost] = []
+
+    async def run() -> None:
+        try:
+            await engine.transform(bench.request())
+        except EngineLost as error:
+            lost.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.to_thread.run_sync(began.wait, 10)
+        await trio.to_thread.run_sync(bench.server.stop)
+    assert len(lost) == 1
+
+
+async def test_bytes_that_are_no_message_are_refused(bench: Any) -> None:
+    def call(raw: bytes) -> grpc.StatusCode:
+        options = (("grpc.default_authority", "localhost"),)
+        with grpc.insecure_channel(bench.server.address, options=options) as channel:
+            try:
+                list(channel.unary_stream(codec.TRANSFORM.path)(raw))
+            except grpc.RpcError as error:
+                return error.code()
+        raise AssertionError("accepted")
+
+    for raw in (b"", b"\x0a", b"\x0a\x04abcd", b"\xff" * 20, b"\x08\x01"):
+        assert await trio.to_thread.run_sync(call, raw) == grpc.StatusCode.INVALID_ARGUMENT, raw
+    assert (await bench.engine().identity()).name == "scripted"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "nothing"])
+async def test_an_output_that_is_not_a_plain_file_is_the_engines_fault(bench: Any, kind: str) -> None:
+    def act(request: Any, control: Any) -> Any:
+        import os
+
+        outcome = bench.handler.concatenate(request, control)
+        path = Path(request.new_data_path)
+        path.unlink()
+        match kind:
+            case "link":
+                path.symlink_to("/etc/passwd")
+            case "folder":
+                path.mkdir()
+            case "pipe":
+                os.mkfifo(path)
+        return outcome
+
+    bench.handler.act = act
+    with pytest.raises(EngineFault):
+        await bench.engine().transform(bench.request())
+
+
+async def test_too_many_requests_are_refused_not_queued_without_end(bench: Any) -> None:
+    go = threading.Event()
+    bench.handler.act = lambda request, control: (go.wait(10), InvalidQuery(message="x"))[1]
+    engine = bench.engine()
+    refused: list[LimitExceeded] = []
+
+    async def run(number: int) -> None:
+        try:
+            await engine.transform(bench.request(f"t{number}"))
+        except LimitExceeded as error:
+            refused.append(error)
+            go.set()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(8):  # two at work, four waiting, two too many
+            nursery.start_soon(run, number)
+    assert len(refused) == 2
