@@ -1,4 +1,4 @@
-"""What we have lately seen: a bounded set that forgets what was met longest ago. Made per topic set, dies with the node."""
+"""What we have lately seen: a bounded set that forgets the longest unmet. Made and dies with the node."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
 One machine per node, over both data protocols. It hands out turns: a peer has at most one answer between being read and
 being written, so a slow reader holds one answer in memory and delays nobody; reads from disk are at most ``readers``
-at a time. Within a peer, subjects take turns by bytes (deficit round robin), so a million-block chain does not hold
+at a time. Within a asker, subjects take turns by bytes (deficit round robin), so a million-block chain does not hold
 up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,43 +29,50 @@ QUANTUM: Final = MAX_RANGE_BYTES
 Request: TypeAlias = BlockRange | ObjectRange
 
 
+class Asker(NamedTuple):
+    """One stream of a peer. The driver allows few of them, so that streams do not buy turns."""
+
+    peer: PeerId
+    stream: int
+
+
 class Asked(msgspec.Struct, frozen=True):
     """A request came in."""
 
-    peer: PeerId
+    asker: Asker
     request: Request
 
 
 class ReadDone(msgspec.Struct, frozen=True):
     """The answer is in memory, of so many bytes: the disk is free for the next."""
 
-    peer: PeerId
+    asker: Asker
     bytes: int
 
 
 class Written(msgspec.Struct, frozen=True):
     """The peer has taken its answer, or never will: it may have its next turn."""
 
-    peer: PeerId
+    asker: Asker
 
 
 class Gone(msgspec.Struct, frozen=True):
     """No stream to this peer is left; what it asked is forgotten."""
 
-    peer: PeerId
+    asker: Asker
 
 
 class Read(msgspec.Struct, frozen=True):
     """Read what is asked, write it, and say so."""
 
-    peer: PeerId
+    asker: Asker
     request: Request
 
 
 class Refuse(msgspec.Struct, frozen=True):
     """Write a refusal at once."""
 
-    peer: PeerId
+    asker: Asker
     refusal: Refusal
 
 
@@ -116,58 +123,58 @@ class Serving:
 
     def __init__(self, readers: int = READERS) -> None:
         self._readers = readers
-        self._reading: set[PeerId] = set()
-        self._lanes: dict[PeerId, _Lane] = {}
-        self._line: OrderedDict[PeerId, None] = OrderedDict()
+        self._reading: set[Asker] = set()
+        self._lanes: dict[Asker, _Lane] = {}
+        self._line: OrderedDict[Asker, None] = OrderedDict()
 
     def handle(self, event: Input) -> list[Effect]:
         """Time plays no part here."""
         match event:
-            case Asked(peer, request):
-                refused = self._asked(peer, request)
+            case Asked(asker, request):
+                refused = self._asked(asker, request)
                 return [refused] if refused else self._turns()
-            case ReadDone(peer, count):
-                self._reading.discard(peer)
-                if lane := self._lanes.get(peer):
+            case ReadDone(asker, count):
+                self._reading.discard(asker)
+                if lane := self._lanes.get(asker):
                     lane.charge(count)
                 return self._turns()
-            case Written(peer):
-                self._reading.discard(peer)
-                self._written(peer)
+            case Written(asker):
+                self._reading.discard(asker)
+                self._written(asker)
                 return self._turns()
-            case Gone(peer):
-                self._lanes.pop(peer, None)
-                self._line.pop(peer, None)
+            case Gone(asker):
+                self._lanes.pop(asker, None)
+                self._line.pop(asker, None)
                 return self._turns()
 
-    def _asked(self, peer: PeerId, request: Request) -> Refuse | None:
-        lane = self._lanes.setdefault(peer, _Lane())
+    def _asked(self, asker: Asker, request: Request) -> Refuse | None:
+        lane = self._lanes.setdefault(asker, _Lane())
         if lane.waiting >= MAX_WAITING:
             text = f"{MAX_WAITING} requests of yours wait already"
-            return Refuse(peer, Refusal(request.request, Reason.BUSY, text))
+            return Refuse(asker, Refusal(request.request, Reason.BUSY, text))
         lane.put(request)
         if not lane.busy:
-            self._line.setdefault(peer)
+            self._line.setdefault(asker)
         return None
 
-    def _written(self, peer: PeerId) -> None:
-        lane = self._lanes.get(peer)
+    def _written(self, asker: Asker) -> None:
+        lane = self._lanes.get(asker)
         if lane is None:
             return
         lane.busy = False
         if lane.waiting:
-            self._line.setdefault(peer)
+            self._line.setdefault(asker)
         else:
-            del self._lanes[peer]
+            del self._lanes[asker]
 
     def _turns(self) -> list[Effect]:
         effects: list[Effect] = []
-        for peer in list(self._line):
+        for asker in list(self._line):
             if len(self._reading) >= self._readers:
                 break
-            if peer in self._reading:
+            if asker in self._reading:
                 continue
-            del self._line[peer]
-            self._reading.add(peer)
-            effects.append(Read(peer, self._lanes[peer].take()))
+            del self._line[asker]
+            self._reading.add(asker)
+            effects.append(Read(asker, self._lanes[asker].take()))
         return effects

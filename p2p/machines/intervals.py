@@ -1,0 +1,35 @@
+"""What is still to be asked for: disjoint spans of an interval, lowest first. Made and dies with a transfer."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TypeAlias
+
+Interval: TypeAlias = tuple[int, int]
+"""``(start, stop)``: units ``start <= n < stop``."""
+
+
+class Intervals:
+    """At first the whole; spans are taken from the low end and may be given back."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._spans: list[Interval] = [(start, stop)] if start < stop else []
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    @property
+    def first(self) -> int:
+        """The lowest unit to be asked for. There must be one."""
+        return self._spans[0][0]
+
+    def add(self, span: Interval) -> None:
+        heapq.heappush(self._spans, span)
+
+    def take(self, units: int) -> Interval:
+        """The lowest span, or its first ``units`` units. There must be one."""
+        start, stop = heapq.heappop(self._spans)
+        if stop - start > units:
+            heapq.heappush(self._spans, (start + units, stop))
+            stop = start + units
+        return start, stop

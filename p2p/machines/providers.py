@@ -1,0 +1,108 @@
+"""The peers of one transfer: who may be asked now, who is resting, who is out, and why. Dies with the transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from p2p.peers.backoff import Backoff, Chance
+from p2p.ports import PeerId
+
+DEPTH: Final = 4
+"""Questions under way at one peer: the next answer travels while one is written and one is checked."""
+PATIENCE: Final = 15.0
+"""Seconds that a peer with questions of ours may say nothing; 1 MiB in that time is 70 KiB/s."""
+MAX_FAILURES: Final = 5
+"""Failures in a row after which a peer is out of this transfer: with the rests between them about a minute."""
+REST: Final = Backoff(first=0.5, most=30.0)
+"""Rest after a failure, in seconds."""
+
+
+@dataclass(slots=True)
+class Provider:
+    """One peer's part in one transfer. ``available`` is what it last said to have, ``None`` before."""
+
+    peer: PeerId
+    failures: int = 0
+    ready_at: float = 0.0
+    heard: float = 0.0
+    available: int | None = None
+    out: bool = False
+    reason: str = "it was not asked"
+
+    def answered(self, now: float, available: int) -> None:
+        self.failures = 0
+        self.heard = now
+        self.available = available
+
+
+class Providers:
+    """All of them, by peer id."""
+
+    def __init__(self, rng: Chance) -> None:
+        self._rng = rng
+        self._all: dict[PeerId, Provider] = {}
+
+    def join(self, peer: PeerId) -> None:
+        self._all.setdefault(peer, Provider(peer))
+
+    def of(self, peer: PeerId) -> Provider:
+        return self._all[peer]
+
+    def drop(self, peer: PeerId, reason: str) -> None:
+        """Out of this transfer for good."""
+        if provider := self._all.get(peer):
+            provider.out, provider.reason = True, reason
+
+    def drop_all(self, reason: str) -> None:
+        for provider in self._all.values():
+            if not provider.out:
+                self.drop(provider.peer, reason)
+
+    def failed(self, peer: PeerId, reason: str, now: float) -> None:
+        """One failure: a rest, or after too many of them out. What fails while it rests is the same failure."""
+        provider = self._all[peer]
+        if provider.ready_at > now:
+            return
+        provider.failures += 1
+        provider.reason = reason
+        provider.available = None
+        provider.ready_at = now + REST.wait(provider.failures, self._rng)
+        if provider.failures >= MAX_FAILURES:
+            self.drop(peer, reason)
+
+    def ready(self, start: int, now: float) -> list[Provider]:
+        """Those who may be asked for unit ``start`` now, as far as rest and what they have go."""
+        return [one for one in self._awake(now) if one.available is None or one.available > start]
+
+    def lacking(self, start: int, now: float) -> list[Provider]:
+        """Those who could be asked now, had they not said that they do not reach ``start``."""
+        return [one for one in self._awake(now) if one.available is not None and one.available <= start]
+
+    def _awake(self, now: float) -> list[Provider]:
+        return [one for one in self._all.values() if not one.out and one.ready_at <= now]
+
+    def silent(self, asked: set[PeerId], now: float) -> list[PeerId]:
+        """Those of ``asked`` who have let us wait too long."""
+        return [peer for peer in sorted(asked) if now - self._all[peer].heard >= PATIENCE]
+
+    def wake_times(self, asked: set[PeerId], now: float) -> list[float]:
+        """When someone of ``asked`` will have been silent too long, and when a resting one is ready again."""
+        silences = [self._all[peer].heard + PATIENCE for peer in asked]
+        rests = [one.ready_at for one in self._all.values() if not one.out and one.ready_at > now]
+        return silences + rests
+
+    def hopeful(self) -> bool:
+        return any(not provider.out for provider in self._all.values())
+
+    def is_hopeful(self, peer: PeerId) -> bool:
+        return peer in self._all and not self._all[peer].out
+
+    def next_after(self, peer: PeerId | None) -> PeerId | None:
+        """The next one that is not out, in the order of ids and around; ``None`` when all are."""
+        left = sorted(one.peer for one in self._all.values() if not one.out)
+        later = [one for one in left if peer is None or one > peer]
+        return next(iter(later or left), None)
+
+    def reasons(self) -> tuple[tuple[PeerId, str], ...]:
+        return tuple((one.peer, one.reason) for one in self._all.values())

@@ -1,0 +1,151 @@
+"""Anti-entropy with one peer: compare sums, list what differs, fetch what I lack (trust.md section 7).
+
+``Reconcile`` is the asking side, one per round with one peer: it is handed each answer and says what to ask next, until
+``Done``. ``answer`` is the other side, a pure function of a question and of what is held. Whether a statement is valid
+or wanted is decided by who is shown it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.ports import StatementRef, Topic
+from p2p.wire import trust
+from p2p.wire.limits import BUCKETS, MAX_DATASETS, MAX_ENVELOPE, MAX_LISTED, MAX_SIDS, MAX_TRUST_REPLY
+from p2p.wire.trust import GetAsk, ListAsk, Listing, Signed, Statements, SumAsk, Sums, TrustAsk, TrustRefusal, TrustTell
+
+MAX_WANTED: Final = 65_536
+"""Statements that one round may fetch: a peer that lists more is listened to again in the next round."""
+MAX_PAGES: Final = 64
+"""Pages of listings in one round: 262,144 names; more are a peer that never ends."""
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Send this question and hand its answer back."""
+
+    ask: TrustAsk
+
+
+class Show(msgspec.Struct, frozen=True):
+    """Show these statements to the node, in order; proceed when it has looked."""
+
+    statements: tuple[Signed, ...]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The round is over. ``refused``: what the peer said, if it would not go on."""
+
+    refused: str = ""
+
+
+Effect: TypeAlias = Fetch | Show | Done
+
+
+class Reconcile:
+    """One round. ``mine`` is what I hold, of ``datasets`` or (``None``) of all."""
+
+    def __init__(self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None = None) -> None:
+        self._mine = mine
+        self._held = {ref.sid for ref in mine}
+        self._lists: deque[ListAsk] = deque()
+        self._scope: set[DatasetId] | None = None if datasets is None else set(datasets)
+        if datasets is not None:
+            for at in range(0, len(datasets), MAX_DATASETS):
+                self._lists.append(ListAsk(datasets=tuple(datasets[at : at + MAX_DATASETS])))
+        self._wanted: dict[Multihash, None] = {}
+        self._asked: TrustAsk | None = None
+        self._pages = 0
+
+    def start(self) -> list[Effect]:
+        """The first question."""
+        return [self._fetch(SumAsk())] if self._scope is None else [self._next()]
+
+    def handle(self, tell: TrustTell) -> list[Effect]:
+        """An answer to the last question. Raises Invalid when it is none: the peer is to be penalised."""
+        match self._asked, tell:
+            case _, TrustRefusal(reason):
+                return [Done(refused=reason)]
+            case SumAsk(), Sums():
+                differing = tuple(trust.differing(trust.sums(self._mine), tell))
+                if differing:
+                    self._lists.append(ListAsk(buckets=differing))
+            case ListAsk() as ask, Listing():
+                self._listed(ask, tell)
+            case GetAsk(sids), Statements(statements, done):
+                if done > len(sids) or len(statements) > done:
+                    raise Invalid(f"asked for {len(sids)} statements, told of {done}", rule="trust-get")
+                for sid in sids[:done]:
+                    self._wanted.pop(sid, None)
+                return [Show(statements), self._next()]
+            case _:
+                raise Invalid(f"{type(tell).__name__} does not answer {type(self._asked).__name__}", rule="trust-reply")
+        return [self._next()]
+
+    def _listed(self, ask: ListAsk, page: Listing) -> None:
+        refs = trust.listed(page)
+        floor = ask.after or Multihash()
+        if any(not self._in_scope(ask, ref) or ref.sid <= floor for ref in refs):
+            raise Invalid("a listing of statements that were not asked for", rule="trust-list")
+        for ref in refs:
+            if ref.sid not in self._held and len(self._wanted) < MAX_WANTED:
+                self._wanted[ref.sid] = None
+        self._pages += 1
+        if page.more is not None and self._pages < MAX_PAGES:
+            if not refs or page.more != refs[-1].sid:
+                raise Invalid("a page of a listing that does not say where it ends", rule="trust-list")
+            self._lists.appendleft(msgspec.structs.replace(ask, after=page.more))
+
+    def _in_scope(self, ask: ListAsk, ref: StatementRef) -> bool:
+        return ref.dataset in ask.datasets if ask.datasets else trust.bucket(ref.dataset) in ask.buckets
+
+    def _next(self) -> Effect:
+        if len(self._wanted) >= MAX_SIDS or (self._wanted and not self._lists):
+            return self._fetch(GetAsk(tuple(list(self._wanted)[:MAX_SIDS])))
+        if self._lists:
+            return self._fetch(self._lists.popleft())
+        return Done()
+
+    def _fetch(self, ask: TrustAsk) -> Fetch:
+        self._asked = ask
+        return Fetch(ask)
+
+
+def answer(
+    ask: TrustAsk,
+    refs: Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]],
+    envelope: Callable[[Multihash], tuple[Topic, bytes] | None],
+) -> TrustTell:
+    """The answer to ``ask`` of one who holds ``refs``; always within the limits of the wire."""
+    match ask:
+        case SumAsk():
+            return Sums({f"{number:02x}": value for number, value in trust.sums(refs(None)).items()})
+        case ListAsk(buckets, datasets, after):
+            chosen = set(buckets) if buckets else set(range(BUCKETS))
+            floor = after or Multihash()
+            held = [r for r in refs(datasets or None) if r.sid > floor and trust.bucket(r.dataset) in chosen]
+            held.sort(key=lambda ref: ref.sid)
+            return trust.page(held[:MAX_LISTED], more=len(held) > MAX_LISTED)
+        case GetAsk(sids):
+            return _gathered(sids, envelope)
+
+
+def _gathered(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:
+    """As many as a reply may hold. Base64 makes four bytes of three."""
+    room = MAX_TRUST_REPLY - 1024
+    gathered: list[Signed] = []
+    for done, sid in enumerate(sids):
+        found = envelope(sid)
+        if found is None or len(found[1]) > MAX_ENVELOPE:
+            continue
+        room -= len(found[1]) * 4 // 3 + 64
+        if room < 0:
+            return Statements(tuple(gathered), done)
+        gathered.append(Signed(*found))
+    return Statements(tuple(gathered), len(sids))

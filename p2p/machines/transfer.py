@@ -1,0 +1,386 @@
+"""Bring units ``[start, target)`` of one thing here, in order, from several peers that may be slow, silent or lying.
+
+The thing is a chain (units are blocks) or an object (units are bytes); both are an interval of which peers send parts,
+and a judge behind the driver that takes parts in order and says whether they are good. The machine plans who is asked
+for what, keeps what came too early within a window, turns from those who stall to others, and finds the liar. It never
+looks into a part. One machine per wanted thing; it ends with ``Completed`` or ``GaveUp``.
+
+Blame: a part may be bad only because an earlier one, of another peer, was. So when a judge rejects what several
+contributed to, nobody is accused; the machine goes back to where the judge says and takes everything from one peer at a
+time. What is rejected then is that peer's alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from p2p.machines.intervals import Interval, Intervals
+from p2p.machines.providers import DEPTH, Provider, Providers
+from p2p.peers.backoff import Chance
+from p2p.peers.score import BAD_BYTES, GARBAGE, UNRELIABLE
+from p2p.ports import PeerId
+
+WINDOW: Final = 16 << 20
+"""Bytes asked for or waiting for their turn: with answers of 1 MiB, 16 of them; a 10 Gbit/s line with 10 ms is full."""
+HEDGE: Final = 2.0
+"""Seconds after which the part that all wait for is also asked of an idle peer."""
+MAX_REWINDS: Final = 8
+"""Times a judge may send us back before we give up: a liar among eight peers is found by then."""
+
+Payload: TypeAlias = bytes | tuple[bytes, ...]
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """How a thing is asked for: ``most_units`` and ``most_bytes`` in one answer; ``unit_bytes`` is a first guess."""
+
+    most_units: int
+    most_bytes: int
+    unit_bytes: float = 1.0
+    window: int = WINDOW
+
+
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer: ``units`` units from where we asked; the sender has ``available`` in all."""
+
+    peer: PeerId
+    ask: int
+    payload: Payload
+    units: int
+    bytes: int
+    available: int
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """A refusal, or an answer that is no answer. ``final``: it will not do better later."""
+
+    peer: PeerId
+    ask: int
+    reason: str
+    final: bool = False
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A peer that may have it."""
+
+    peer: PeerId
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A peer that cannot be reached any more."""
+
+    peer: PeerId
+    reason: str = "it cannot be reached"
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The judge took the part that was delivered last."""
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The judge found the part, or after ``Finish`` the whole, bad; it now wants units from ``resume_at`` on."""
+
+    reason: str
+    resume_at: int
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The judge found the whole good."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask ``peer`` for units from ``start`` on; the answer or its failure comes back under ``ask``."""
+
+    peer: PeerId
+    ask: int
+    start: int
+    units: int
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Show the next part to the judge, then say ``Accepted`` or ``Rejected``. Never two at a time."""
+
+    peer: PeerId
+    start: int
+    payload: Payload
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """All parts are with the judge: let it look at the whole."""
+
+
+class Penalise(msgspec.Struct, frozen=True):
+    """This peer alone is to blame."""
+
+    peer: PeerId
+    reason: str
+    weight: float
+
+
+class WakeAt(msgspec.Struct, frozen=True):
+    """Send a ``Tick`` at this time; replaces the one before."""
+
+    at: float
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The end: all is here and good."""
+
+
+class GaveUp(msgspec.Struct, frozen=True):
+    """The end: nobody is left to ask. ``reasons`` names each peer's last failure."""
+
+    reasons: tuple[tuple[PeerId, str], ...]
+
+
+Input: TypeAlias = Arrived | Denied | Joined | Left | Accepted | Rejected | Finished | Tick
+Effect: TypeAlias = Ask | Deliver | Finish | Penalise | WakeAt | Completed | GaveUp
+
+
+class _Flight(msgspec.Struct, frozen=True):
+    """A question under way."""
+
+    peer: PeerId
+    span: Interval
+    since: float
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """An answer that waits for its turn."""
+
+    peer: PeerId
+    units: int
+    bytes: int
+    payload: Payload
+
+
+class Transfer:
+    """See the module. ``inherited``: units before ``start`` came from we know not whom (a resumed partial file)."""
+
+    def __init__(self, start: int, target: int, shape: Shape, rng: Chance, *, inherited: bool = False) -> None:
+        self._shape = shape
+        self._target = target
+        self._unit_bytes = shape.unit_bytes
+        self._providers = Providers(rng)
+        self._todo = Intervals(start, target)
+        self._cursor = start
+        self._flights: dict[int, _Flight] = {}
+        self._parts: dict[int, _Part] = {}
+        self._held = 0
+        self._next_ask = 0
+        self._judging = False
+        self._contributors: set[PeerId] = set()
+        self._inherited = inherited
+        self._solo: PeerId | None = None
+        self._rewinds = 0
+        self.over = False
+        """Whether the machine has ended; it then answers nothing more."""
+
+    @property
+    def cursor(self) -> int:
+        """Units that the judge has been shown."""
+        return self._cursor
+
+    @property
+    def held(self) -> int:
+        """Bytes waiting for their turn."""
+        return self._held
+
+    def handle(self, event: Input, now: float) -> list[Effect]:
+        if self.over:
+            return []
+        effects: list[Effect] = []
+        match event:
+            case Joined(peer):
+                self._providers.join(peer)
+            case Left(peer, reason):
+                self._drop_flights_of(peer)
+                self._providers.drop(peer, reason)
+            case Arrived():
+                effects += self._arrived(event, now)
+            case Denied(peer, ask, reason, final):
+                self._denied(peer, ask, reason, final, now)
+            case Accepted():
+                self._judging = False
+            case Rejected(reason, resume_at):
+                effects += self._rejected(reason, resume_at)
+                if self.over:
+                    return effects
+            case Finished():
+                self.over = True
+                return [Completed()]
+            case Tick():
+                effects += self._stalled(now)
+        return effects + self._advance(now)
+
+    # What came in
+
+    def _arrived(self, answer: Arrived, now: float) -> list[Effect]:
+        flight = self._flights.pop(answer.ask, None)
+        if flight is None or flight.peer != answer.peer:
+            return []
+        start, stop = flight.span
+        provider = self._providers.of(answer.peer)
+        if answer.units > stop - start or (answer.units == 0 and answer.available > start):
+            self._put_back(flight.span)
+            self._drop_flights_of(answer.peer)
+            reason = f"asked for {stop - start} units from {start} on, it sent {answer.units}"
+            self._providers.drop(answer.peer, reason)
+            return [Penalise(answer.peer, reason, GARBAGE)]
+        provider.answered(now, answer.available)
+        if answer.units == 0:
+            self._put_back(flight.span)
+            self._providers.failed(answer.peer, f"it has no more than {answer.available} units", now)
+            return []
+        if start < self._cursor or start in self._parts:
+            return []
+        self._forget_rivals(flight.span)
+        if start + answer.units < stop:
+            self._todo.add((start + answer.units, stop))
+        self._unit_bytes += (answer.bytes / answer.units - self._unit_bytes) * 0.5
+        self._parts[start] = _Part(answer.peer, answer.units, answer.bytes, answer.payload)
+        self._held += answer.bytes
+        return []
+
+    def _denied(self, peer: PeerId, ask: int, reason: str, final: bool, now: float) -> None:
+        flight = self._flights.pop(ask, None)
+        if flight is None or flight.peer != peer:
+            return
+        self._put_back(flight.span)
+        if final:
+            self._drop_flights_of(peer)
+            self._providers.drop(peer, reason)
+        else:
+            self._providers.failed(peer, reason, now)
+
+    def _rejected(self, reason: str, resume_at: int) -> list[Effect]:
+        blamed = next(iter(self._contributors)) if len(self._contributors) == 1 and not self._inherited else None
+        self._flights.clear()
+        self._parts.clear()
+        self._held = 0
+        self._contributors.clear()
+        self._judging = False
+        self._inherited = False
+        self._cursor = resume_at
+        self._todo = Intervals(resume_at, self._target)
+        self._rewinds += 1
+        if self._rewinds > MAX_REWINDS:
+            self._providers.drop_all(reason)
+            self.over = True
+            return [GaveUp(self._providers.reasons())]
+        if blamed is None:
+            self._solo = self._providers.next_after(self._solo)
+            return []
+        self._providers.drop(blamed, reason)
+        return [Penalise(blamed, reason, BAD_BYTES)]
+
+    def _stalled(self, now: float) -> list[Effect]:
+        """Those who have questions of ours and have said nothing for too long."""
+        effects: list[Effect] = []
+        for peer in self._providers.silent({flight.peer for flight in self._flights.values()}, now):
+            self._drop_flights_of(peer)
+            self._providers.failed(peer, "it did not answer in time", now)
+            effects.append(Penalise(peer, "it did not answer in time", UNRELIABLE))
+        return effects
+
+    def _drop_flights_of(self, peer: PeerId) -> None:
+        for ask in [ask for ask, flight in self._flights.items() if flight.peer == peer]:
+            self._put_back(self._flights.pop(ask).span)
+
+    def _put_back(self, span: Interval) -> None:
+        """To be asked again, unless someone else is at it or it is here."""
+        if span[0] >= self._cursor and span[0] not in self._parts and not self._rivals(span):
+            self._todo.add(span)
+
+    def _rivals(self, span: Interval) -> list[int]:
+        return [ask for ask, flight in self._flights.items() if flight.span[0] == span[0]]
+
+    def _forget_rivals(self, span: Interval) -> None:
+        for ask in self._rivals(span):
+            del self._flights[ask]
+
+    def _questions(self, peer: PeerId) -> int:
+        return sum(1 for flight in self._flights.values() if flight.peer == peer)
+
+    # What to do next
+
+    def _advance(self, now: float) -> list[Effect]:
+        effects = self._judge() + self._ask(now) + self._hedge(now)
+        if self._judging:
+            return effects + self._wake(now)
+        if self._todo and not self._flights:
+            for provider in self._providers.lacking(self._todo.first, now):
+                self._providers.failed(provider.peer, f"it has no more than {provider.available} units", now)
+        if not self._providers.hopeful() and not self._flights:
+            self.over = True
+            return [*effects, GaveUp(self._providers.reasons())]
+        return effects + self._wake(now)
+
+    def _judge(self) -> list[Effect]:
+        if self._judging:
+            return []
+        if self._cursor >= self._target:
+            self._judging = True
+            return [Finish()]
+        part = self._parts.pop(self._cursor, None)
+        if part is None:
+            return []
+        start = self._cursor
+        self._cursor += part.units
+        self._held -= part.bytes
+        self._judging = True
+        self._contributors.add(part.peer)
+        return [Deliver(part.peer, start, part.payload)]
+
+    def _ask(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        promised = self._held + len(self._flights) * self._shape.most_bytes
+        while self._todo and (
+            promised + self._shape.most_bytes <= self._shape.window or self._todo.first == self._cursor
+        ):
+            provider = self._pick(self._todo.first, now)
+            if provider is None:
+                break
+            units = max(1, min(self._shape.most_units, int(self._shape.most_bytes / max(1.0, self._unit_bytes))))
+            effects.append(self._question(provider, self._todo.take(units), now))
+            promised += self._shape.most_bytes
+        return effects
+
+    def _pick(self, start: int, now: float) -> Provider | None:
+        ready = [one for one in self._providers.ready(start, now) if self._questions(one.peer) < DEPTH]
+        if self._solo is not None:
+            chosen = [provider for provider in ready if provider.peer == self._solo]
+            if not chosen and not self._providers.is_hopeful(self._solo):
+                self._solo = self._providers.next_after(self._solo)
+                chosen = [provider for provider in ready if provider.peer == self._solo]
+            ready = chosen
+        return min(ready, key=lambda one: (self._questions(one.peer), one.failures, one.peer), default=None)
+
+    def _question(self, provider: Provider, span: Interval, now: float) -> Ask:
+        ask = self._next_ask
+        self._next_ask += 1
+        if not self._questions(provider.peer):
+            provider.heard = now
+        self._flights[ask] = _Flight(provider.peer, span, now)
+        return Ask(peer=provider.peer, ask=ask, start=span[0], units=span[1] - span[0])
+
+    def _hedge(self, now: float) -> list[Effect]:
+        """The part that all wait for is late: ask an idle peer for it too."""
+        if self._solo is not None or self._judging or self._cursor in self._parts:
+            return []
+        late = [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
+        if len(late) != 1 or now - late[0].since < HEDGE:
+            return []
+        idle = [one for one in self._providers.ready(self._cursor, now) if not self._questions(one.peer)]
+        idle = [one for one in idle if one.peer != late[0].peer]
+        return [self._question(idle[0], late[0].span, now)] if idle else []
+
+    def _wake(self, now: float) -> list[Effect]:
+        times = self._providers.wake_times({flight.peer for flight in self._flights.values()}, now)
+        times += [at for flight in self._flights.values() if (at := flight.since + HEDGE) > now]
+        return [WakeAt(min(times))] if times else []
