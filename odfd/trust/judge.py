@@ -174,6 +174,8 @@ def reach(
     for bound, name in ((extent.chain, "chain"), (extent.data, "data")):
         if bound < stop and not holds(expression, _facts(extent, bound, None)):
             stop, why = bound, Why(name, bound)
+    if stop and not holds(expression, _facts(extent, 0, None)):
+        return Reach(0, Why("witnessed" if extent.fresh else "fresh", 0))
     for sequence_number in steps:
         if sequence_number >= stop:
             break

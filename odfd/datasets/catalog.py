@@ -1,0 +1,96 @@
+"""Names of datasets: what people here call which did. A name is local; the did is the identity.
+
+A dataset resource is kept as a collection (design section 7): today one rendition of one shard, so that later ones
+need no new walls.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DID_ODF, DatasetId, DatasetName, parse_name
+from chain.instant import Instant
+from odfd.resources.store import Resource, Resources
+
+KIND: Final = "dataset"
+
+
+class Rendition(msgspec.Struct, frozen=True, rename="camel"):
+    """One derivation of a collection's history: the chains of its shards."""
+
+    shards: tuple[str, ...]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as the catalogue knows it."""
+
+    name: DatasetName
+    id: DatasetId
+    created_at: Instant
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    renditions: tuple[Rendition, ...]
+
+
+class Catalog:
+    """Lookups and changes of names, over the resources of one connection."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def entries(self) -> Sequence[Entry]:
+        return [_entry(resource) for resource in self._resources.all(KIND)]
+
+    def resolve(self, ref: str) -> Entry:
+        """By local name or did. Raises NotFound (with the nearest name) or Invalid."""
+        if ref.startswith(DID_ODF):
+            wanted = DatasetId.parse(ref)
+            for entry in self.entries():
+                if entry.id == wanted:
+                    return entry
+            raise NotFound(f"no dataset {wanted.short} here", rule="dataset-ref", hint="odfctl mirror add takes a did")
+        resource = self._resources.get(KIND, parse_name(ref))
+        if resource is not None:
+            return _entry(resource)
+        near = difflib.get_close_matches(ref, [entry.name for entry in self.entries()], n=1)
+        hint = f"did you mean {near[0]}?" if near else "odfctl get datasets lists what is here"
+        raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
+
+    def find(self, dataset: DatasetId) -> Entry | None:
+        return next((entry for entry in self.entries() if entry.id == dataset), None)
+
+    def name_of(self, dataset: DatasetId) -> str:
+        """For people: the local name, or the did cut short."""
+        entry = self.find(dataset)
+        return entry.name if entry else dataset.short
+
+    def add(self, name: str, dataset: DatasetId, now: Instant) -> None:
+        """Raises Invalid when the name stands for another dataset, or the dataset has another name."""
+        parsed = parse_name(name)
+        held = self._resources.get(KIND, parsed)
+        if held is not None and _entry(held).id != dataset:
+            raise Invalid(
+                f"{name} is already the name of {_entry(held).id.short}",
+                rule="dataset-exists",
+                hint=f"choose another name, or first: odfctl delete dataset {name}",
+            )
+        known = self.find(dataset)
+        if known is not None and known.name.casefold() != parsed.casefold():
+            raise Invalid(f"{dataset.short} is here already, as {known.name}", rule="dataset-exists")
+        spec = _Spec((Rendition((str(dataset),)),))
+        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now)
+
+    def remove(self, name: str, now: Instant) -> None:
+        self._resources.delete(KIND, name, now)
+
+
+def _entry(resource: Resource) -> Entry:
+    spec = msgspec.json.decode(resource.spec, type=_Spec)
+    (shard,) = spec.renditions[-1].shards
+    return Entry(name=DatasetName(resource.name), id=DatasetId.parse(shard), created_at=resource.created_at)

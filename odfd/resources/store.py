@@ -1,0 +1,94 @@
+"""Resources as an append-only log of wishes: each event says that something of a kind and name shall be, or no longer.
+
+The current wish is the last event of its (kind, name); generations count the events that applied it. Names are equal
+without regard to case. Writes go through a connection that the caller holds a transaction on, so that a wish and what
+it brings about are one commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+import msgspec
+
+from chain.instant import Instant
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS resource_events (
+    seq INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    key TEXT NOT NULL,
+    name TEXT NOT NULL,
+    spec BLOB
+) STRICT;
+CREATE INDEX IF NOT EXISTS resource_events_key ON resource_events (kind, key, seq);
+"""
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish in force. ``spec`` is the JSON of the kind's own value."""
+
+    kind: str
+    name: str
+    spec: bytes
+    generation: int
+    created_at: Instant
+    updated_at: Instant
+
+
+class Resources:
+    """The log over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def apply(self, kind: str, name: str, spec: bytes, now: Instant) -> bool:
+        """Wish it so; ``False`` when it was already so and nothing was written."""
+        found = self.get(kind, name)
+        if found is not None and found.spec == spec:
+            return False
+        self._append(now, kind, name, spec)
+        return True
+
+    def delete(self, kind: str, name: str, now: Instant) -> bool:
+        if self.get(kind, name) is None:
+            return False
+        self._append(now, kind, name, None)
+        return True
+
+    def get(self, kind: str, name: str) -> Resource | None:
+        return next(iter(self._select("kind = ? AND key = ?", (kind, name.casefold()))), None)
+
+    def all(self, kind: str) -> list[Resource]:
+        """By name."""
+        return sorted(self._select("kind = ?", (kind,)), key=lambda resource: resource.name.casefold())
+
+    def _append(self, now: Instant, kind: str, name: str, spec: bytes | None) -> None:
+        self._db.execute(
+            "INSERT INTO resource_events (at, kind, key, name, spec) VALUES (?,?,?,?,?)",
+            (now, kind, name.casefold(), name, spec),
+        )
+
+    def _select(self, where: str, values: tuple[str, ...]) -> list[Resource]:
+        """Resources whose last event is not a deletion; their events since the last deletion make the generation."""
+        rows = self._db.execute(
+            f"SELECT kind, key, name, spec, at FROM resource_events WHERE {where} ORDER BY seq",  # noqa: S608
+            values,
+        )
+        current: dict[tuple[str, str], Resource] = {}
+        for kind, key, name, spec, at in rows:
+            if spec is None:
+                current.pop((kind, key), None)
+                continue
+            before = current.get((kind, key))
+            current[kind, key] = Resource(
+                kind=kind,
+                name=name,
+                spec=bytes(spec),
+                generation=1 if before is None else before.generation + 1,
+                created_at=Instant(at) if before is None else before.created_at,
+                updated_at=Instant(at),
+            )
+        return list(current.values())

@@ -1,0 +1,204 @@
+"""Ledger, admission and key store: order of statements, links of the log, and a signer that never contradicts itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chain import instant
+from chain.errors import Environment, NotFound, Refused
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStatement, Span
+from chain.statements.tree import Frontier
+from odfd.trust.admission import Outcome, admit_attestation, admit_head
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import SCHEMA, Ledger, Run
+
+ALICE = SigningKey(b"a" * 32)
+BOB = SigningKey(b"b" * 32)
+NOW = instant.parse("2026-11-20T08:00:00Z")
+ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
+
+
+def head(size: int, *, root: bytes = b"r", at: Instant = NOW, days: int = 7, authority: int = 0) -> HeadStatement:
+    return HeadStatement(
+        dataset=ALICE.dataset_id,
+        epoch=0,
+        size=size,
+        root_hash=root * 32,
+        authority=authority,
+        issued_at=statement.when(at),
+        expires_at=statement.when(Instant(at + days * 86400 * instant.SECOND)),
+        head=Multihash.sha3_256(b"block %d" % size),
+    )
+
+
+def signed(predicate: statement.Predicate, key: SigningKey = ALICE) -> envelope.Signed:
+    return envelope.unseal(envelope.seal(statement.encode(predicate), key), statement.MAX_ANY)
+
+
+def admitted(
+    new: HeadStatement, held: HeadStatement | None = None, *, key: SigningKey = ALICE, mine: bytes | None = None
+) -> Outcome:
+    return admit_head(new, signed(new, key), held, lambda _: mine, NOW).outcome
+
+
+def later(seconds: int) -> Instant:
+    return Instant(NOW + seconds * instant.SECOND)
+
+
+def test_admission_table() -> None:
+    assert admitted(head(8)) is Outcome.ADVANCE
+    assert admitted(head(9), head(8)) is Outcome.ADVANCE
+    assert admitted(head(7), head(8)) is Outcome.OLDER
+    assert admitted(head(8), head(8)) is Outcome.OLDER
+    assert admitted(head(8, at=later(60)), head(8)) is Outcome.RENEWED
+    assert admitted(head(8, root=b"x"), head(8)) is Outcome.FORK
+    assert admitted(head(8, root=b"x"), mine=b"r" * 32) is Outcome.FORK
+    assert admitted(head(8, authority=3)) is Outcome.UNKNOWN_AUTHORITY
+
+
+def test_forged_head_refused() -> None:
+    assert admitted(head(8), key=BOB) is Outcome.REJECTED
+
+
+def test_replay_is_older_whatever_its_date() -> None:
+    assert admitted(head(7, at=later(300)), head(8)) is Outcome.OLDER
+
+
+def test_far_date_locks_nobody_out() -> None:
+    assert admitted(head(8, at=later(3600))) is Outcome.EARLY
+    assert admitted(head(8, days=91)) is Outcome.REJECTED
+
+
+def attested(serial: int, *spans: Span) -> Attestation:
+    return Attestation(
+        dataset=ALICE.dataset_id,
+        epoch=0,
+        size=4,
+        root_hash=b"r" * 32,
+        serial=serial,
+        determinism="strict",
+        finished_at=statement.when(NOW),
+        engines=(ENGINE,),
+        spans=spans or (Span(first=0, last=3, verdict="reproduced", state="genesis", engine=0),),
+        head=Multihash.sha3_256(b"head"),
+    )
+
+
+def test_attestations_are_ordered_by_serial() -> None:
+    def outcome(new: Attestation, held: Attestation | None = None, key: SigningKey = BOB) -> Outcome:
+        return admit_attestation(new, signed(new, key), BOB.did, held, NOW).outcome
+
+    assert outcome(attested(1)) is Outcome.NEW
+    assert outcome(attested(2), attested(1)) is Outcome.NEW
+    assert outcome(attested(1), attested(2)) is Outcome.OLDER
+    assert outcome(attested(1), attested(1)) is Outcome.OLDER
+    other = Span(first=0, last=3, verdict="not-attempted", reason="engine-missing")
+    assert outcome(attested(1, other), attested(1)) is Outcome.FORK
+    assert outcome(attested(1), key=ALICE) is Outcome.REJECTED
+    gap = Span(first=1, last=3, verdict="reproduced", state="genesis", engine=0)
+    assert outcome(attested(1, gap)) is Outcome.REJECTED
+
+
+@pytest.fixture
+def db() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(SCHEMA)
+    yield connection
+    connection.close()
+
+
+def test_the_live_set_is_the_newest_of_each_signer(db: sqlite3.Connection) -> None:
+    ledger = Ledger(db)
+    for size in (7, 8):
+        item = signed(head(size))
+        ledger.record(item, ALICE.did, "advance", "peer", NOW, live=True)
+    old = signed(head(3))
+    ledger.record(old, ALICE.did, "older", "peer", NOW, live=False)
+    ledger.record(signed(attested(1), BOB), BOB.did, "new", "peer", NOW, live=True)
+    newest = ledger.newest_head(ALICE.dataset_id)
+    assert newest is not None
+    assert newest[0].size == 8
+    assert list(ledger.attestations(ALICE.dataset_id)) == [BOB.did]
+    assert len(ledger.live()) == 2
+    assert ledger.known(old.sid)
+    assert ledger.envelope(newest[1].sid) == (statement.HEAD, newest[1].envelope)
+    assert ledger.check() == 4
+
+
+def test_an_altered_log_is_noticed(db: sqlite3.Connection) -> None:
+    ledger = Ledger(db)
+    for size in range(1, 5):
+        ledger.record(signed(head(size)), ALICE.did, "advance", "peer", NOW, live=True)
+    db.execute("UPDATE trust_ledger SET outcome = 'older' WHERE seq = 2")
+    with pytest.raises(Environment, match="entry 2"):
+        ledger.check()
+
+
+def test_runs_and_frontiers_come_back(db: sqlite3.Connection) -> None:
+    ledger = Ledger(db)
+    run = Run(
+        sequence_number=7,
+        block=Multihash.sha3_256(b"block"),
+        at=NOW,
+        verdict="mismatch",
+        runs=3,
+        engine=ENGINE,
+        actual=Actual(records=5, logical_hash=Multihash.sha3_256(b"rows"), watermark="2026-01-01T00:00:00Z"),
+        evidence=b"{}",
+    )
+    ledger.keep_run(ALICE.dataset_id, run)
+    assert ledger.runs(ALICE.dataset_id) == {7: run}
+    assert ledger.frontier(ALICE.dataset_id) == Frontier()
+    frontier = Frontier().extend([b"x" * 32] * 5)
+    ledger.keep_frontier(ALICE.dataset_id, frontier)
+    assert ledger.frontier(ALICE.dataset_id) == frontier
+
+
+def store(directory: Path) -> KeyStore:
+    numbers = iter(range(1, 100))
+    return KeyStore(directory, lambda size: bytes([next(numbers)]) * size)
+
+
+def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
+    keys = store(tmp_path / "keys")
+    node = keys.node_key()
+    assert store(tmp_path / "keys").node_key().public == node.public
+    dataset = keys.new_dataset_key().dataset_id
+    assert keys.has_dataset_key(dataset)
+    assert keys.dataset_key(dataset).dataset_id == dataset
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "keys").iterdir())
+    with pytest.raises(NotFound):
+        keys.dataset_key(BOB.dataset_id)
+
+
+def test_restored_signer_refuses(tmp_path: Path) -> None:
+    """State restored from a backup lies behind the journal: signing would make a fork."""
+    keys = store(tmp_path / "keys")
+    payload = statement.encode(head(8))
+    first = keys.sign(ALICE, "head", (0, 8), payload)
+    assert keys.sign(ALICE, "head", (0, 8), payload) == first
+    with pytest.raises(Refused) as caught:
+        keys.sign(ALICE, "head", (0, 8), statement.encode(head(8, root=b"x")))
+    assert caught.value.rule == "trust.behind"
+    with pytest.raises(Refused):
+        keys.sign(ALICE, "head", (0, 7), statement.encode(head(7)))
+    keys.sign(ALICE, "head", (0, 9), statement.encode(head(9)))
+    keys.sign(ALICE, "attestation", (1,), statement.encode(attested(1)))
+
+
+def test_a_torn_line_of_the_journal_is_passed_over(tmp_path: Path) -> None:
+    keys = store(tmp_path / "keys")
+    keys.sign(ALICE, "head", (0, 8), statement.encode(head(8)))
+    (journal,) = (tmp_path / "keys").glob("*.journal")
+    with journal.open("ab") as file:
+        file.write(b"head 0,9 f1620")
+    keys.sign(ALICE, "head", (0, 9), statement.encode(head(9)))
+    assert msgspec.json.decode(keys.sign(ALICE, "head", (0, 10), statement.encode(head(10))))
