@@ -125,7 +125,9 @@ class Field:
     optional: bool
     """May be ``None``: then it is not on the wire at all."""
     default: object
-    """Value when a reader finds nothing; ``msgspec.NODEFAULT`` when that is an error."""
+    """Value when a reader finds nothing on the wire; ``msgspec.NODEFAULT`` when that is an error."""
+    required: bool
+    """A person must say it, even where the wire leaves a zero out."""
 
 
 @functools.cache
@@ -135,7 +137,8 @@ def fields_of(cls: type[msgspec.Struct]) -> tuple[Field, ...]:
     slot = 0
     for info in msgspec.structs.fields(cls):
         kind, optional = _kind_of(info.type, f"{cls.__name__}.{info.name}")
-        fields.append(Field(info.name, info.encode_name, slot, kind, optional, _default(info, kind, optional)))
+        default = _default(info, kind, optional)
+        fields.append(Field(info.name, info.encode_name, slot, kind, optional, default, info.required and not optional))
         slot += _UNION_SLOTS if isinstance(kind, Union) else _SLOTS
     return tuple(fields)
 

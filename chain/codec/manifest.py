@@ -1,0 +1,161 @@
+"""Manifests: what people write and read, as YAML documents ``kind / version / content``.
+
+Kinds are DatasetSnapshot, MetadataEvent (version 1) and MetadataBlock (its block's own version). All mistakes of a
+file are reported at once, each with its line. A rendered block, parsed and encoded, gives the same bytes as the block.
+Spec: Manifests; RFC-013 (text of schemas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+import yaml
+
+from chain.codec import yaml_tree
+from chain.codec.bind import Binding, Mistake, node_of, plain_of
+from chain.codec.blocks import CURRENT_VERSION, content_of
+from chain.codec.layout import Kind, Table, Union, fields_of
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.model.events import DatasetSnapshot, MetadataEvent
+
+_EVENT: Final[Kind] = next(each.kind for each in fields_of(MetadataBlock) if each.name == "event")
+_EVENT_CLASSES: Final = _EVENT.variants if isinstance(_EVENT, Union) else ()
+_KINDS: Final[Mapping[str, tuple[Kind, tuple[int, ...]]]] = {
+    "DatasetSnapshot": (Table(DatasetSnapshot), (1,)),
+    "MetadataBlock": (Table(MetadataBlock), (2, 3)),
+    "MetadataEvent": (_EVENT, (1,)),
+}
+_ENVELOPE: Final = ("kind", "version", "content")
+_BESIDE: Final = ("hash", "manifestVersion", "size")
+"""What ``block show`` puts beside a block's manifest; of no meaning when read."""
+
+Content: TypeAlias = DatasetSnapshot | MetadataBlock | MetadataEvent
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One document, and where each part of its content stood."""
+
+    kind: str
+    version: int
+    content: Content
+    source: str
+    lines: Mapping[str, int]
+    """Path within the content (``metadata[1].transform``; empty: the whole) to its line."""
+
+    def place(self, path: str = "") -> str:
+        """``file:line`` of a part of the content, or of the nearest part around it that stands in the text."""
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return f"{self.source}:{self.lines.get(path, 1)}"
+
+
+class Mistakes(Invalid):
+    """Several things wrong with one input; ``faults`` holds each by itself, in the order of the text."""
+
+    def __init__(self, source: str, faults: tuple[Invalid, ...]) -> None:
+        lines = "".join(f"\n  {fault}" + (f" ({fault.hint})" if fault.hint else "") for fault in faults)
+        super().__init__(f"{len(faults)} mistakes in {source}:{lines}", rule=faults[0].rule, hint=faults[0].hint)
+        self.faults = faults
+
+
+def parse_manifests(text: str, source: str) -> list[Manifest]:
+    """Every document of ``text``; ``source`` is its name for people. Raises Invalid, or Mistakes when several."""
+    manifests = []
+    faults: list[Invalid] = []
+    for node in yaml_tree.parse(text, source):
+        binding = Binding()
+        manifest = _manifest(node, source, binding)
+        faults += [_fault(mistake, source) for mistake in binding.mistakes]
+        if manifest is not None:
+            manifests.append(manifest)
+    if faults:
+        raise faults[0] if len(faults) == 1 else Mistakes(source, tuple(faults))
+    return manifests
+
+
+def render_manifest(value: Content | Block) -> str:
+    """YAML that ``parse_manifests`` reads back as an equal value. Raises Invalid for an event of a newer schema."""
+    version = 1
+    if isinstance(value, Block):
+        version, value = value.version, content_of(value)
+    elif isinstance(value, MetadataBlock):
+        version = CURRENT_VERSION
+    kind = type(value).__name__ if isinstance(value, DatasetSnapshot | MetadataBlock) else "MetadataEvent"
+    return render_yaml({"kind": kind, "version": version, "content": to_builtins(value)})
+
+
+def render_yaml(plain: object) -> str:
+    """YAML of dicts, lists and scalars, in their order, text of several lines as a block."""
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
+    """Any value of the model in ODF's JSON: camelCase, hashes and identities as text, times in RFC 3339."""
+    if isinstance(value, UnknownEvent):
+        return {"kind": "UnknownEvent", "variant": value.variant}
+    return plain_of(value)
+
+
+def from_builtins(cls: type[T], plain: object) -> T:
+    """The inverse, for decoded JSON. Raises Invalid, or Mistakes when several things are wrong."""
+    binding = Binding()
+    value = binding.bind(cls, node_of(plain))
+    faults = tuple(_fault(mistake, cls.__name__) for mistake in binding.mistakes)
+    if faults:
+        raise faults[0] if len(faults) == 1 else Mistakes(cls.__name__, faults)
+    made: T = value
+    return made
+
+
+def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
+    """``None`` when mistakes were noted."""
+    parts = node.value
+    if not isinstance(parts, dict) or not all(name in parts for name in _ENVELOPE):
+        binding.mistakes.append(
+            Mistake("", node.line, "not a manifest", "manifest", "it has kind, version and content at its top")
+        )
+        return None
+    kind, version = parts["kind"].value, parts["version"].value
+    if not isinstance(kind, str) or kind not in _KINDS:
+        known = f"known are {', '.join(_KINDS)}"
+        binding.mistakes.append(Mistake("kind", parts["kind"].line, f"unknown kind {kind!r}", "manifest-kind", known))
+        return None
+    shape, versions = _KINDS[kind]
+    if type(version) is not int or version not in versions:
+        known = f"version {' or '.join(str(each) for each in versions)} of {kind} is read"
+        binding.mistakes.append(
+            Mistake("version", parts["version"].line, f"unknown version {version!r}", "manifest-version", known)
+        )
+    beside = _BESIDE if kind == "MetadataBlock" else ()
+    for key, child in parts.items():
+        if key not in _ENVELOPE and key not in beside:
+            binding.mistakes.append(Mistake(key, child.line, f"unknown field {key!r} of a manifest", "unknown-field"))
+    content = binding.bind(shape, parts["content"])
+    if binding.mistakes or type(version) is not int:
+        return None
+    return Manifest(kind=kind, version=version, content=content, source=source, lines=binding.lines)
+
+
+def _fault(mistake: Mistake, source: str) -> Invalid:
+    message = f"{mistake.path}: {mistake.message}" if mistake.path else mistake.message
+    place = f"{source}:{mistake.line}" if mistake.line else source
+    return Invalid(message, rule=mistake.rule, hint=mistake.hint, place=place)
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Quotes all that our own reader, too, would take for something other than text."""
+
+
+def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+for _tag, _pattern in (("int", yaml_tree.INTEGER), ("float", yaml_tree.FLOAT)):
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, list("-+.0123456789"))

@@ -1,0 +1,168 @@
+"""YAML text to a tree of plain values that remember their lines; no dates, no yes and no, no tags, no surprises.
+
+Scalars follow the core schema of YAML 1.2: ``null``, ``true``, integers, floats, and text for all else. Size, depth and
+number of nodes are bounded; aliases share a node but each use is counted. Trees are built and thrown away per parse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import yaml
+
+from chain.errors import Invalid
+
+MAX_TEXT: Final = 4 << 20
+"""Characters of one file of manifests."""
+MAX_DEPTH: Final = 100
+MAX_NODES: Final = 200_000
+"""Nodes of one file, those reached through aliases counted each time."""
+_MAX_DIGITS: Final = 40
+"""Longer numbers are text: none of the format's has more than twenty digits."""
+
+NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
+BOOLEAN: Final = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
+INTEGER: Final = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
+FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+
+Scalar: TypeAlias = bool | int | float | str | None
+
+
+@dataclass(slots=True)
+class Node:
+    """A value and the line it begins on, from one; zero when it came from no text."""
+
+    line: int
+    value: Scalar | list[Node] | dict[str, Node]
+
+
+def parse(text: str, source: str) -> list[Node]:
+    """One tree per document of ``text``; empty documents are left out. Raises Invalid with place ``source:line``."""
+    if len(text) > MAX_TEXT:
+        raise Invalid(f"{len(text)} characters of YAML", rule="manifest-size", hint=f"at most {MAX_TEXT}", place=source)
+    try:
+        trees = list(_Builder(source).documents(yaml.parse(text, Loader=yaml.CSafeLoader)))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        message = ": ".join(part for part in (error.context, error.problem) if part)
+        raise Invalid(f"not YAML: {message}", rule="yaml", place=f"{source}:{line}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise Invalid(f"not YAML: {str(error).splitlines()[0]}", rule="yaml", place=source) from error
+    return [tree for tree in trees if tree.value is not None]
+
+
+class _Builder:
+    """Folds a stream of YAML events into trees, without recursion. Lives for one parse."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._nodes = 0
+        self._sizes: dict[int, int] = {}
+
+    def documents(self, events: Iterator[yaml.Event]) -> Iterator[Node]:
+        anchors: dict[str, Node] = {}
+        open_nodes: list[_Open] = []
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                anchors = {}
+            if not isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                continue
+            if isinstance(event, yaml.CollectionEndEvent):
+                done = open_nodes.pop()
+                node = self._closed(done)
+            else:
+                node = self._opened(event, anchors)
+                if isinstance(event, yaml.CollectionStartEvent):
+                    open_nodes.append(_Open(node, self._nodes))
+                    if len(open_nodes) > MAX_DEPTH:
+                        raise self._fault(node.line, f"nested deeper than {MAX_DEPTH}", "yaml-depth")
+                    continue
+            if open_nodes:
+                self._add(open_nodes[-1], node)
+            else:
+                yield node
+
+    def _opened(self, event: yaml.NodeEvent, anchors: dict[str, Node]) -> Node:
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.AliasEvent):
+            node = anchors.get(event.anchor or "")
+            if node is None or id(node) not in self._sizes:
+                raise self._fault(line, f"alias *{event.anchor} refers to nothing before it", "yaml-alias")
+            self._count(self._sizes[id(node)], line)
+            return node
+        self._count(1, line)
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in (None, "!"):
+            raise self._fault(line, f"a tag, {event.tag}", "yaml-tag", "manifests have none; leave it out")
+        if isinstance(event, yaml.ScalarEvent):
+            node = Node(line, _scalar(event.value) if event.implicit[0] and event.tag is None else event.value)
+            self._sizes[id(node)] = 1
+        else:
+            node = Node(line, [] if isinstance(event, yaml.SequenceStartEvent) else {})
+        if event.anchor is not None:
+            anchors[event.anchor] = node
+        return node
+
+    def _closed(self, done: _Open) -> Node:
+        self._sizes[id(done.node)] = self._nodes - done.nodes_before + 1
+        if done.key is not None:
+            raise self._fault(done.node.line, f"key {done.key!r} has no value", "yaml")
+        return done.node
+
+    def _add(self, parent: _Open, node: Node) -> None:
+        container = parent.node.value
+        if isinstance(container, list):
+            container.append(node)
+        elif isinstance(container, dict) and parent.key is not None:
+            container[parent.key] = node
+            parent.key = None
+        elif isinstance(container, dict):
+            key = _key(node.value)
+            if key is None:
+                raise self._fault(node.line, "a key that is not text", "yaml-key")
+            if key in container:
+                raise self._fault(node.line, f"key {key!r} stands twice", "yaml-key", "remove one of them")
+            parent.key = key
+
+    def _count(self, nodes: int, line: int) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise self._fault(line, f"more than {MAX_NODES} values", "yaml-size")
+
+    def _fault(self, line: int, message: str, rule: str, hint: str = "") -> Invalid:
+        return Invalid(message, rule=rule, hint=hint, place=f"{self._source}:{line}")
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or mapping whose end has not come yet, with the key that waits for its value."""
+
+    node: Node
+    nodes_before: int
+    key: str | None = None
+
+
+def _key(value: object) -> str | None:
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case _:
+            return None
+
+
+def _scalar(text: str) -> Scalar:
+    if NULL.match(text):
+        return None
+    if BOOLEAN.match(text):
+        return text[0] in "tT"
+    if len(text) <= _MAX_DIGITS and INTEGER.match(text):
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    if len(text) <= _MAX_DIGITS and FLOAT.match(text):
+        return float(text)
+    return text
