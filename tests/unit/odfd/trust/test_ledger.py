@@ -1,4 +1,4 @@
-"""Ledger, admission and key store: order of statements, links of the log, and a signer that never contradicts itself."""
+"""Ledger, admission, key store: order of statements, links of the log, a signer that never contradicts itself."""
 
 from __future__ import annotations
 
