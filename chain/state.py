@@ -1,0 +1,265 @@
+"""What a chain amounts to at its head: all that append rules, planners and readers need to know of its past.
+
+A ChainState is a value. ``advance`` adds one block in constant time; ``load_state`` makes the same value from a stored
+chain with a number of reads that does not grow with its length. It trusts the blocks: whoever takes a block from
+elsewhere runs ``chain.rules`` on it first. Spec: RFC-014, Metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final, Protocol
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block, UnknownEvent
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    Checkpoint,
+    DataEvent,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    SourceState,
+)
+from chain.multihash import Multihash
+
+_NO_SOURCES: Final[Mapping[str, AddPushSource]] = MappingProxyType({})
+
+
+class InputPosition(msgspec.Struct, frozen=True):
+    """How far transactions have consumed one input."""
+
+    block_hash: Multihash | None
+    offset: int | None
+
+
+class Vocab(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the system columns in force."""
+
+    offset: str = "offset"
+    operation_type: str = "op"
+    system_time: str = "system_time"
+    event_time: str = "event_time"
+
+
+class ChainState(msgspec.Struct, frozen=True, kw_only=True):
+    """State after the block ``head``."""
+
+    EMPTY: ClassVar[ChainState]
+    """Before the first block."""
+
+    dataset: DatasetId | None = None
+    kind: DatasetKind | None = None
+    head: Multihash | None = None
+    sequence_number: int = -1
+    """Of the head; the chain has one block more."""
+    system_time: Instant | None = None
+    """Of the head."""
+    last_data: DataEvent | None = None
+    last_data_block: Multihash | None = None
+    last_data_number: int = -1
+    """Sequence number of the block of ``last_data``."""
+    last_transform: ExecuteTransform | None = None
+    schema: SetDataSchema | None = None
+    set_vocab: SetVocab | None = None
+    set_transform: SetTransform | None = None
+    set_polling_source: SetPollingSource | None = None
+    """The newest, disabled or not."""
+    polling_disabled: bool = False
+    push_sources: Mapping[str, AddPushSource] = _NO_SOURCES
+    """The newest of each name, disabled or not."""
+    disabled_push_sources: frozenset[str] = frozenset()
+    set_info: SetInfo | None = None
+    set_license: SetLicense | None = None
+    set_attachments: SetAttachments | None = None
+    unknown: Multihash | None = None
+    """The newest block whose event only a newer schema knows: what it changed cannot be told."""
+
+    @property
+    def size(self) -> int:
+        """Number of blocks."""
+        return self.sequence_number + 1
+
+    @property
+    def last_offset(self) -> int | None:
+        """Offset of the last row; ``None`` before the first."""
+        if self.last_data is None:
+            return None
+        return self.last_data.new_data.offset_interval.end if self.last_data.new_data else self.last_data.prev_offset
+
+    @property
+    def next_offset(self) -> int:
+        last = self.last_offset
+        return 0 if last is None else last + 1
+
+    @property
+    def watermark(self) -> Instant | None:
+        return self.last_data.new_watermark if self.last_data else None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What the next data event names as ``prevCheckpoint``: that of the last data event, nothing older."""
+        return self.last_data.new_checkpoint if self.last_data else None
+
+    @property
+    def source_state(self) -> SourceState | None:
+        return self.last_data.new_source_state if isinstance(self.last_data, AddData) else None
+
+    @property
+    def vocab(self) -> Vocab:
+        said = self.set_vocab
+        if said is None:
+            return Vocab()
+        usual = Vocab()
+        return Vocab(
+            offset=said.offset_column or usual.offset,
+            operation_type=said.operation_type_column or usual.operation_type,
+            system_time=said.system_time_column or usual.system_time,
+            event_time=said.event_time_column or usual.event_time,
+        )
+
+    @property
+    def polling_source(self) -> SetPollingSource | None:
+        """The one in force."""
+        return None if self.polling_disabled else self.set_polling_source
+
+    @property
+    def active_push_sources(self) -> dict[str, AddPushSource]:
+        return {name: each for name, each in self.push_sources.items() if name not in self.disabled_push_sources}
+
+    @property
+    def input_positions(self) -> dict[DatasetId, InputPosition]:
+        """Where the last transaction left each input."""
+        if self.last_transform is None:
+            return {}
+        return {
+            each.dataset_id: InputPosition(
+                each.new_block_hash or each.prev_block_hash,
+                each.prev_offset if each.new_offset is None else each.new_offset,
+            )
+            for each in self.last_transform.query_inputs
+        }
+
+    def advance(self, block: Block) -> ChainState:
+        """The state after ``block``, in constant time."""
+        return msgspec.structs.replace(
+            self,
+            head=block.hash,
+            sequence_number=block.sequence_number,
+            system_time=block.system_time,
+            **self._changes(block),
+        )
+
+    def _changes(self, block: Block) -> dict[str, object]:
+        event = block.event
+        field = _LAST_OF.get(type(event))
+        if field is not None:
+            return {field: event}
+        match event:
+            case AddData() | ExecuteTransform():
+                data: dict[str, object] = {
+                    "last_data": event,
+                    "last_data_block": block.hash,
+                    "last_data_number": block.sequence_number,
+                }
+                if isinstance(event, ExecuteTransform):
+                    data["last_transform"] = event
+                return data
+            case Seed():
+                return {"dataset": event.dataset_id, "kind": event.dataset_kind}
+            case SetPollingSource():
+                return {"set_polling_source": event, "polling_disabled": False}
+            case DisablePollingSource():
+                return {"polling_disabled": True}
+            case AddPushSource():
+                sources = MappingProxyType({**self.push_sources, event.source_name: event})
+                return {
+                    "push_sources": sources,
+                    "disabled_push_sources": self.disabled_push_sources - {event.source_name},
+                }
+            case DisablePushSource():
+                return {"disabled_push_sources": self.disabled_push_sources | {event.source_name}}
+            case UnknownEvent():
+                return {"unknown": block.hash}
+            case _:
+                raise TypeError(f"no place in the state for {type(event).__name__}")
+
+
+_LAST_OF: Final[Mapping[type, str]] = {
+    SetDataSchema: "schema",
+    SetVocab: "set_vocab",
+    SetTransform: "set_transform",
+    SetInfo: "set_info",
+    SetLicense: "set_license",
+    SetAttachments: "set_attachments",
+}
+"""Events of which only the newest counts."""
+
+_NEWEST: Final = (
+    *((each.__name__,) for each in (*_LAST_OF, ExecuteTransform, UnknownEvent)),
+    ("AddData", "ExecuteTransform"),
+    ("SetPollingSource",),
+    ("DisablePollingSource",),
+)
+_PUSH: Final = ("AddPushSource", "DisablePushSource")
+
+ChainState.EMPTY = ChainState()
+
+
+class _Head(Protocol):
+    @property
+    def sequence_number(self) -> int: ...
+
+
+class StateReader(Protocol):
+    """What is asked of a stored chain; every ``ChainReader`` of the store is one."""
+
+    def head(self) -> _Head | None: ...
+
+    def block_at(self, sequence_number: int) -> Block: ...
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None: ...
+
+
+def load_state(reader: StateReader) -> ChainState:
+    """The state at the head of a stored chain: ``ChainState.EMPTY`` when it has none.
+
+    Reads the first block, the head, the newest block of each kind that counts and every definition of a push source,
+    however long the chain is.
+    """
+    head = reader.head()
+    if head is None:
+        return ChainState.EMPTY
+    wanted = {0: reader.block_at(0)}
+    for block in _telling(reader, head.sequence_number + 1):
+        wanted[block.sequence_number] = block
+    wanted[head.sequence_number] = reader.block_at(head.sequence_number)
+    state = ChainState.EMPTY
+    for number in sorted(wanted):
+        state = state.advance(wanted[number])
+    return state
+
+
+def _telling(reader: StateReader, end: int) -> Iterator[Block]:
+    for kinds in _NEWEST:
+        newest = reader.last_of(kinds, end)
+        if newest is not None:
+            yield newest
+    before: int | None = end
+    while before is not None and (block := reader.last_of(_PUSH, before)) is not None:
+        yield block
+        before = block.sequence_number
