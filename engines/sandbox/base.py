@@ -1,0 +1,77 @@
+"""What a sandbox is asked: a job and the folders it may see; what it answers: a command line and the paths inside.
+
+Values and one port, nothing else: starting is ``process``, trying is ``probe``. Every level can do every job, they
+differ in what the job could reach besides.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+
+class Level(enum.Enum):
+    """Strongest first."""
+
+    IMAGE = "image"
+    """A container of an image pinned by digest."""
+    HOST = "host"
+    """Bubblewrap over the host's own runtime: no network, only given folders."""
+    NONE = "none"
+    """A plain process of the node's user."""
+
+    @property
+    def rank(self) -> int:
+        """0 is the weakest."""
+        return {"none": 0, "host": 1, "image": 2}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """``source`` of the host appears at ``target``; read-only unless said."""
+
+    source: Path
+    target: PurePosixPath
+    writable: bool = False
+    optional: bool = False
+    """Left out when the source is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One process to confine."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    """Folders of this job; the runtime it needs is the sandbox's own affair."""
+    memory: int | None = None
+    """Bytes of private writable memory for each process of the job (RLIMIT_DATA). The JVM reserves far more
+    addresses than it uses, so limits on the address space do not work for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is really started."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+class Sandbox(Protocol):
+    """One level, on this host."""
+
+    @property
+    def level(self) -> Level: ...
+
+    def data(self) -> Sequence[bytes]:
+        """Contents that ``command`` wants as open files."""
+
+    def command(self, job: Job, files: Sequence[int], /) -> Command:
+        """The whole command; ``files`` are descriptors of ``data``, in order."""
+
+    def seen(self, mount: Mount, /) -> PurePosixPath:
+        """Where the job finds a mount."""

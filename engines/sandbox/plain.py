@@ -1,0 +1,23 @@
+"""Level ``none``: a process of the node's own user, with limits and a tied life but nothing out of its reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from engines.sandbox.base import Command, Job, Level, Mount
+
+
+class PlainProcess:
+    """Protects against accidents (memory, orphans), not against intent."""
+
+    level = Level.NONE
+
+    def data(self) -> Sequence[bytes]:
+        return ()
+
+    def command(self, job: Job, _: Sequence[int], /) -> Command:
+        return Command(job.argv, job.env)
+
+    def seen(self, mount: Mount, /) -> PurePosixPath:
+        return PurePosixPath(mount.source)

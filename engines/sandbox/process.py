@@ -1,0 +1,114 @@
+"""A confined process under trio: started with its limits, watched, and ended together with all it started.
+
+The fork happens in the thread of the event loop, never in a worker thread: what ties the child's life to ours
+(PR_SET_PDEATHSIG, also inside bubblewrap) goes by threads, and worker threads end when idle. Its standard input is a
+pipe that we hold: end of file means that we are gone, a second way to notice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from engines.errors import EngineLost
+from engines.sandbox.base import Job, Sandbox
+
+_LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
+
+
+class ConfinedProcess:
+    """A running job. ``stdout`` and ``stderr`` must be read, or the job will stop when a pipe is full."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        assert popen.stderr is not None
+        self._popen = popen
+        self._pidfd = os.pidfd_open(popen.pid)
+        self._stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
+        self.stdout = trio.lowlevel.FdStream(os.dup(popen.stdout.fileno()))
+        self.stderr = trio.lowlevel.FdStream(os.dup(popen.stderr.fileno()))
+        for pipe in (popen.stdin, popen.stdout, popen.stderr):
+            pipe.close()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._popen.poll()
+
+    async def wait(self) -> int:
+        """Exit code, negative for a signal."""
+        while self._popen.poll() is None:
+            await trio.lowlevel.wait_readable(self._pidfd)
+        return self._popen.wait()
+
+    def kill(self) -> None:
+        """End it and its group now. Idempotent; ``wait`` still has to reap it."""
+        if self._popen.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+
+    async def stop(self, grace: float) -> int:
+        """Close its input, so that it may leave by itself; after ``grace`` seconds kill it. Cannot be cancelled."""
+        with trio.CancelScope(shield=True):
+            await self._stdin.aclose()
+            with trio.move_on_after(grace):
+                await self.wait()
+            self.kill()
+            code = await self.wait()
+            await self.stdout.aclose()
+            await self.stderr.aclose()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        return code
+
+
+def start(sandbox: Sandbox, job: Job) -> ConfinedProcess:
+    """Start a job. Call it from the thread of the event loop. Raises EngineLost when there is nothing to run."""
+    memory = str(job.memory) if job.memory else "-"
+    with _open_files(sandbox.data()) as files:
+        command = sandbox.command(job, files)
+        argv = (sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), memory, *command.argv)
+        try:
+            popen = subprocess.Popen(
+                argv,
+                env=dict(command.env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=files,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineLost(
+                f"cannot start {command.argv[0]}: {error.strerror}", rule="engine-start", hint="is memory short?"
+            ) from error
+    return ConfinedProcess(popen)
+
+
+@contextmanager
+def _open_files(contents: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
+    """Each content as an open file in memory, to be inherited by number."""
+    files: list[int] = []
+    try:
+        for content in contents:
+            file = os.memfd_create("sandbox")
+            files.append(file)
+            os.write(file, content)
+            os.lseek(file, 0, os.SEEK_SET)
+        yield tuple(files)
+    finally:
+        for file in files:
+            os.close(file)

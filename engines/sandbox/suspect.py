@@ -1,0 +1,79 @@
+"""Runs inside a sandbox under trial and tries to do what must not be possible; says what it managed as JSON.
+
+Run by path with ``-I -S``, standard library only. Arguments: a JSON object with what to try (see ``probe``). It never
+hides a success: an attempt that did not fail is reported as ``ok``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_CLONE_NEWUSER = 0x10000000
+_SECONDS = 2.0
+
+
+def main(task: dict[str, str]) -> None:
+    """Print ``{attempt: "ok" | reason}``."""
+    attempts: dict[str, Callable[[], object]] = {
+        "own-loopback": _own_loopback,
+        "host-loopback": lambda: _connect(socket.AF_INET, ("127.0.0.1", int(task["port"]))),
+        "host-abstract-socket": lambda: _connect(socket.AF_UNIX, "\0" + task["abstract"]),
+        "host-socket-file": lambda: _connect(socket.AF_UNIX, task["socket"]),
+        "outward-interface": _outward_interface,
+        "vsock": lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close(),
+        "read-host-file": lambda: Path(task["secret"]).read_bytes(),
+        "write-readable": lambda: Path(task["readable"], "planted").write_bytes(b"x"),
+        "write-writable": lambda: Path(task["writable"], "made").write_bytes(b"x"),
+        "see-host-process": lambda: _same_process(int(task["pid"]), task["token"]),
+        "new-user-namespace": _new_user_namespace,
+    }
+    print(json.dumps({name: _try(attempt) for name, attempt in attempts.items()}))  # noqa: T201  # it is the answer
+
+
+def _try(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except (OSError, LookupError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+def _own_loopback() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        socket.create_connection(server.getsockname(), _SECONDS).close()
+
+
+def _connect(family: int, address: tuple[str, int] | str) -> None:
+    with socket.socket(family) as client:
+        client.settimeout(_SECONDS)
+        client.connect(address)
+
+
+def _outward_interface() -> None:
+    if not [name for _, name in socket.if_nameindex() if name != "lo"]:
+        raise LookupError("only lo")
+
+
+def _same_process(pid: int, token: str) -> None:
+    if token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        raise LookupError("another process")
+
+
+def _new_user_namespace() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(ctypes.CDLL(None).unshare(_CLONE_NEWUSER) != 0)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        raise PermissionError("unshare refused")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
