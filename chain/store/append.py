@@ -1,0 +1,70 @@
+"""What every store demands of an append before it touches anything: blocks that are whole and follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chain.errors import Conflict, Invalid, NotFound
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.store.base import Append, Head, ObjectStore
+
+
+def check_append(append: Append, objects: ObjectStore) -> Head:
+    """The head that the append leads to. Raises Invalid: no blocks, not in sequence, not linked, an object missing."""
+    place = f"{append.dataset.short}"
+    if not append.blocks:
+        raise Invalid("an append without blocks", rule="append-empty", place=place)
+    head = append.expected
+    for block in append.blocks:
+        _check_follows(head, block, place)
+        head = Head(block.hash, block.sequence_number)
+    for name in append.objects:
+        if not objects.has(name):
+            raise Invalid(
+                f"object {name.short} is not in the store",
+                rule="object-missing",
+                hint="objects come before the blocks that name them",
+                place=place,
+            )
+    assert head is not None
+    return head
+
+
+def _check_follows(head: Head | None, block: Block, place: str) -> None:
+    expected = (head.sequence_number + 1, head.hash) if head else (0, None)
+    if (block.sequence_number, block.prev_block_hash) != expected:
+        after = f"#{head.sequence_number} {head.hash.short}" if head else "the beginning"
+        names = block.prev_block_hash.short if block.prev_block_hash else "nothing"
+        raise Invalid(
+            f"block #{block.sequence_number}, which names {names} before it, does not follow {after}",
+            rule="block-follows",
+            hint="read the head again and plan again",
+            place=place,
+        )
+    if Multihash.sha3_256(block.raw) != block.hash:
+        raise Invalid(f"block #{block.sequence_number} is not what its hash says", rule="block-hash", place=place)
+
+
+def check_expected(append: Append, actual: Head | None) -> None:
+    """Raises Conflict unless the chain's head is the one that the append was planned on."""
+    if actual == append.expected:
+        return
+    now = f"at #{actual.sequence_number} {actual.hash.short}" if actual else "without blocks"
+    then = f"#{append.expected.sequence_number} {append.expected.hash.short}" if append.expected else "a new chain"
+    raise Conflict(
+        f"the chain is {now}, the append was planned on {then}",
+        rule="compare-and-append",
+        hint="read the head again and plan again",
+        place=append.dataset.short,
+    )
+
+
+def check_distinct(appends: Sequence[Append]) -> None:
+    """Raises Invalid when one commit names a chain twice: nobody could say which comes first."""
+    if len({append.dataset for append in appends}) != len(appends):
+        raise Invalid("one commit appends twice to a chain", rule="append-distinct")
+
+
+def no_block(what: str) -> NotFound:
+    return NotFound(f"no block {what}", rule="block-unknown")

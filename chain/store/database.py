@@ -1,0 +1,154 @@
+"""The node's one SQLite file, shared by rooms that must commit together: chains, trust ledger, resources, events.
+
+A ``Database`` is opened once per process and closed at the end. One writing connection stands behind a lock; reading
+connections come from a small pool, see a snapshot, and never wait for the writer (WAL). Rooms bring their own tables
+through ``migrate``. It knows no table of its own but the versions of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment
+
+_READERS: Final = 8
+"""Idle reading connections kept; a burst opens more and closes them again."""
+_BUSY_MS: Final = 5_000
+_CACHE_KIB: Final = 16_384
+_WAL_LIMIT: Final = 64 << 20
+"""Bytes to which the write-ahead log is cut back after a large transaction."""
+_VERSIONS: Final = """
+CREATE TABLE IF NOT EXISTS versions (room TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID
+"""
+_HINTS: Final = {
+    sqlite3.SQLITE_FULL: ("disk-full", "free some space; what was committed is safe"),
+    sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),
+    sqlite3.SQLITE_PERM: ("disk-permission", "make the state directory writable for this user"),
+    sqlite3.SQLITE_CANTOPEN: ("disk-permission", "does the state directory exist, and may this user write to it?"),
+    sqlite3.SQLITE_IOERR: ("disk-failure", "look at the kernel's log; the disk may be failing"),
+    sqlite3.SQLITE_CORRUPT: ("database-corrupt", "restore it from a backup, or start anew and mirror again"),
+    sqlite3.SQLITE_NOTADB: ("database-corrupt", "this is not our database: name another state directory"),
+    sqlite3.SQLITE_BUSY: ("database-busy", "another program holds the database: close it"),
+    sqlite3.SQLITE_LOCKED: ("database-busy", "another program holds the database: close it"),
+}
+
+
+class Database:
+    """See the module. Safe to use from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._idle: deque[sqlite3.Connection] = deque()
+        with self._faults():
+            self._writer = self._connect()
+            self._writer.execute("PRAGMA journal_mode = WAL")
+            self._writer.execute("PRAGMA synchronous = FULL")
+            self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+            self._writer.execute(_VERSIONS)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        return connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, the only one writing: durable when the block ends, undone when it raises.
+
+        Raises Environment when disk or database fail.
+        """
+        with self._lock, self._faults():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A snapshot to read from. Keep it short: the log cannot shrink below the oldest one. Raises Environment."""
+        with self._faults():
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect()
+                connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+                if len(self._idle) < _READERS:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    def migrate(self, room: str, steps: Sequence[str]) -> None:
+        """Brings a room's tables to the newest of its versions, all or nothing.
+
+        Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end.
+        Raises Environment when the file was written by a newer program.
+        """
+        with self.write() as connection:
+            row = connection.execute("SELECT version FROM versions WHERE room = ?", (room,)).fetchone()
+            version = row[0] if row else 0
+            if version > len(steps):
+                raise Environment(
+                    f"{self.path} was written by a newer odfd: its {room} tables have version {version}",
+                    rule="database-version",
+                    hint=f"this program knows version {len(steps)}: use the newer program",
+                )
+            for script in steps[version:]:
+                for statement in _statements(script):
+                    connection.execute(statement)
+            connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
+
+    def close(self) -> None:
+        """Nothing may be reading or writing. The log is folded into the file."""
+        while self._idle:
+            self._idle.pop().close()
+        with self._lock:
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            known = None if code is None else _HINTS.get(code & 0xFF)
+            if known is None:
+                raise
+            rule, hint = known
+            raise Environment(f"the database {self.path} failed: {error}", rule=rule, hint=hint) from error
+
+
+def open_database(path: Path) -> Database:
+    """Opens or makes the file. Raises Environment."""
+    return Database(path)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, so that they run inside of our transaction (``executescript`` commits first)."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip():
+        yield pending

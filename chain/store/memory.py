@@ -1,0 +1,138 @@
+"""The store's ports in memory: for simulations and tests, and for checking a chain before anything is kept.
+
+Nothing is durable. ``also`` of a commit gets a private in-memory SQLite connection, so that rooms which keep tables
+beside the chains run unchanged. Not safe for several threads at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from chain.errors import NotFound
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.store import append as rules
+from chain.store import schema
+from chain.store.base import Append, Head, ObjectStore
+from chain.store.objects import disk
+
+
+class MemoryChains:
+    """A ChainStore."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._chains: dict[DatasetId, list[Block]] = {}
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+
+    def datasets(self) -> Sequence[DatasetId]:
+        return list(self._chains)
+
+    def chain(self, dataset: DatasetId) -> MemoryChain:
+        return MemoryChain(self._chains, dataset)
+
+    def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """As in the port."""
+        rules.check_distinct(appends)
+        for append in appends:
+            rules.check_append(append, self._objects)
+        for append in appends:
+            rules.check_expected(append, self.chain(append.dataset).head())
+        self.connection.execute("BEGIN")
+        try:
+            if also is not None:
+                also(self.connection)
+            self.connection.execute("COMMIT")
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        for append in appends:
+            self._chains.setdefault(append.dataset, []).extend(append.blocks)
+
+    def drop(self, dataset: DatasetId) -> None:
+        self._chains.pop(dataset, None)
+
+
+class MemoryChain:
+    """A ChainReader."""
+
+    def __init__(self, chains: dict[DatasetId, list[Block]], dataset: DatasetId) -> None:
+        self._chains = chains
+        self._dataset = dataset
+
+    @property
+    def _blocks(self) -> list[Block]:
+        return self._chains.get(self._dataset, [])
+
+    def head(self) -> Head | None:
+        blocks = self._blocks
+        return Head(blocks[-1].hash, blocks[-1].sequence_number) if blocks else None
+
+    def block_at(self, sequence_number: int) -> Block:
+        if not 0 <= sequence_number < len(self._blocks):
+            raise rules.no_block(f"#{sequence_number} in {self._dataset.short}")
+        return self._blocks[sequence_number]
+
+    def block_by_hash(self, block_hash: Multihash) -> Block:
+        for block in self._blocks:
+            if block.hash == block_hash:
+                return block
+        raise rules.no_block(f"{block_hash.short} in {self._dataset.short}")
+
+    def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
+        for block in itertools.islice(self._blocks, max(start, 0), max(stop, 0)):
+            yield block.raw
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
+        wanted = {schema.KINDS[kind] for kind in kinds}
+        blocks = self._blocks if before is None else self._blocks[: max(before, 0)]
+        return next((block for block in reversed(blocks) if schema.kind_number(block.event) in wanted), None)
+
+
+class MemoryObjects:
+    """An ObjectStore; ``directory`` holds only what ``stage`` and ``path`` need as files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._data: dict[Multihash, bytes] = {}
+        self._names = itertools.count()
+
+    def has(self, name: Multihash) -> bool:
+        return name in self._data
+
+    def size(self, name: Multihash) -> int:
+        return len(self.read(name))
+
+    def add_bytes(self, data: bytes) -> Multihash:
+        name = Multihash.sha3_256(data)
+        self._data[name] = data
+        return name
+
+    def add_file(self, staged: Path) -> Multihash:
+        with disk(staged):
+            name = self.add_bytes(staged.read_bytes())
+            staged.unlink()
+        return name
+
+    def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
+        data = self._data.get(name)
+        if data is None:
+            raise NotFound(f"no object {name.short}", rule="object-unknown")
+        return data[offset : None if length is None else offset + length]
+
+    def path(self, name: Multihash) -> Path:
+        data, file = self.read(name), self._directory / str(name)
+        if not file.is_file():
+            with disk(file):
+                file.write_bytes(data)
+        return file
+
+    def stage(self) -> Path:
+        return self._directory / f".{next(self._names)}"
+
+    def remove(self, name: Multihash) -> None:
+        self._data.pop(name, None)

@@ -1,0 +1,233 @@
+"""Immutable bytes by their sha3-256: large ones as files ``objects/ab/f1620ab…``, small ones as rows of the database.
+
+A small object waits in memory until a commit (or the limit) writes it, so that a commit costs one fsync; a crash loses
+only what no block names yet. A large one is fsynced and renamed before ``add_file`` returns. ``DiskObjects`` is made
+once per process, under the state lock: it empties the staging folder of whatever a crash left there. It never deletes
+on its own, and never hashes a large file again on reading: that is what verification is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, NotFound
+from chain.multihash import SHA3_256, Multihash
+from chain.store import schema
+from chain.store.database import Database
+
+SMALL: Final = 64 << 10
+"""Bytes up to which an object lives in the database: one fsync for all of a commit instead of four for each file."""
+_PENDING_LIMIT: Final = 8 << 20
+"""Bytes of small objects that may wait for a commit."""
+
+
+class DiskObjects:
+    """The ObjectStore of a node. Safe to use from any thread."""
+
+    def __init__(self, directory: Path, database: Database, step: Callable[[str], None] = lambda _: None) -> None:
+        """``directory`` is made when it is not there. Raises Environment."""
+        self._directory = directory
+        self._staging = directory / ".staging"
+        self._cache = directory / ".small"
+        self._database = database
+        self._step = step
+        self._lock = threading.Lock()
+        self._pending: dict[Multihash, bytes] = {}
+        self._pending_size = 0
+        self._names = itertools.count()
+        database.migrate(schema.ROOM, schema.STEPS)
+        with disk(directory):
+            for folder in (self._staging, self._cache):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True, exist_ok=True)
+
+    def stage(self) -> Path:
+        return self._staging / f"{next(self._names)}"
+
+    def has(self, name: Multihash) -> bool:
+        return name in self._pending or self._file(name).is_file() or self._row_size(name) is not None
+
+    def size(self, name: Multihash) -> int:
+        if (data := self._pending.get(name)) is not None:
+            return len(data)
+        with contextlib.suppress(FileNotFoundError):
+            return self._file(name).stat().st_size
+        size = self._row_size(name)
+        if size is None:
+            raise _unknown(name)
+        return size
+
+    def add_bytes(self, data: bytes) -> Multihash:
+        name = Multihash.sha3_256(data)
+        if len(data) <= SMALL:
+            self._add_small(name, data)
+            return name
+        staged = self.stage()
+        with disk(staged):
+            staged.write_bytes(data)
+        return self.add_file(staged)
+
+    def add_file(self, staged: Path) -> Multihash:
+        with disk(staged), staged.open("rb") as file:
+            name = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+            if os.fstat(file.fileno()).st_size <= SMALL:
+                file.seek(0)
+                self._add_small(name, file.read())
+                staged.unlink()
+                return name
+            self._step("object-hashed")
+            os.fchmod(file.fileno(), 0o444)
+            os.fsync(file.fileno())
+            self._step("object-synced")
+            target = self._file(name)
+            if not target.parent.is_dir():
+                target.parent.mkdir(exist_ok=True)
+                _sync_folder(self._directory)
+            # Renaming over a file of the same name is harmless, and mends one that was damaged.
+            staged.rename(target)
+            self._step("object-renamed")
+            _sync_folder(target.parent)
+            self._step("object-folder-synced")
+        return name
+
+    def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
+        """``length`` bytes from ``offset``, fewer at the end. Raises NotFound, Environment."""
+        data = self._pending.get(name)
+        if data is None:
+            data = self._read_file(name, offset, length)
+            if data is not None:
+                return data
+            data = self._row(name)
+        return data[offset : None if length is None else offset + length]
+
+    def path(self, name: Multihash) -> Path:
+        file = self._file(name)
+        if file.is_file():
+            return file
+        copy = self._cache / str(name)
+        if not copy.is_file():
+            data = self._pending.get(name)
+            staged = self.stage()
+            with disk(copy):
+                staged.write_bytes(self._row(name) if data is None else data)
+                staged.chmod(0o444)
+                staged.rename(copy)
+        return copy
+
+    def remove(self, name: Multihash) -> None:
+        """Forgets the object, wherever it is. Nothing when it is not there."""
+        with self._lock:
+            self._pending_size -= len(self._pending.pop(name, b""))
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM small_objects WHERE name = ?", (name,))
+        with disk(self._directory):
+            for file in (self._file(name), self._cache / str(name)):
+                file.unlink(missing_ok=True)
+
+    def names(self) -> Iterator[Multihash]:
+        """Every durable object, in no order; for collection and repair."""
+        for folder in self._directory.iterdir():
+            if len(folder.name) == 2:
+                for file in folder.iterdir():
+                    yield Multihash.parse(file.name)
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT name FROM small_objects").fetchall()
+        yield from (Multihash.from_bytes(row[0]) for row in rows)
+
+    def flush(self) -> None:
+        """Makes waiting objects durable now, for a caller who names them elsewhere than in a chain."""
+        with self.flushing() as flush, self._database.write() as connection:
+            flush(connection)
+
+    @contextlib.contextmanager
+    def flushing(self) -> Iterator[Callable[[sqlite3.Connection], None]]:
+        """Wraps a transaction: the function yielded writes what waits; it stops waiting when the block ends well."""
+        written: list[Multihash] = []
+
+        def flush(connection: sqlite3.Connection) -> None:
+            with self._lock:
+                waiting = list(self._pending.items())
+            connection.executemany("INSERT OR IGNORE INTO small_objects VALUES (?, ?)", waiting)
+            written.extend(name for name, _ in waiting)
+
+        yield flush
+        with self._lock:
+            for name in written:
+                self._pending_size -= len(self._pending.pop(name, b""))
+
+    def _add_small(self, name: Multihash, data: bytes) -> None:
+        if name not in self._pending and self._row_size(name) is not None:
+            return
+        with self._lock:
+            if name not in self._pending:
+                self._pending[name] = data
+                self._pending_size += len(data)
+            full = self._pending_size > _PENDING_LIMIT
+        if full:
+            self.flush()
+
+    def _file(self, name: Multihash) -> Path:
+        return self._directory / f"{name.digest[0]:02x}" / str(name)
+
+    def _read_file(self, name: Multihash, offset: int, length: int | None) -> bytes | None:
+        try:
+            with disk(self._directory), self._file(name).open("rb") as file:
+                file.seek(offset)
+                return file.read(-1 if length is None else length)
+        except NotFound:
+            return None
+
+    def _row_size(self, name: Multihash) -> int | None:
+        with self._database.read() as connection:
+            row = connection.execute("SELECT length(data) FROM small_objects WHERE name = ?", (name,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _row(self, name: Multihash) -> bytes:
+        with self._database.read() as connection:
+            row = connection.execute("SELECT data FROM small_objects WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            raise _unknown(name)
+        data = bytes(row[0])
+        if Multihash.sha3_256(data) != name:
+            raise Environment(
+                f"object {name.short} is damaged on disk",
+                rule="stored-object-damaged",
+                hint="check the disk, then fetch the dataset again from a peer or restore a backup",
+            )
+        return data
+
+
+@contextlib.contextmanager
+def disk(place: Path) -> Iterator[None]:
+    """Turns what the system says about a file into Environment, or NotFound when it is not there."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {error.filename or place}", rule="file-missing") from error
+    except OSError as error:
+        raise Environment(
+            f"cannot use {error.filename or place}: {error.strerror}",
+            rule="disk",
+            hint="is the disk full, read-only or failing, or the folder someone else's?",
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _unknown(name: Multihash) -> NotFound:
+    return NotFound(f"no object {name.short}", rule="object-unknown", hint="fetch it from a peer that has it")

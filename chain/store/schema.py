@@ -1,0 +1,40 @@
+"""Tables of chains and small objects, as the steps that made them. Steps are added at the end and never changed."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from chain.model.block import UnknownEvent
+from chain.model.events import MetadataEvent
+
+ROOM: Final = "chain"
+STEPS: Final = (
+    """
+    CREATE TABLE datasets (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id BLOB NOT NULL UNIQUE,
+        head_sequence INTEGER NOT NULL,
+        head_hash BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE blocks (
+        dataset INTEGER NOT NULL REFERENCES datasets (number) ON DELETE CASCADE,
+        sequence INTEGER NOT NULL,
+        kind INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        raw BLOB NOT NULL,
+        PRIMARY KEY (dataset, sequence)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX blocks_by_hash ON blocks (hash);
+    CREATE INDEX blocks_by_kind ON blocks (dataset, kind, sequence);
+    CREATE TABLE small_objects (
+        name BLOB PRIMARY KEY,
+        data BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
+"""An event's number in the union of the wire format, which also numbers events that we do not know yet."""
+
+
+def kind_number(event: MetadataEvent | UnknownEvent) -> int:
+    return event.variant if isinstance(event, UnknownEvent) else KINDS[type(event).__name__]

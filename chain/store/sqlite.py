@@ -1,0 +1,172 @@
+"""Chains in SQLite: blocks as BLOBs by (dataset, sequence), indexed by hash and by kind of event.
+
+A ``SqliteChains`` lives as long as its Database. A commit is one transaction over any number of chains, the small
+objects they name and the rows of other rooms; its durable order is that of ``chain.store.base``. What is read is
+hashed again before it is believed, so a damaged page is a fault and never an answer.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from chain.codec.blocks import decode_block
+from chain.errors import Environment
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.store import append as rules
+from chain.store import schema
+from chain.store.base import Append, Head
+from chain.store.database import Database
+from chain.store.objects import DiskObjects
+
+Step: TypeAlias = Callable[[str], None]
+"""Called with the name of each durable step, so that tests can end the process there."""
+_PAGE_BLOCKS: Final = 512
+"""Blocks fetched at once when streaming; between pages no snapshot is held."""
+_PAGE_BYTES: Final = 4 << 20
+_THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
+
+
+class SqliteChains:
+    """The ChainStore of a node. Safe to use from any thread."""
+
+    def __init__(self, database: Database, objects: DiskObjects, step: Step = lambda _: None) -> None:
+        self._database = database
+        self._objects = objects
+        self._step = step
+        database.migrate(schema.ROOM, schema.STEPS)
+
+    def datasets(self) -> Sequence[DatasetId]:
+        with self._database.read() as connection:
+            rows = connection.execute("SELECT id FROM datasets ORDER BY number").fetchall()
+        return [DatasetId.from_bytes(row[0]) for row in rows]
+
+    def chain(self, dataset: DatasetId) -> SqliteChain:
+        return SqliteChain(self._database, dataset)
+
+    def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """As in the port."""
+        rules.check_distinct(appends)
+        heads = [rules.check_append(append, self._objects) for append in appends]
+        with self._objects.flushing() as flush, self._database.write() as connection:
+            self._step("commit-begun")
+            for append in appends:
+                rules.check_expected(append, _head(connection, append.dataset))
+            flush(connection)
+            self._step("commit-objects")
+            for append, head in zip(appends, heads, strict=True):
+                _insert(connection, append, head)
+            self._step("commit-blocks")
+            if also is not None:
+                also(connection)
+            self._step("commit-also")
+        self._step("commit-durable")
+
+    def drop(self, dataset: DatasetId) -> None:
+        with self._database.write() as connection:
+            connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+
+
+class SqliteChain:
+    """Reads of one chain, each from a snapshot of its own."""
+
+    def __init__(self, database: Database, dataset: DatasetId) -> None:
+        self._database = database
+        self._dataset = dataset
+
+    def head(self) -> Head | None:
+        with self._database.read() as connection:
+            return _head(connection, self._dataset)
+
+    def block_at(self, sequence_number: int) -> Block:
+        with self._database.read() as connection:
+            row = connection.execute(
+                f"SELECT hash, raw FROM blocks WHERE {_THIS} AND sequence = ?",  # noqa: S608
+                (self._dataset, sequence_number),
+            ).fetchone()
+        if row is None:
+            raise rules.no_block(f"#{sequence_number} in {self._dataset.short}")
+        return decode_block(self._whole(sequence_number, *row))
+
+    def block_by_hash(self, block_hash: Multihash) -> Block:
+        with self._database.read() as connection:
+            row = connection.execute(
+                f"SELECT sequence, hash, raw FROM blocks WHERE hash = ? AND {_THIS}",  # noqa: S608
+                (block_hash, self._dataset),
+            ).fetchone()
+        if row is None:
+            raise rules.no_block(f"{block_hash.short} in {self._dataset.short}")
+        return decode_block(self._whole(*row))
+
+    def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
+        """As in the port; ends early at the head."""
+        following = max(start, 0)
+        while following < stop:
+            page = self._page(following, min(stop, following + _PAGE_BLOCKS))
+            if not page:
+                return
+            for sequence, block_hash, raw in page:
+                yield self._whole(sequence, block_hash, raw)
+            following = page[-1][0] + 1
+
+    def _page(self, start: int, stop: int) -> list[tuple[int, bytes, bytes]]:
+        page = []
+        size = 0
+        with self._database.read() as connection:
+            rows = connection.execute(
+                f"SELECT sequence, hash, raw FROM blocks WHERE {_THIS} AND sequence >= ? AND sequence < ?"  # noqa: S608
+                " ORDER BY sequence",
+                (self._dataset, start, stop),
+            )
+            for row in rows:
+                page.append(row)
+                size += len(row[2])
+                if size >= _PAGE_BYTES:
+                    break
+            rows.close()
+        return page
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
+        limit = (1 << 62) if before is None else before
+        newest: tuple[int, bytes, bytes] | None = None
+        with self._database.read() as connection:
+            for kind in kinds:
+                row = connection.execute(
+                    f"SELECT sequence, hash, raw FROM blocks INDEXED BY blocks_by_kind WHERE {_THIS}"  # noqa: S608
+                    " AND kind = ? AND sequence < ? ORDER BY sequence DESC LIMIT 1",
+                    (self._dataset, schema.KINDS[kind], limit),
+                ).fetchone()
+                if row is not None and (newest is None or row[0] > newest[0]):
+                    newest = row
+        return None if newest is None else decode_block(self._whole(*newest))
+
+    def _whole(self, sequence: int, block_hash: bytes, raw: bytes) -> bytes:
+        actual = Multihash.sha3_256(raw)
+        if actual != block_hash:
+            raise Environment(
+                f"block #{sequence} is damaged on disk: its bytes hash to {actual.short}",
+                rule="stored-block-damaged",
+                hint="check the disk, then fetch the dataset again from a peer or restore a backup",
+                place=self._dataset.short,
+            )
+        return raw
+
+
+def _head(connection: sqlite3.Connection, dataset: DatasetId) -> Head | None:
+    row = connection.execute("SELECT head_hash, head_sequence FROM datasets WHERE id = ?", (dataset,)).fetchone()
+    return None if row is None else Head(Multihash.from_bytes(row[0]), row[1])
+
+
+def _insert(connection: sqlite3.Connection, append: Append, head: Head) -> None:
+    (number,) = connection.execute(
+        "INSERT INTO datasets (id, head_sequence, head_hash) VALUES (?1, ?2, ?3)"
+        " ON CONFLICT (id) DO UPDATE SET head_sequence = ?2, head_hash = ?3 RETURNING number",
+        (append.dataset, head.sequence_number, head.hash),
+    ).fetchone()
+    connection.executemany(
+        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?)",
+        ((number, one.sequence_number, schema.kind_number(one.event), one.hash, one.raw) for one in append.blocks),
+    )
