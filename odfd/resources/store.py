@@ -14,17 +14,21 @@ import msgspec
 
 from chain.instant import Instant
 
-SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS resource_events (
-    seq INTEGER PRIMARY KEY,
-    at INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    key TEXT NOT NULL,
-    name TEXT NOT NULL,
-    spec BLOB
-) STRICT;
-CREATE INDEX IF NOT EXISTS resource_events_key ON resource_events (kind, key, seq);
-"""
+ROOM: Final = "resources"
+STEPS: Final = (
+    """
+    CREATE TABLE resource_events (
+        seq INTEGER PRIMARY KEY,
+        at INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        spec BLOB
+    ) STRICT;
+    CREATE INDEX resource_events_key ON resource_events (kind, key, seq);
+    """,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):

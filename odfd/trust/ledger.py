@@ -23,49 +23,54 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import ATTESTATION, HEAD, Actual, Attestation, HeadStatement
 from chain.statements.tree import Frontier
 
-SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS trust_ledger (
-    seq INTEGER PRIMARY KEY,
-    at INTEGER NOT NULL,
-    dataset BLOB NOT NULL,
-    signer BLOB NOT NULL,
-    type TEXT NOT NULL,
-    sid BLOB NOT NULL,
-    body BLOB NOT NULL,
-    from_peer TEXT NOT NULL,
-    outcome TEXT NOT NULL,
-    prev_hash BLOB NOT NULL,
-    hash BLOB NOT NULL
-) STRICT;
-CREATE INDEX IF NOT EXISTS trust_ledger_sid ON trust_ledger (sid);
-CREATE TABLE IF NOT EXISTS trust_live (
-    dataset BLOB NOT NULL,
-    type TEXT NOT NULL,
-    signer BLOB NOT NULL,
-    sid BLOB NOT NULL UNIQUE,
-    envelope BLOB NOT NULL,
-    payload BLOB NOT NULL,
-    PRIMARY KEY (dataset, type, signer)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS trust_tree (
-    dataset BLOB PRIMARY KEY,
-    frontier BLOB NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS trust_runs (
-    dataset BLOB NOT NULL,
-    sequence INTEGER NOT NULL,
-    block BLOB NOT NULL,
-    at INTEGER NOT NULL,
-    verdict TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    runs INTEGER NOT NULL,
-    engine BLOB NOT NULL,
-    actual BLOB,
-    evidence BLOB,
-    PRIMARY KEY (dataset, sequence)
-) STRICT, WITHOUT ROWID;
-"""
-ROOT: Final = bytes(32)
+ROOM: Final = "trust"
+STEPS: Final = (
+    """
+    CREATE TABLE trust_ledger (
+        seq INTEGER PRIMARY KEY,
+        at INTEGER NOT NULL,
+        dataset BLOB NOT NULL,
+        signer BLOB NOT NULL,
+        type TEXT NOT NULL,
+        sid BLOB NOT NULL,
+        body BLOB NOT NULL,
+        from_peer TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        prev_hash BLOB NOT NULL,
+        hash BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX trust_ledger_sid ON trust_ledger (sid);
+    CREATE TABLE trust_live (
+        dataset BLOB NOT NULL,
+        type TEXT NOT NULL,
+        signer BLOB NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        envelope BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        PRIMARY KEY (dataset, type, signer)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_tree (
+        dataset BLOB PRIMARY KEY,
+        frontier BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_runs (
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        verdict TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        runs INTEGER NOT NULL,
+        engine BLOB NOT NULL,
+        actual BLOB,
+        evidence BLOB,
+        PRIMARY KEY (dataset, sequence)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
+GENESIS: Final = bytes(32)
+"""What the first entry is linked to."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +121,7 @@ class Ledger:
 
     def _append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> None:
         last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
-        previous = last[0] if last else ROOT
+        previous = last[0] if last else GENESIS
         self._db.execute(
             "INSERT INTO trust_ledger (at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash)"
             " VALUES (?,?,?,?,?,?,?,?,?,?)",
@@ -125,7 +130,7 @@ class Ledger:
 
     def check(self) -> int:
         """Walk the whole log and its links; the number of entries. Raises Environment at a broken one."""
-        previous, count = ROOT, 0
+        previous, count = GENESIS, 0
         rows = self._db.execute(
             "SELECT at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"
             " FROM trust_ledger ORDER BY seq"

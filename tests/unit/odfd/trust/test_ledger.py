@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from chain import instant
@@ -18,7 +17,7 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStat
 from chain.statements.tree import Frontier
 from odfd.trust.admission import Outcome, admit_attestation, admit_head
 from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import SCHEMA, Ledger, Run
+from odfd.trust.ledger import STEPS, Ledger, Run
 
 ALICE = SigningKey(b"a" * 32)
 BOB = SigningKey(b"b" * 32)
@@ -110,7 +109,7 @@ def test_attestations_are_ordered_by_serial() -> None:
 @pytest.fixture
 def db() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(SCHEMA)
+    connection.executescript(STEPS[0])
     yield connection
     connection.close()
 
@@ -179,26 +178,50 @@ def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
         keys.dataset_key(BOB.dataset_id)
 
 
+def sign(keys: KeyStore, size: int, root: bytes = b"r", at: Instant = NOW) -> bytes:
+    return keys.sign(ALICE, "head", (0, size), root.hex(), statement.encode(head(size, root=root, at=at)))
+
+
 def test_restored_signer_refuses(tmp_path: Path) -> None:
     """State restored from a backup lies behind the journal: signing would make a fork."""
+    sign(store(tmp_path / "keys"), 8)
     keys = store(tmp_path / "keys")
-    payload = statement.encode(head(8))
-    first = keys.sign(ALICE, "head", (0, 8), payload)
-    assert keys.sign(ALICE, "head", (0, 8), payload) == first
+    sign(keys, 8)
+    sign(keys, 8, at=later(60))
     with pytest.raises(Refused) as caught:
-        keys.sign(ALICE, "head", (0, 8), statement.encode(head(8, root=b"x")))
+        sign(keys, 8, root=b"x")
     assert caught.value.rule == "trust.behind"
     with pytest.raises(Refused):
-        keys.sign(ALICE, "head", (0, 7), statement.encode(head(7)))
-    keys.sign(ALICE, "head", (0, 9), statement.encode(head(9)))
-    keys.sign(ALICE, "attestation", (1,), statement.encode(attested(1)))
+        sign(keys, 7)
+    sign(keys, 9)
+    keys.sign(ALICE, "attestation", (1,), "sid", statement.encode(attested(1)))
 
 
-def test_a_torn_line_of_the_journal_is_passed_over(tmp_path: Path) -> None:
-    keys = store(tmp_path / "keys")
-    keys.sign(ALICE, "head", (0, 8), statement.encode(head(8)))
+def test_a_torn_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
+    sign(store(tmp_path / "keys"), 8)
     (journal,) = (tmp_path / "keys").glob("*.journal")
     with journal.open("ab") as file:
         file.write(b"head 0,9 f1620")
-    keys.sign(ALICE, "head", (0, 9), statement.encode(head(9)))
-    assert msgspec.json.decode(keys.sign(ALICE, "head", (0, 10), statement.encode(head(10))))
+    sign(store(tmp_path / "keys"), 9)
+    assert [line.split()[1] for line in journal.read_text().splitlines()] == ["0,8", "0,9"]
+    with pytest.raises(Refused):
+        sign(store(tmp_path / "keys"), 8)
+
+
+def test_a_damaged_journal_stops_the_signer(tmp_path: Path) -> None:
+    sign(store(tmp_path / "keys"), 8)
+    (journal,) = (tmp_path / "keys").glob("*.journal")
+    journal.write_text("nonsense\n")
+    with pytest.raises(Environment, match="cannot be read"):
+        sign(store(tmp_path / "keys"), 9)
+
+
+def test_a_long_journal_keeps_the_last_word_of_each_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odfd.trust.journal.COMPACT_AT", 200)
+    keys = store(tmp_path / "keys")
+    for size in range(1, 20):
+        sign(keys, size)
+    (journal,) = (tmp_path / "keys").glob("*.journal")
+    with pytest.raises(Refused):
+        sign(store(tmp_path / "keys"), 18)
+    assert len(journal.read_text().splitlines()) == 1
