@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -149,7 +149,7 @@ class TaskBoard:
         task.scope.cancel()
         return task
 
-    async def follow(self, task_id: str) -> AsyncIterator[Task]:
+    async def follow(self, task_id: str) -> AsyncGenerator[Task, None]:
         """The task itself, now and each time there is something new, until it is finished. Raises NotFound."""
         task = self.get(task_id)
         seen: tuple[object, ...] | None = None

@@ -8,7 +8,7 @@ is made with the daemon, and its numbers begin anew with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -65,7 +65,7 @@ class EventLog:
         self._grown = trio.Event()
         return event
 
-    async def follow(self, since: int | None = None) -> AsyncIterator[News]:
+    async def follow(self, since: int | None = None) -> AsyncGenerator[News, None]:
         """Events after number ``since``, or from now on; without end."""
         position = self.last if since is None else since
         if position > self.last:

@@ -36,6 +36,7 @@ from odfd.control.wire.node import (
 )
 from odfd.control.wire.replication import (
     Announced,
+    ConnectRequest,
     MirrorRequest,
     MirrorView,
     NetworkRequest,
@@ -84,6 +85,7 @@ __all__ = [
     "CellView",
     "Checked",
     "Column",
+    "ConnectRequest",
     "DatasetDetail",
     "DatasetView",
     "DiskView",

@@ -99,13 +99,13 @@ class ManifestText(Request, frozen=True, kw_only=True):
 
     source: str
     text: str
+    base: str = ""
+    """Folder that relative paths in it start from; absolute. Empty: there is none, so they are refused."""
 
 
 class ApplyRequest(Request, frozen=True, kw_only=True):
     manifests: tuple[ManifestText, ...]
     dry_run: bool = False
-    base: str = ""
-    """Folder that relative paths in manifests start from; absolute."""
 
 
 class ApplyItem(Value, frozen=True, kw_only=True):

@@ -79,3 +79,7 @@ class PeerInfo(Value, frozen=True, kw_only=True):
     blocked: bool = False
     datasets: int | None = None
     """How many it is known to hold."""
+
+
+class ConnectRequest(Request, frozen=True, kw_only=True):
+    multiaddr: str

@@ -1,0 +1,96 @@
+"""From values and faults to HTTP answers, and from requests to values, under limits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from chain.errors import Fault, Invalid
+from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
+
+MAX_BODY: Final = 8 * 1024 * 1024
+"""Bytes of a JSON request; manifests are kilobytes. Uploads stream and have limits of their own."""
+NDJSON: Final = "application/x-ndjson"
+
+_encoder: Final = msgspec.json.Encoder()
+_T = TypeVar("_T")
+
+
+def answer(value: object, status: int = 200) -> Response:
+    return Response(_encoder.encode(value), status, media_type="application/json")
+
+
+def problem(fault: Fault) -> Response:
+    return Response(_encoder.encode(to_problem(fault)), http_status(fault), media_type=PROBLEM_JSON)
+
+
+class Lines(Response):
+    """A stream of values, one JSON line each, sent as they come. A fault in the middle is the last line.
+
+    ``head`` was taken from ``values`` beforehand, so that what is wrong from the start has its proper status.
+    """
+
+    media_type = NDJSON
+
+    def __init__(self, values: AsyncIterator[Any], head: Sequence[object] = ()) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._head, self._values = head, values
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+
+        async def line(value: object) -> None:
+            await send({"type": "http.response.body", "body": _encoder.encode(value) + b"\n", "more_body": True})
+
+        async with aclosing(cast("Any", self._values)) as values:
+            try:
+                for value in self._head:
+                    await line(value)
+                async for value in values:
+                    await line(value)
+            except Fault as fault:
+                await line({"problem": to_problem(fault)})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def lines(values: AsyncIterator[Any]) -> Response:
+    """Raises what the first step raises."""
+    async for first in values:
+        return Lines(values, [first])
+    return Response(b"", media_type=NDJSON)
+
+
+async def body(request: Request, kind: type[_T]) -> _T:
+    """The request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY:
+            raise Invalid(f"the request is larger than {MAX_BODY} bytes", rule="request-size", hint="split it")
+        parts.append(part)
+    try:
+        return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        message, _, place = str(error).partition(" - at ")
+        raise Invalid(message, rule="request", place=place.strip("`")) from error
+
+
+def number(request: Request, name: str, default: int | None, least: int = 0, most: int = 2**63 - 1) -> int | None:
+    """A whole number of the query string. Raises Usage."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or not least <= int(text[:20]) <= most:
+        raise Usage(f"{name} is a whole number from {least} to {most}, not {text[:40]!r}", rule="query")
+    return int(text)
+
+
+def flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "") in ("1", "true", "yes")

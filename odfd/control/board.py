@@ -1,0 +1,102 @@
+"""The task board and the event log of the daemon, as the ports ``Tasks`` and ``Events``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from chain import instant
+from chain.instant import Instant
+from odfd.control import wire
+from odfd.kit.tasks import State, Task, TaskBoard
+from odfd.obs.events import Event, EventLog, Lagged, News
+
+
+def task_view(task: Task) -> wire.TaskView:
+    report = task.report
+    return wire.TaskView(
+        id=task.id,
+        kind=task.kind,
+        target=task.target,
+        state=task.state.value,
+        done=report.done,
+        total=report.total,
+        unit=report.unit,
+        message=report.message,
+        started_at=_text(task.started_at),
+        finished_at=_text(task.finished_at),
+        result=task.result if task.state is State.DONE else None,
+        fault=wire.Problem.of(task.fault) if task.fault else None,
+    )
+
+
+def task_ref(task: Task) -> wire.TaskRef:
+    """What a service answers with when it has submitted work."""
+    return wire.TaskRef(id=task.id, kind=task.kind, target=task.target)
+
+
+def event_view(news: News) -> wire.EventView:
+    match news:
+        case Event():
+            return wire.EventView(
+                sequence=news.sequence,
+                time=instant.render(news.time),
+                kind=news.kind,
+                subject=news.subject,
+                message=news.message,
+                data=dict(news.data),
+            )
+        case Lagged():
+            lost = "events" if news.missed is None else f"{news.missed} events"
+            why = "the daemon started anew" if news.missed is None else "they are no longer kept"
+            return wire.EventView(
+                sequence=news.resume - 1,
+                time="",
+                kind="lagged",
+                message=f"{lost} before number {news.resume} cannot be told: {why}",
+                data={"missed": news.missed},
+            )
+
+
+class BoardTasks:
+    """The port ``Tasks``."""
+
+    def __init__(self, board: TaskBoard) -> None:
+        self._board = board
+
+    async def list(self) -> Sequence[wire.TaskView]:
+        return [task_view(task) for task in self._board.list()]
+
+    async def get(self, task_id: str) -> wire.TaskView:
+        return task_view(self._board.get(task_id))
+
+    async def cancel(self, task_id: str) -> wire.TaskView:
+        task = self._board.cancel(task_id)
+        await task.finished.wait()
+        return task_view(task)
+
+    async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
+        async with aclosing(self._board.follow(task_id)) as snapshots:
+            async for task in snapshots:
+                yield task_view(task)
+
+
+class LogEvents:
+    """The port ``Events``."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
+        async with aclosing(self._log.follow(since)) as all_news:
+            async for news in all_news:
+                if isinstance(news, Lagged) or not kinds or _is_of(news.kind, kinds):
+                    yield event_view(news)
+
+
+def _is_of(kind: str, wanted: Sequence[str]) -> bool:
+    return any(kind == one or kind.startswith(one + ".") for one in wanted)
+
+
+def _text(time: Instant | None) -> str | None:
+    return None if time is None else instant.render(time)

@@ -1,0 +1,177 @@
+"""The hand's side of the control API: standard library only, because every ``odfctl`` pays for what is imported here.
+
+One connection a request. Answers are plain JSON values; a problem comes back as the fault that it tells of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote, urlencode
+
+from chain.errors import Environment, Invalid, Refused
+from odfd.errors import Bug, Unreachable, from_problem
+
+ANSWER_SECONDS: Final = 60.0
+"""For an answer to begin. What takes longer is a task, and those are followed, not waited for."""
+MAX_ANSWER: Final = 256 * 1024 * 1024
+"""Bytes of one answer that we hold in memory."""
+MAX_LINE: Final = 16 * 1024 * 1024
+_CHUNK: Final = 1 << 18
+
+Query = Mapping[str, object]
+
+
+class Client:
+    """Talks to the daemon that listens at ``path``. Methods raise the fault the daemon told, or Unreachable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        return self._json("GET", path, query=query)
+
+    def post(self, path: str, body: object = None, query: Query | None = None) -> Any:
+        return self._json("POST", path, body, query)
+
+    def put(self, path: str) -> Any:
+        return self._json("PUT", path)
+
+    def delete(self, path: str) -> Any:
+        return self._json("DELETE", path)
+
+    def raw(self, path: str) -> bytes:
+        with self._asked("GET", path) as response:
+            return _whole(response)
+
+    def upload(self, name: str, source: BinaryIO) -> Any:
+        """Bring the bytes of ``source`` to the daemon; it answers with an Upload."""
+        headers = {"content-type": "application/octet-stream"}
+        with self._asked("POST", "/uploads", {"name": name}, source, headers) as response:
+            return _parsed(_whole(response))
+
+    def stream(self, path: str, query: Query | None = None) -> Iterator[Any]:
+        """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does."""
+        with self._asked("GET", path, query, patience=None) as response:
+            while line := response.readline(MAX_LINE):
+                value = _parsed(line)
+                if isinstance(value, dict) and set(value) == {"problem"}:
+                    raise from_problem(value["problem"])
+                yield value
+
+    def _json(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        with self._asked(method, path, query, data, {"content-type": "application/json"}) as response:
+            return _parsed(_whole(response))
+
+    @contextlib.contextmanager
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: bytes | BinaryIO | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience: float | None = ANSWER_SECONDS,
+    ) -> Iterator[http.client.HTTPResponse]:
+        target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
+        connection = _UnixConnection(self.path, patience)
+        try:
+            try:
+                # A file is sent in chunks, for its size is not known when it is a pipe.
+                connection.request(method, target, body, dict(headers or {}), encode_chunked=hasattr(body, "read"))
+            except BrokenPipeError:
+                # The daemon answered and closed before it had all: its answer says why.
+                response = http.client.HTTPResponse(connection.sock, method=method)
+                response.begin()
+            else:
+                response = connection.getresponse()
+            if response.status >= 400:
+                raise from_problem(_problem(response))
+            yield response
+        except TimeoutError as error:
+            raise Unreachable(
+                f"the daemon at {self.path} did not answer within {ANSWER_SECONDS:g} s",
+                rule="answer-deadline",
+                hint="its log says what it is at; odfctl watch shows whether it lives",
+            ) from error
+        except (http.client.HTTPException, ConnectionError) as error:
+            raise Unreachable(
+                f"the daemon at {self.path} went away in the middle of an answer",
+                rule="connection",
+                hint="odfctl status tells whether it is back; its log says why it went",
+            ) from error
+        finally:
+            connection.close()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    blocksize = _CHUNK
+
+    def __init__(self, path: Path, patience: float | None) -> None:
+        super().__init__("localhost", timeout=patience)
+        self._path = path
+
+    def connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self.timeout)
+        try:
+            connection.connect(os.fspath(self._path))
+        except OSError as error:
+            connection.close()
+            raise _why_not(self._path, error) from error
+        self.sock = connection
+
+
+def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment | Invalid:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Refused(
+            f"you may not open the socket {path}",
+            rule="control-access",
+            hint="become a member of its group (ls -l shows which) and log in anew, or use sudo",
+        )
+    if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
+        return Unreachable(
+            f"no daemon listens at {path}",
+            rule="control-socket",
+            hint="start one with `odfd run`, or name its socket with --socket PATH or ODFD_SOCKET",
+        )
+    if error.errno is None and "too long" in str(error):
+        return Invalid(f"the socket path is too long: {path}", rule="socket-path-length", hint="at most 107 bytes")
+    return Unreachable(f"cannot reach the daemon at {path}: {error.strerror or error}", rule="control-socket")
+
+
+def part(text: str) -> str:
+    """One step of a path, whatever is in it."""
+    return quote(text, safe=":")
+
+
+def _problem(response: http.client.HTTPResponse) -> dict[str, Any]:
+    try:
+        problem = json.loads(_whole(response))
+    except ValueError:
+        problem = None
+    if isinstance(problem, dict):
+        return problem
+    return {"family": "Bug", "detail": f"the daemon answered {response.status} {response.reason} without saying why"}
+
+
+def _whole(response: http.client.HTTPResponse) -> bytes:
+    data = response.read(MAX_ANSWER + 1)
+    if len(data) > MAX_ANSWER:
+        raise Invalid(f"the answer is larger than {MAX_ANSWER} bytes", rule="answer-size", hint="ask for less")
+    return data
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data) if data else None
+    except ValueError as error:
+        raise Bug(f"the daemon's answer is not JSON: {data[:60]!r}") from error

@@ -1,0 +1,99 @@
+"""The socket file: made with the right mode from the start, taken over from a dead daemon, never from a live one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, Invalid
+
+MAX_PATH: Final = 107
+"""Bytes of ``sun_path`` on Linux, less the final zero."""
+BACKLOG: Final = 128
+
+
+def check_path(path: Path) -> None:
+    """Raises Invalid when the kernel could not take this path as an address."""
+    size = len(os.fsencode(path))
+    if size > MAX_PATH:
+        raise Invalid(
+            f"the socket path has {size} bytes, and the kernel takes at most {MAX_PATH}: {path}",
+            rule="socket-path-length",
+            hint="name a shorter one with --socket, such as /tmp/odfd.sock or one under $XDG_RUNTIME_DIR",
+        )
+
+
+def bind(path: Path, gid: int | None = None) -> socket.socket:
+    """A listening socket at ``path``, for the owner (0600) or also for a group (0660).
+
+    A socket that nobody listens on any more is replaced. Raises Invalid (path too long) and Environment (a daemon
+    answers there, something else is there, or the folder does not let us).
+    """
+    check_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if gid is not None else 0o700)
+        _clear(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.ExitStack() as undo:
+            undo.callback(listener.close)
+            before = os.umask(0o177)
+            try:
+                listener.bind(os.fspath(path))
+            finally:
+                os.umask(before)
+            if gid is not None:
+                os.chown(path, -1, gid)
+                path.chmod(0o660)
+            listener.listen(BACKLOG)
+            undo.pop_all()
+    except OSError as error:
+        raise Environment(
+            f"cannot listen on {path}: {error.strerror or error}",
+            rule="control-socket",
+            hint="name another place with --socket, or mend the folder's permissions",
+        ) from error
+    return listener
+
+
+def release(listener: socket.socket, path: Path) -> None:
+    """Close, and remove the file if it is still ours: a successor may have put its own there."""
+    ours = None
+    with contextlib.suppress(OSError):
+        ours = listener.getsockname()
+    listener.close()
+    if ours == os.fspath(path) and not _answers(path):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _clear(path: Path) -> None:
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise Environment(
+            f"{path} is there and is not a socket",
+            rule="control-socket",
+            hint="move it away, or name another place with --socket",
+        )
+    if _answers(path):
+        raise Environment(
+            f"another daemon listens on {path}",
+            rule="control-socket",
+            hint=f"odfctl --socket {path} status shows it; stop it, or give this one its own --state and --socket",
+        )
+    path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens. A full backlog (EAGAIN) is somebody; only a refusal or nothing is nobody."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        code = probe.connect_ex(os.fspath(path))
+    return code not in (errno.ECONNREFUSED, errno.ENOENT)

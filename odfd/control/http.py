@@ -1,0 +1,215 @@
+"""One connection: HTTP/1.1 by h11 on one side, an ASGI application on the other, trio in between.
+
+The bridge buffers no bodies: the application pulls request chunks and pushes answer chunks, and a peer that is slow
+slows the application down. A client that goes away cancels what it asked for; tasks that it started go on. Bounds on
+time and sizes are ``Limits``. Lives from accept to close. RFC 9112; ASGI 3.0 (HTTP only, no lifespan).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+import h11
+import trio
+
+from chain.errors import Invalid
+from odfd.errors import PROBLEM_JSON, to_problem
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_CHUNK: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    head_bytes: int = 16_384
+    """Request line and headers."""
+    head_seconds: float = 10.0
+    """From the first byte of a request to the end of its headers."""
+    idle_seconds: float = 75.0
+    """Between requests."""
+    stall_seconds: float = 30.0
+    """Without a byte of body read or of answer taken, before the peer counts as gone."""
+    drain_bytes: int = 1_048_576
+    """Of a body that the application did not want; above it the connection is closed instead."""
+
+
+class _Gone(Exception):
+    """The client left, or stalled for too long."""
+
+
+class Connection:
+    """Serve requests one after another on ``stream`` until either side ends it."""
+
+    def __init__(
+        self, stream: trio.SocketStream, application: Application, limits: Limits, extra: Mapping[str, Any]
+    ) -> None:
+        self._stream, self._application, self._limits, self._extra = stream, application, limits, extra
+        self._machine = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+
+    async def serve(self) -> None:
+        try:
+            while (request := await self._next_request()) is not None:
+                await _Exchange(self._machine, self._stream, self._limits, request).run(self._application, self._extra)
+                if self._machine.our_state is not h11.DONE or self._machine.their_state is not h11.DONE:
+                    return
+                self._machine.start_next_cycle()
+        except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        except h11.RemoteProtocolError as error:
+            await self._reject(error)
+
+    async def _next_request(self) -> h11.Request | None:
+        with trio.move_on_after(self._limits.idle_seconds) as patience:
+            while True:
+                event = self._machine.next_event()
+                if event is h11.NEED_DATA:
+                    data = await self._stream.receive_some(_CHUNK)
+                    if self._machine.trailing_data[0] == b"" and data:
+                        patience.deadline = trio.current_time() + self._limits.head_seconds
+                    self._machine.receive_data(data)
+                elif isinstance(event, h11.Request):
+                    return event
+                else:
+                    return None
+        return None
+
+    async def _reject(self, error: h11.RemoteProtocolError) -> None:
+        """Say what was wrong with the bytes, if the machine can still speak, and close."""
+        if self._machine.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        status = error.error_status_hint
+        fault = Invalid(f"not a request that can be understood: {error}", rule="http", hint="odfctl speaks it right")
+        body = json.dumps(to_problem(fault) | {"status": status}).encode()
+        headers = [("content-type", PROBLEM_JSON), ("content-length", str(len(body))), ("connection", "close")]
+        events = (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        with trio.move_on_after(self._limits.stall_seconds):
+            try:
+                await self._stream.send_all(b"".join(self._machine.send(event) or b"" for event in events))
+            except trio.BrokenResourceError:
+                return
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, machine: h11.Connection, stream: trio.SocketStream, limits: Limits, request: h11.Request
+    ) -> None:
+        self._machine, self._stream, self._limits, self._request = machine, stream, limits, request
+        self._body_over = trio.Event()
+        self._start: Message | None = None
+        self._head = request.method == b"HEAD"
+        self._leaving = trio.CancelScope()
+
+    async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
+        """Raises _Gone when there is nobody left to talk to; the application was then cancelled."""
+        with self._leaving:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                await application(self._scope(extra), self._receive, self._send)
+                await self._drain()
+                nursery.cancel_scope.cancel()
+        if self._leaving.cancelled_caught:
+            raise _Gone
+
+    async def _leave(self) -> NoReturn:
+        """End the exchange from wherever we are in it: the application sees a cancellation, not an error of ours."""
+        self._leaving.cancel()
+        await trio.sleep_forever()
+
+    async def _watch(self) -> None:
+        """Notice that the client has closed, which can be seen only once its body has been read."""
+        await self._body_over.wait()
+        data = await self._read()
+        if not data:
+            await self._leave()
+        # The next request, sent early: keep it for its turn. From here on a close is found when we write.
+        self._machine.receive_data(data)
+
+    def _scope(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        raw_path, _, query = self._request.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": self._request.http_version.decode(),
+            "method": self._request.method.decode("ascii"),
+            "scheme": "http",
+            "path": unquote(raw_path.decode("latin-1")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(self._request.headers),
+            "client": None,
+            "server": None,
+            **extra,
+        }
+
+    async def _read(self) -> bytes:
+        """Bytes, or nothing at the end."""
+        try:
+            return bytes(await self._stream.receive_some(_CHUNK))
+        except trio.BrokenResourceError:
+            return b""
+
+    async def _event(self) -> object:
+        while True:
+            if self._machine.they_are_waiting_for_100_continue:
+                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+            event = self._machine.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            with trio.move_on_after(self._limits.stall_seconds):
+                self._machine.receive_data(await self._read())
+                continue
+            await self._leave()
+
+    async def _receive(self) -> Message:
+        if self._body_over.is_set():
+            await trio.sleep_forever()
+        event = await self._event()
+        if isinstance(event, h11.Data):
+            return {"type": "http.request", "body": bytes(event.data), "more_body": True}
+        if isinstance(event, h11.EndOfMessage):
+            self._body_over.set()
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return await self._leave()
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._write(h11.Response(status_code=start["status"], headers=start["headers"]))
+        body = message.get("body", b"")
+        if body and not self._head:
+            await self._write(h11.Data(data=body))
+        if not message.get("more_body", False):
+            await self._write(h11.EndOfMessage())
+
+    async def _write(self, event: h11.Event) -> None:
+        data = self._machine.send(event)
+        if not data:
+            return
+        with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError):
+            await self._stream.send_all(data)
+            return
+        await self._leave()
+
+    async def _drain(self) -> None:
+        """Read what is left of the body, so that the answer is not lost in a reset; a long rest ends the connection."""
+        rest = self._limits.drain_bytes
+        while not self._body_over.is_set():
+            message = await self._receive()
+            rest -= len(message["body"])
+            if rest < 0:
+                await self._leave()

@@ -1,0 +1,161 @@
+"""The table of what the API offers, and the ASGI application made of it. Each line asks one port one thing.
+
+``/v1`` is stable: fields and paths are added, never changed. A fault of a service becomes problem+json; anything
+else that escapes one is a bug, told as such to the caller and with its trace to the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chain.errors import NotFound
+from odfd.control import wire
+from odfd.control.answers import Lines, answer, body, flag, lines, number, problem
+from odfd.control.http import Application
+from odfd.control.ports import Node
+from odfd.errors import Bug, Usage, sole_fault
+from odfd.kit.supervision import Journal
+
+Endpoint: TypeAlias = Callable[[Node, Request], Awaitable[object]]
+_R = TypeVar("_R")
+MAX_ROWS: Final = 10_000
+"""Blocks or records of one answer."""
+DEFAULT_ROWS: Final = 20
+
+
+def _rows(request: Request) -> int:
+    return number(request, "limit", DEFAULT_ROWS, 1, MAX_ROWS) or DEFAULT_ROWS
+
+
+def _name(request: Request, part: str = "ref") -> str:
+    return str(request.path_params[part])
+
+
+async def _log(node: Node, request: Request) -> object:
+    kinds = request.query_params.getlist("kind")
+    return await node.datasets.log(_name(request), kinds, _rows(request), number(request, "before", None))
+
+
+async def _stage(node: Node, request: Request) -> object:
+    return await node.flow.stage(request.query_params.get("name", "-"), request.stream())
+
+
+async def _ingest(node: Node, request: Request) -> object:
+    return await node.flow.ingest(_name(request), await body(request, wire.IngestRequest))
+
+
+async def _export(node: Node, request: Request) -> object:
+    return await node.flow.export(_name(request), await body(request, wire.ExportRequest))
+
+
+async def _verify(node: Node, request: Request) -> object:
+    return await node.verification.verify(_name(request), await body(request, wire.VerifyRequest))
+
+
+async def _connect(node: Node, request: Request) -> object:
+    return await node.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
+
+
+async def _evidence(node: Node, request: Request) -> object:
+    return Response(await node.trust.evidence(_name(request, "id")), media_type="application/octet-stream")
+
+
+async def _task(node: Node, request: Request) -> object:
+    if flag(request, "follow"):
+        return await lines(node.tasks.follow(_name(request, "id")))
+    return await node.tasks.get(_name(request, "id"))
+
+
+async def _events(node: Node, request: Request) -> object:
+    since = number(request, "since", None)
+    return Lines(node.events.follow(since, request.query_params.getlist("kind")))
+
+
+TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
+    ("GET", "/status", lambda n, _: n.about.status()),
+    ("GET", "/doctor", lambda n, _: n.about.doctor()),
+    ("GET", "/events", _events),
+    ("GET", "/tasks", lambda n, _: n.tasks.list()),
+    ("GET", "/tasks/{id}", _task),
+    ("DELETE", "/tasks/{id}", lambda n, r: n.tasks.cancel(_name(r, "id"))),
+    ("GET", "/datasets", lambda n, _: n.datasets.list()),
+    ("GET", "/datasets/{ref}", lambda n, r: n.datasets.get(_name(r))),
+    ("GET", "/datasets/{ref}/detail", lambda n, r: n.datasets.describe(_name(r))),
+    ("DELETE", "/datasets/{ref}", lambda n, r: n.datasets.delete(_name(r))),
+    ("GET", "/datasets/{ref}/blocks", _log),
+    ("GET", "/datasets/{ref}/blocks/{at}", lambda n, r: n.datasets.block(_name(r), _name(r, "at"))),
+    ("GET", "/datasets/{ref}/tail", lambda n, r: n.datasets.tail(_name(r), _rows(r))),
+    ("GET", "/datasets/{ref}/schema", lambda n, r: n.datasets.schema(_name(r))),
+    ("POST", "/datasets/{ref}/ingest", _ingest),
+    ("POST", "/datasets/{ref}/export", _export),
+    ("POST", "/datasets/{ref}/verify", _verify),
+    ("GET", "/datasets/{ref}/trust", lambda n, r: n.trust.show(_name(r))),
+    ("POST", "/uploads", _stage),
+    ("POST", "/apply", lambda n, r: _then(body(r, wire.ApplyRequest), n.datasets.apply)),
+    ("POST", "/pull", lambda n, r: _then(body(r, wire.PullRequest), n.flow.pull)),
+    ("POST", "/import", lambda n, r: _then(body(r, wire.ImportRequest), n.flow.import_)),
+    ("GET", "/mirrors", lambda n, _: n.mirrors.list()),
+    ("POST", "/mirrors", lambda n, r: _then(body(r, wire.MirrorRequest), n.mirrors.add)),
+    ("DELETE", "/mirrors/{ref}", lambda n, r: n.mirrors.remove(_name(r))),
+    ("GET", "/networks", lambda n, _: n.networks.list()),
+    ("POST", "/networks", lambda n, r: _then(body(r, wire.NetworkRequest), n.networks.join)),
+    ("GET", "/networks/{name}", lambda n, r: n.networks.show(_name(r, "name"))),
+    ("DELETE", "/networks/{name}", lambda n, r: n.networks.leave(_name(r, "name"))),
+    ("GET", "/peers", lambda n, _: n.peers.list()),
+    ("POST", "/peers", _connect),
+    ("GET", "/peers/{peer}", lambda n, r: n.peers.show(_name(r, "peer"))),
+    ("PUT", "/peers/{peer}/block", lambda n, r: n.peers.block(_name(r, "peer"))),
+    ("DELETE", "/peers/{peer}/block", lambda n, r: n.peers.unblock(_name(r, "peer"))),
+    ("GET", "/validators", lambda n, _: n.trust.validators()),
+    ("POST", "/validators", lambda n, r: _then(body(r, wire.ValidatorRequest), n.trust.add_validator)),
+    ("DELETE", "/validators/{key}", lambda n, r: n.trust.remove_validator(_name(r, "key"))),
+    ("GET", "/policy", lambda n, _: n.trust.policy()),
+    ("GET", "/evidence/{id}", _evidence),
+)
+
+
+def application(node: Node, journal: Journal) -> Application:
+    """The API of ``node``, to be served under ``/v1``."""
+    routes = [Route("/v1" + path, _guarded(ask, node, journal), methods=[method]) for method, path, ask in TABLE]
+    handlers = {404: _nothing_there, 405: _nothing_there}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+async def _then(request: Awaitable[_R], ask: Callable[[_R], Awaitable[object]]) -> object:
+    return await ask(await request)
+
+
+def _guarded(ask: Endpoint, node: Node, journal: Journal) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            value = await ask(node, request)
+        except Exception as error:  # noqa: BLE001  one bad answer must not end the daemon; it is told and logged
+            fault = sole_fault(error)
+            if fault is None:
+                journal.error("request failed", path=request.url.path, method=request.method, exc_info=error)
+                fault = Bug(
+                    f"the daemon failed at this: {type(error).__name__}: {error}"[:500],
+                    rule="bug",
+                    hint="its log has the whole trace; please report it",
+                )
+                fault.__cause__ = error
+            return problem(fault)
+        if isinstance(value, Response):
+            return value
+        return answer(value, 202 if isinstance(value, wire.TaskRef) else 200)
+
+    return endpoint
+
+
+async def _nothing_there(request: Request, error: Exception) -> Response:
+    path, method = request.url.path, request.method
+    if getattr(error, "status_code", 404) == 405:
+        return problem(Usage(f"{path} does not take {method}", rule="route"))
+    hint = "odfctl and the daemon may be of different versions: compare odfctl --version with odfctl status"
+    return problem(NotFound(f"the API has nothing at {path}", rule="route", hint=hint))
