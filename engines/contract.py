@@ -161,6 +161,8 @@ class IngestRequest(_Table, frozen=True, kw_only=True):
     next_offset: U64
     new_data_path: str
     transaction_id: str | None = None
+    source_names: tuple[str, ...] = ()
+    """What messages call the source files, in the order of ``source_paths``; file names when empty."""
 
 
 IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
