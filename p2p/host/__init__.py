@@ -1,0 +1,8 @@
+"""The libp2p host: py-libp2p 0.8.1, hardened. Whoever needs libp2p imports it through this package, which prepares it.
+
+Every cure of the library is in ``library`` (before its first import) and ``hardening`` (the parts we assemble).
+"""
+
+from p2p.host.library import prepare
+
+prepare()

@@ -1,0 +1,225 @@
+"""Every cure of py-libp2p 0.8.1, each small, named and with its reason; ``assemble`` puts a host together from them.
+
+What its ``new_host`` would do is not used: that host accepts plaintext and whatever identity the dialer claims, dials
+strangers every 30 seconds, ends when one stream handler raises, and stops accepting after 250 connections in its
+life. Its parts are good; these are subclasses of them, assembled anew. Two functions of its modules are replaced,
+because no subclass can reach them (``bound_negotiation``, ``refuse_shared_ports``). Each cure has its attack among
+``tests/contract/p2p``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from functools import cache
+from typing import Any
+
+import libp2p.network.swarm as swarm_module
+import libp2p.protocol_muxer.multiselect_communicator as communicator_module
+import libp2p.transport.tcp.tcp as tcp_module
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair as ed25519_pair
+from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
+from libp2p.host.basic_host import BasicHost
+from libp2p.io.exceptions import MessageTooLarge
+from libp2p.network.auto_connector import AutoConnector
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.rcmgr import new_resource_manager
+from libp2p.rcmgr.manager import ResourceLimits
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
+
+from p2p.host.door import Door
+from p2p.host.limits import HostLimits
+from p2p.host.muxer import YamuxConn
+from p2p.yamux.limits import Limits as YamuxLimits
+
+log = logging.getLogger(__name__)
+
+MAX_NEGOTIATION = 1024
+"""Bytes of one multistream-select message, as in go-multistream. A protocol id has a few dozen."""
+RESET_PATIENCE = 5.0
+"""Seconds to reset the stream of a handler that failed."""
+
+
+# --- functions of the library that are replaced ----------------------------------------------------------------------
+
+
+async def _read_delimited(reader: Any) -> bytes:
+    try:
+        message: bytes = await read_varint_prefixed_bytes_limited(reader, MAX_NEGOTIATION)
+    except MessageTooLarge as error:
+        raise ParseError(str(error)) from error
+    if not message.endswith(b"\n"):
+        raise ParseError("a negotiation message without its newline")
+    if not message.isascii():
+        raise ParseError("a negotiation message that is not ASCII")
+    return message[:-1]
+
+
+def _reuse_address_only(sock: trio.socket.SocketType) -> None:
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+
+
+def bound_negotiation() -> None:
+    """Before anybody is authenticated, a peer could announce a message of any size and make us allocate it."""
+    communicator_module.read_delim = _read_delimited
+
+
+def refuse_shared_ports() -> None:
+    """It listens with SO_REUSEPORT: two daemons on one port would silently share each other's connections."""
+    tcp_module._set_reuse_flags = _reuse_address_only
+
+
+def dial_without_delay() -> None:
+    """Its happy-eyeballs loop waits 250 ms after a dial that has succeeded; we only ever dial one address at a time."""
+    swarm_module._HAPPY_EYEBALLS_DELAY = 0
+
+
+@cache
+def apply_patches() -> None:
+    """Once per process."""
+    bound_negotiation()
+    refuse_shared_ports()
+    dial_without_delay()
+
+
+# --- parts that are subclassed ---------------------------------------------------------------------------------------
+
+
+class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
+    """Our yamux and no other muxer: the library builds its own Yamux whatever class it is configured with."""
+
+    def __init__(self, limits: YamuxLimits, negotiate_timeout: int) -> None:
+        super().__init__(OrderedDict({YAMUX: YamuxConn}), negotiate_timeout)
+        self._limits = limits
+
+    async def new_conn(self, conn: Any, peer_id: Any) -> Any:
+        protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
+        return self._annotate_connection(YamuxConn(conn, peer_id, self._limits), conn, protocol)
+
+
+class NoAutoConnector(AutoConnector):  # type: ignore[misc]
+    """Dials nobody. The library's dials every peer it has ever heard of, and no watermark stops it."""
+
+    async def maybe_connect(self) -> None:
+        return
+
+    async def run_background_task(self, _nursery: Any) -> None:
+        return
+
+
+class HardenedSwarm(Swarm):  # type: ignore[misc]
+    """Connections: bounded in the doorway, released when they end, closed when we stop."""
+
+    def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits) -> None:
+        self._door = Door(limits.max_pending_inbound)
+        self._tcp = TCP()
+        super().__init__(
+            peer_id,
+            peerstore,
+            upgrader,
+            [self._tcp],
+            retry_config=RetryConfig(max_retries=0),
+            connection_config=connection_config(limits),
+        )
+        self.auto_connector = NoAutoConnector(swarm=self)
+
+    async def listen(self, *addresses: Any) -> bool:
+        """Raises OpenConnectionError; the library's hides why it does not listen."""
+        await self.event_background_nursery_created.wait()
+        for address in addresses:
+
+            async def accept(stream: Any, address: Any = address) -> None:
+                await self._handle_inbound_connection(stream, address)
+
+            listener = self._tcp.create_listener(accept)
+            self.listeners[str(address)] = listener
+            await listener.listen(address)
+            await self.notify_listen(address)
+        return True
+
+    async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
+        """Until the connection ends. The library holds one of its 250 places until the *host* ends."""
+        raw = RawConnection(read_write_closer, False)
+        remote = raw.get_remote_address()
+        muxed = None
+        with trio.CancelScope() as scope, self._door.pending(remote[0] if remote else "", scope):
+            try:
+                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+            except Exception as error:  # noqa: BLE001 - a stranger's bytes: the handshake raises whatever they provoke
+                log.info("handshake with %s failed: %s", remote, error)
+        if muxed is not None:
+            await muxed.event_closed.wait()
+        with trio.CancelScope(shield=True):
+            await raw.close()
+
+
+class GuardedHost(BasicHost):  # type: ignore[misc]
+    """A stream handler that raises costs its stream. In the library it ends the whole host, a malformed gossip too."""
+
+    async def _swarm_stream_handler(self, net_stream: Any) -> None:
+        try:
+            await super()._swarm_stream_handler(net_stream)
+        except Exception as error:  # noqa: BLE001 - the supervisor of stream handlers, the library's own among them
+            peer = net_stream.muxed_conn.peer_id
+            log.warning("handler of %s for %s failed: %r", net_stream.get_protocol(), peer, error)
+        finally:
+            # The slot of the stream is free only now, so a peer cannot have more handlers running than streams.
+            with trio.CancelScope(deadline=trio.current_time() + RESET_PATIENCE, shield=True):
+                if not net_stream.is_closed:
+                    await net_stream.reset()
+
+
+# --- assembly --------------------------------------------------------------------------------------------------------
+
+
+def connection_config(limits: HostLimits) -> Any:
+    """No watermark of its own: nobody is dialled to reach a number of connections."""
+    return ConnectionConfig(
+        max_connections=limits.max_connections,
+        min_connections=0,
+        low_watermark=0,
+        high_watermark=limits.max_connections,
+        max_connections_per_peer=limits.max_connections_per_peer,
+        dial_timeout=limits.dial_timeout,
+        inbound_upgrade_timeout=limits.handshake_timeout,
+        outbound_upgrade_timeout=limits.handshake_timeout,
+        outbound_stream_protocol_negotiation_timeout=limits.open_timeout,
+        inbound_stream_protocol_negotiation_timeout=limits.open_timeout,
+    )
+
+
+def noise_only(pair: Any) -> Any:
+    """The default offers TLS, secio and plaintext too; through the last anyone is whom they say they are."""
+    return OrderedDict({NOISE: NoiseTransport(pair, noise_privkey=x25519_pair().private_key)})
+
+
+def assemble(seed: bytes, limits: HostLimits) -> GuardedHost:
+    """A host that listens nowhere yet."""
+    apply_patches()
+    pair = ed25519_pair(seed)
+    peer_id = ID.from_pubkey(pair.public_key)
+    upgrader = TransportUpgrader(noise_only(pair), OrderedDict())
+    upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, int(limits.handshake_timeout))
+    peerstore = PeerStore()
+    peerstore.add_key_pair(peer_id, pair)
+    swarm = HardenedSwarm(peer_id, peerstore, upgrader, limits)
+    resources = new_resource_manager(
+        limits=ResourceLimits(max_connections=2 * limits.max_connections, max_streams=limits.max_streams),
+        enable_memory_limits=False,
+        enable_graceful_degradation=False,
+        enable_circuit_breaker=False,
+        enable_memory_pooling=False,
+    )
+    swarm.set_resource_manager(resources)
+    return GuardedHost(swarm, negotiate_timeout=int(limits.open_timeout), disable_identify_address_discovery=True)

@@ -1,0 +1,311 @@
+"""The host: our identity on the network, the connections to peers, the streams on them.
+
+It moves bytes and says who moved them; it decides nothing about protocols, and never dials on its own. Made by
+``open_host``, dies when its block is left: listeners and connections are then closed, each with a good-bye.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.io.exceptions import IOException
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer.exceptions import MultiselectClientError
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
+from libp2p.transport.exceptions import OpenConnectionError
+from multiaddr import Multiaddr
+
+from p2p.errors import (
+    AddressInUse,
+    BadAddress,
+    PeerFault,
+    ProtocolUnsupported,
+    StreamBroken,
+    TooManyStreams,
+    TooSlow,
+    Unreachable,
+    WrongIdentity,
+)
+from p2p.host.address import Address, parse_address
+from p2p.host.hardening import GuardedHost, assemble
+from p2p.host.identity import peer_of_seed
+from p2p.host.limits import HostLimits
+from p2p.host.notices import Notices, PeerConnected, PeerDisconnected
+from p2p.host.stream import Stream
+from p2p.ports import PeerId
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Stream, PeerId], Awaitable[None]]
+
+
+class Host:
+    """An open host. Every fault it raises is of ``p2p.errors`` and names the peer."""
+
+    def __init__(self, base: GuardedHost, peer_id: PeerId, limits: HostLimits) -> None:
+        self._base = base
+        self._swarm = base.get_network()
+        self._limits = limits
+        self._dials = trio.CapacityLimiter(limits.max_dials)
+        self._dialling: dict[PeerId, trio.Event] = {}
+        self._notices = Notices(limits.notices)
+        self._swarm.register_notifee(self._notices)
+        self.peer_id = peer_id
+
+    @property
+    def base(self) -> GuardedHost:
+        """What services of py-libp2p (gossip, DHT) are built on."""
+        return self._base
+
+    @property
+    def notices(self) -> trio.MemoryReceiveChannel[PeerConnected | PeerDisconnected]:
+        """Peers that came and went. Bounded: a reader who is late misses the oldest; ``peers`` is the truth."""
+        return self._notices.channel
+
+    def addresses(self) -> list[str]:
+        """Where we listen, each with our peer id."""
+        found = (str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs())
+        return [f"{one}/p2p/{self.peer_id}" for one in found]
+
+    def peers(self) -> dict[PeerId, str]:
+        """Connected peers, and the address of one connection to each."""
+        return {
+            PeerId(str(peer)): next((str(one) for one in alive[0].get_transport_addresses()), "")
+            for peer, conns in self._swarm.connections.items()
+            if (alive := [conn for conn in conns if not conn.is_closed])
+        }
+
+    def is_connected(self, peer: PeerId) -> bool:
+        return bool(self._connections(peer))
+
+    def protocols_of(self, peer: PeerId) -> list[str]:
+        """What the peer said it speaks (identify), empty until it has."""
+        store = self._base.get_peerstore()
+        known = ID.from_base58(peer)
+        return [str(one) for one in store.get_protocols(known)] if store.has_peer(known) else []
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    async def connect(self, address: str) -> PeerId:
+        """Connected when it returns; at once if we were. Raises BadAddress, Unreachable, WrongIdentity, TooSlow."""
+        parsed = parse_address(address)
+        peer = parsed.peer
+        if peer is None:
+            raise BadAddress(
+                f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
+            )
+        if peer == self.peer_id:
+            raise BadAddress(f"{address!r} is this node itself", rule="multiaddr", hint="give another node's address")
+        while peer in self._dialling:
+            await self._dialling[peer].wait()
+        if not self.is_connected(peer):
+            self._dialling[peer] = done = trio.Event()
+            try:
+                await self._dial(parsed, peer)
+            finally:
+                del self._dialling[peer]
+                done.set()
+        return peer
+
+    async def _dial(self, address: Address, peer: PeerId) -> None:
+        with trio.move_on_after(self._limits.dial_timeout) as patience:
+            async with self._dials:
+                try:
+                    await self._swarm.dial_addr(Multiaddr(address.transport), ID.from_base58(peer))
+                except SwarmException as error:
+                    raise dial_fault(peer, address, error) from error
+        if patience.cancelled_caught:
+            raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection with the peer."""
+        async with trio.open_nursery() as nursery:
+            for conn in self._connections(peer):
+                nursery.start_soon(conn.close)
+
+    def _connections(self, peer: PeerId) -> list[Any]:
+        return [conn for conn in self._swarm.connections.get(ID.from_base58(peer), []) if not conn.is_closed]
+
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+        """A stream of a connected peer. Raises Unreachable, ProtocolUnsupported, TooManyStreams, TooSlow, BrokenStream.
+
+        Never dials: a lost peer is the driver's to find again.
+        """
+        connections = self._connections(peer)
+        if not connections:
+            raise Unreachable(peer, "not connected", hint="connect to one of its addresses first")
+        with trio.move_on_after(self._limits.open_timeout):
+            try:
+                muxed = await connections[0].muxed_conn.open_stream()
+            except MuxedStreamError as error:
+                raise TooManyStreams(peer, str(error)) from None
+            try:
+                await self._negotiate(muxed, peer, protocol)
+            except BaseException:
+                await muxed.reset()
+                raise
+            return Stream(muxed, muxed, peer, protocol)
+        raise TooSlow(peer, f"no stream for {protocol} within {self._limits.open_timeout:g} s")
+
+    async def _negotiate(self, muxed: Any, peer: PeerId, protocol: str) -> None:
+        try:
+            await self._base.multiselect_client.select_one_of(
+                [TProtocol(protocol)], MultiselectCommunicator(muxed), int(self._limits.open_timeout) + 1
+            )
+        except MultiselectClientError as error:
+            raise ProtocolUnsupported(
+                peer,
+                f"does not speak {protocol}",
+                rule="protocol",
+                hint="it may be another kind of node, or an older one",
+            ) from error
+        except (MuxedStreamError, MuxedConnError, IOException) as error:
+            raise StreamBroken(peer, f"{protocol}: {error}") from error
+
+    def set_handler(self, protocol: str, handler: Handler) -> None:
+        """Serve a protocol: one task per stream. A handler that raises costs its stream and nothing else."""
+
+        async def serve(net: Any) -> None:
+            peer = PeerId(str(net.muxed_conn.peer_id))
+            stream = Stream(net.muxed_stream, net, peer, protocol)
+            try:
+                await handler(stream, peer)
+            except (PeerFault, trio.BrokenResourceError) as error:
+                log.debug("%s ended early: %s", protocol, error)
+                await stream.reset()
+            else:
+                await stream.aclose()
+
+        self._base.set_stream_handler(TProtocol(protocol), serve)
+
+    def remove_handler(self, protocol: str) -> None:
+        self._base.remove_stream_handler(TProtocol(protocol))
+
+    async def ping(self, peer: PeerId) -> float:
+        """Seconds of one round trip, by the ping protocol of libp2p. Raises PeerFault."""
+        stream = await self.open_stream(peer, "/ipfs/ping/1.0.0")
+        async with stream:
+            with trio.move_on_after(self._limits.open_timeout):
+                started = trio.current_time()
+                await stream.send_all(PING)
+                echo = b""
+                while len(echo) < len(PING):
+                    part = await stream.receive_some(len(PING) - len(echo))
+                    if not part:
+                        raise StreamBroken(peer, "ended a ping early")
+                    echo += part
+                if echo != PING:
+                    raise StreamBroken(peer, "answered a ping with other bytes", rule="ping")
+                return trio.current_time() - started
+        raise TooSlow(peer, f"no answer to a ping within {self._limits.open_timeout:g} s")
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, address: str) -> None:
+        """Raises BadAddress and AddressInUse."""
+        parsed = parse_address(address)
+        if parsed.network not in ("ip4", "ip6"):
+            raise BadAddress(
+                f"{address!r}: listen on an IP address", rule="multiaddr", hint="like /ip4/0.0.0.0/tcp/4001"
+            )
+        try:
+            await self._swarm.listen(Multiaddr(parsed.transport))
+        except OpenConnectionError as error:
+            raise listen_fault(parsed, error) from error
+
+    async def close(self) -> None:
+        """Idempotent. The library closes one connection after another, a tenth of a second each, or none at all."""
+        async with trio.open_nursery() as nursery:
+            for conns in list(self._swarm.connections.values()):
+                for conn in conns:
+                    nursery.start_soon(conn.close)
+        await self._base.close()
+        self._notices.close()
+
+
+PING = bytes(range(32))
+"""The ping protocol echoes 32 bytes; which ones is ours to choose."""
+
+
+@asynccontextmanager
+async def open_host(
+    key_seed: bytes, listen: Sequence[str] = (), limits: HostLimits | None = None
+) -> AsyncIterator[Host]:
+    """A running host. Raises BadAddress and AddressInUse before its block is entered."""
+    limits = limits or HostLimits()
+    base = assemble(key_seed, limits)
+    try:
+        async with base.run([]):
+            host = Host(base, peer_of_seed(key_seed), limits)
+            try:
+                for address in listen:
+                    await host.listen(address)
+                yield host
+            finally:
+                with trio.CancelScope(shield=True):
+                    await host.close()
+    except BaseExceptionGroup as group:
+        raise only(group) from None
+
+
+def only(group: BaseExceptionGroup) -> BaseException:
+    """The one exception in a nest of groups; the group when there are several."""
+    if len(group.exceptions) != 1:
+        return group
+    inner = group.exceptions[0]
+    return only(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return chain
+
+
+def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFault:
+    """py-libp2p tells apart by text and class names of causes what went wrong."""
+    chain = causes(error)
+    names = {type(one).__name__ for one in chain}
+    where = address.transport
+    if "PeerIDMismatchesPubkey" in names or any("Peer ID mismatch" in str(one) for one in chain):
+        return WrongIdentity(
+            peer,
+            f"somebody else answers at {where}",
+            rule="peer-id",
+            hint="the address is out of date, or someone is in between: ask the owner for the present one",
+        )
+    if "OpenConnectionError" in names:
+        system = next((one for one in chain if isinstance(one, OSError)), None)
+        reason = str(system or chain[-1])
+        return Unreachable(peer, f"{where}: {reason}", rule="dial", hint="is it running, and is the port open?")
+    return Unreachable(
+        peer,
+        f"{where}: the handshake failed: {chain[-1] or error}",
+        rule="handshake",
+        hint="does it speak noise and yamux?",
+    )
+
+
+def listen_fault(address: Address, error: BaseException) -> AddressInUse:
+    text = " ".join(str(one) for one in causes(error))
+    numbers = {one.errno for one in causes(error) if isinstance(one, OSError)}
+    if errno.EADDRINUSE in numbers or "in use" in text:
+        hint = "another program, perhaps another odfd, has it: choose another port, or 0 for any"
+        return AddressInUse(f"{address.transport}: the port is in use", rule="listen", hint=hint)
+    if errno.EACCES in numbers or "Permission denied" in text:
+        return AddressInUse(f"{address.transport}: no permission", rule="listen", hint="ports below 1024 are root's")
+    return AddressInUse(
+        f"cannot listen on {address.transport}: {text[-200:]}", rule="listen", hint="is it our address?"
+    )

@@ -1,0 +1,364 @@
+"""Our yamux under py-libp2p: drives one ``p2p.yamux.Session`` over one secured socket, with trio.
+
+Three tasks per connection: a reader, a writer and a clock. Only the writer ever sends, a batch at a time, so a stream's
+user who is cancelled cannot tear a frame. Made by ``YamuxUpgrade`` after the noise handshake, dies with the socket; no
+fault of one connection leaves ``start``. Replaces ``libp2p.stream_muxer.yamux``, which pushes 64 KiB at a time, lets
+peers exceed their window, gives up on slow readers after 5 s and waits forever for the 257th stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import trio
+from libp2p.abc import IMuxedConn, IMuxedStream
+from libp2p.stream_muxer.exceptions import (
+    MuxedConnUnavailable,
+    MuxedStreamClosed,
+    MuxedStreamEOF,
+    MuxedStreamError,
+    MuxedStreamReset,
+)
+
+from p2p.errors import PeerFault, StreamBroken, Violation
+from p2p.host.noise import take_over
+from p2p.yamux.events import Opened, Readable, ResetReason, WasReset
+from p2p.yamux.frames import GoAwayCode
+from p2p.yamux.limits import Limits
+from p2p.yamux.session import Session, StreamLimit
+
+log = logging.getLogger(__name__)
+
+
+RECEIVE = 256 * 1024
+"""Bytes asked of the socket at once: four full noise messages."""
+BATCH = 256 * 1024
+"""Bytes sealed and sent at once; a small message on another stream waits for no more than this."""
+SEND_TIMEOUT = 60.0
+"""Seconds for one batch to enter the socket. Slower than 4 KiB/s is dead."""
+FAREWELL = 1.0
+"""Seconds to get a go-away out before the socket is closed."""
+OPEN_TIMEOUT = 10.0
+"""Seconds to wait for one of ``max_outbound`` streams to come free."""
+
+
+class MuxedStream(IMuxedStream):  # type: ignore[misc]
+    """One stream, as py-libp2p wants it: EOF and resets are its exceptions."""
+
+    def __init__(self, conn: YamuxConn, stream_id: int) -> None:
+        self.muxed_conn = self.conn = conn
+        self.stream_id = stream_id
+        self.reset_reason: ResetReason | None = None
+        self.readers = trio.lowlevel.ParkingLot()
+        self.writers = trio.lowlevel.ParkingLot()
+        self._sending = trio.Lock()
+        self._torn = False
+        self._finished = False
+        self._done = False
+
+    async def read(self, n: int | None = None) -> bytes:
+        """1 to ``n`` bytes (to 64 KiB without ``n``: never all there is, for that may be without end)."""
+        await trio.lowlevel.checkpoint()
+        size = n if n is not None and n >= 0 else 65_536
+        session = self.conn.session
+        while size:
+            data = session.read(self.stream_id, size)
+            if data:
+                self.conn.kick()
+                return data
+            if self.reset_reason is not None or self._done:
+                raise MuxedStreamReset(self.why())
+            if session.at_end(self.stream_id):
+                raise MuxedStreamEOF("the peer sent no more")
+            if self.conn.fault is not None:
+                raise MuxedStreamReset(self.why())
+            await self.readers.park()
+        return b""
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Returns when the bytes are on their way. A cancelled write may have sent some: the stream will end in RST."""
+        async with self._sending:
+            self._check_writable()
+            if not data:
+                return
+            self.conn.session.write(self.stream_id, memoryview(data).cast("B"), trio.current_time())
+            self.conn.kick()
+            sent = False
+            try:
+                await self.writers.park()
+                sent = True
+            finally:
+                if not sent:
+                    self._torn = True
+                    self.conn.session.withdraw(self.stream_id)
+            if self.reset_reason is not None or self.conn.fault is not None:
+                raise MuxedStreamReset(self.why())
+
+    def _check_writable(self) -> None:
+        if self._finished or self._done:
+            raise MuxedStreamClosed("the stream is closed for writing")
+        if self.reset_reason is not None or self.conn.fault is not None:
+            raise MuxedStreamReset(self.why())
+
+    def why(self) -> str:
+        if self.reset_reason is not None:
+            return self.reset_reason.value
+        return str(self.conn.fault or "closed by this node")
+
+    async def close_write(self) -> None:
+        """No more bytes from us."""
+        if self._torn:
+            await self.reset()
+        elif not self._finished:
+            self._finished = True
+            self.conn.session.finish(self.stream_id)
+            self.conn.kick()
+
+    async def close(self) -> None:
+        """Done with the stream: what was written still goes, what still comes is dropped."""
+        if self._torn or self.reset_reason is not None:
+            await self.reset()
+        elif not self._done:
+            self._finished = True
+            self.conn.session.release(self.stream_id, trio.current_time())
+            self._retire()
+
+    async def reset(self) -> None:
+        if not self._done:
+            self.conn.session.reset(self.stream_id)
+            self._retire()
+
+    def _retire(self) -> None:
+        self._done = True
+        self.conn.forget(self)
+        self.wake()
+
+    def wake(self) -> None:
+        self.readers.unpark_all()
+        self.writers.unpark_all()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._done or self.reset_reason is not None or self.conn.fault is not None
+
+    def set_deadline(self, ttl: int) -> bool:
+        raise NotImplementedError("use a trio cancel scope")
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self.conn.get_remote_address()
+
+    async def __aenter__(self) -> MuxedStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class YamuxConn(IMuxedConn):  # type: ignore[misc]
+    """One connection. ``fault`` says why it ended, once it has."""
+
+    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits) -> None:
+        self.secured_conn = secured_conn
+        self.peer_id = peer_id
+        self._initiator: bool = secured_conn.is_initiator
+        self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
+        self._socket, self._cipher, self._unsealer, self._early = take_over(secured_conn)
+        self._streams: dict[int, MuxedStream] = {}
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._slots = trio.lowlevel.ParkingLot()
+        self._writer = trio.lowlevel.ParkingLot()
+        self._reader = trio.lowlevel.ParkingLot()
+        self._ended = trio.Event()
+        self._sending = trio.Lock()
+        self.fault: PeerFault | None = None
+        self.event_started = trio.Event()
+        self.event_closed = trio.Event()
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Run the connection until it ends. Its faults end it, and nothing else."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._guarded, self._read_all)
+                nursery.start_soon(self._guarded, self._write_all)
+                nursery.start_soon(self._guarded, self._watch_clock)
+                self.event_started.set()
+                await self._ended.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.event_started.set()
+            self.end(StreamBroken(str(self.peer_id), "the connection was stopped"))
+            with trio.CancelScope(shield=True):
+                await self._say_farewell()
+                await self._socket.aclose()
+            self.event_closed.set()
+
+    async def _guarded(self, task: Any) -> None:
+        try:
+            await task()
+        except Violation as error:
+            self.session.go_away(GoAwayCode.PROTOCOL_ERROR)
+            self.end(Violation(str(self.peer_id), error.message, rule=error.rule, hint=error.hint))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+            self.end(StreamBroken(str(self.peer_id), f"the connection broke: {error or type(error).__name__}"))
+        except Exception as error:
+            log.exception("muxer of %s failed", self.peer_id)
+            self.end(StreamBroken(str(self.peer_id), f"the connection was closed after a fault of ours: {error!r}"))
+
+    def end(self, fault: PeerFault) -> None:
+        """The connection is over: whoever waits on it is told why."""
+        if self.fault is not None:
+            return
+        self.fault = fault
+        log.debug("connection ends: %s", fault)
+        self._ended.set()
+        for stream in list(self._streams.values()):
+            stream.wake()
+        for lot in (self._arrivals, self._slots, self._writer, self._reader):
+            lot.unpark_all()
+
+    async def _say_farewell(self) -> None:
+        with trio.move_on_after(FAREWELL):
+            async with self._sending:
+                messages = self.session.outgoing(BATCH, trio.current_time()).messages
+                try:
+                    await self._socket.send_all(memoryview(self._cipher.seal(messages)))
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    log.debug("no farewell for %s: the socket is closed", self.peer_id)
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def _read_all(self) -> None:
+        if self._early:
+            self._receive(self._early)
+        while True:
+            while not self.session.wants_input:
+                await self._reader.park()
+            data = await self._socket.receive_some(RECEIVE)
+            if not data:
+                self.end(StreamBroken(str(self.peer_id), "the peer closed the connection"))
+                return
+            for message in self._unsealer.feed(data):
+                self._receive(message)
+            self.kick()
+
+    def _receive(self, message: bytes) -> None:
+        for event in self.session.receive(message, trio.current_time()):
+            self._on_event(event)
+
+    def _on_event(self, event: object) -> None:
+        if isinstance(event, Readable):
+            stream = self._streams.get(event.stream)
+            if stream is not None:
+                stream.readers.unpark_all()
+        elif isinstance(event, Opened):
+            self._arrivals.unpark()
+        elif isinstance(event, WasReset):
+            stream = self._streams.get(event.stream)
+            if stream is not None:
+                stream.reset_reason = event.reason
+                stream.wake()
+
+    def kick(self) -> None:
+        """There may be something to send."""
+        if self._writer and self.session.has_outgoing:
+            self._writer.unpark()
+
+    async def _write_all(self) -> None:
+        while True:
+            while not self.session.has_outgoing:
+                await self._writer.park()
+            async with self._sending:
+                out = self.session.outgoing(BATCH, trio.current_time())
+                for stream_id in out.drained:
+                    if stream_id in self._streams:
+                        self._streams[stream_id].writers.unpark_all()
+                with trio.move_on_after(SEND_TIMEOUT) as patience:
+                    await self._socket.send_all(memoryview(self._cipher.seal(out.messages)))
+            if patience.cancelled_caught:
+                self.end(StreamBroken(str(self.peer_id), f"the peer took nothing for {SEND_TIMEOUT:g} s"))
+                return
+            self._slots.unpark_all()
+            if self.session.wants_input:
+                self._reader.unpark_all()
+
+    async def _watch_clock(self) -> None:
+        limits = self.session.limits
+        tick = min(limits.stall_timeout, limits.linger_timeout, limits.ping_interval, limits.ping_timeout) / 4
+        while True:
+            await trio.sleep(tick)
+            now = trio.current_time()
+            if self.session.next_due() <= now:
+                for event in self.session.expire(now):
+                    self._on_event(event)
+                self.kick()
+
+    # --- what py-libp2p asks for ---------------------------------------------------------------------------------
+
+    async def open_stream(self) -> MuxedStream:
+        with trio.move_on_after(OPEN_TIMEOUT):
+            while self.fault is None:
+                try:
+                    stream = MuxedStream(self, self.session.open())
+                except StreamLimit:
+                    await self._slots.park()
+                    continue
+                self._streams[stream.stream_id] = stream
+                self.kick()
+                await trio.lowlevel.checkpoint()
+                return stream
+        raise MuxedStreamError(
+            str(
+                self.fault
+                or f"{self.session.limits.max_outbound} streams are open, none came free in {OPEN_TIMEOUT:g} s"
+            )
+        )
+
+    async def accept_stream(self) -> MuxedStream:
+        while self.fault is None:
+            stream_id = self.session.accept()
+            if stream_id is not None:
+                stream = self._streams[stream_id] = MuxedStream(self, stream_id)
+                return stream
+            await self._arrivals.park()
+        raise MuxedConnUnavailable(str(self.fault))
+
+    def forget(self, stream: MuxedStream) -> None:
+        self._streams.pop(stream.stream_id, None)
+        self._slots.unpark_all()
+        self.kick()
+
+    async def close(self) -> None:
+        """Say good-bye and close the socket; idempotent."""
+        if self.fault is None:
+            self.session.go_away(GoAwayCode.NORMAL)
+            self.end(StreamBroken(str(self.peer_id), "closed by this node"))
+        if self.event_started.is_set():
+            await self.event_closed.wait()
+        else:
+            await trio.aclose_forcefully(self._socket)
+            self.event_closed.set()
+
+    @property
+    def is_initiator(self) -> bool:
+        return self._initiator
+
+    @property
+    def is_closed(self) -> bool:
+        return self.fault is not None
+
+    @property
+    def is_established(self) -> bool:
+        return self.event_started.is_set() and self.fault is None
+
+    def get_transport_addresses(self) -> Any:
+        return self.secured_conn.get_transport_addresses()
+
+    def get_connection_type(self) -> Any:
+        return self.secured_conn.get_connection_type()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        address: tuple[str, int] | None = self.secured_conn.get_remote_address()
+        return address

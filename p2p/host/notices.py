@@ -1,0 +1,72 @@
+"""Peers that come and go, as values in a bounded channel. One notice per peer, however many connections it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import trio
+from libp2p.abc import INotifee
+
+from p2p.ports import PeerId
+
+
+class PeerConnected(msgspec.Struct, frozen=True):
+    """The first connection with a peer stands."""
+
+    peer: PeerId
+    address: str
+    inbound: bool
+    """The peer dialled us."""
+
+
+class PeerDisconnected(msgspec.Struct, frozen=True):
+    """The last connection with a peer is gone."""
+
+    peer: PeerId
+    reason: str
+
+
+class Notices(INotifee):  # type: ignore[misc]
+    """Listens to the swarm; ``channel`` is read by one reader. When it is full the oldest notice is dropped."""
+
+    def __init__(self, capacity: int) -> None:
+        self._send, self.channel = trio.open_memory_channel[PeerConnected | PeerDisconnected](capacity)
+        self._connections: dict[PeerId, int] = {}
+        self.dropped = 0
+
+    async def connected(self, _network: Any, conn: Any) -> None:
+        peer = PeerId(str(conn.muxed_conn.peer_id))
+        self._connections[peer] = self._connections.get(peer, 0) + 1
+        if self._connections[peer] == 1:
+            address = next((str(one) for one in conn.get_transport_addresses()), "")
+            self._tell(PeerConnected(peer, address, not conn.muxed_conn.is_initiator))
+
+    async def disconnected(self, _network: Any, conn: Any) -> None:
+        peer = PeerId(str(conn.muxed_conn.peer_id))
+        left = self._connections.get(peer, 0) - 1
+        if left > 0:
+            self._connections[peer] = left
+        elif self._connections.pop(peer, None):
+            self._tell(PeerDisconnected(peer, str(getattr(conn.muxed_conn, "fault", ""))))
+
+    def _tell(self, notice: PeerConnected | PeerDisconnected) -> None:
+        try:
+            self._send.send_nowait(notice)
+        except trio.WouldBlock:
+            self.channel.receive_nowait()
+            self.dropped += 1
+            self._send.send_nowait(notice)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.dropped += 1
+
+    def close(self) -> None:
+        self._send.close()
+
+    async def opened_stream(self, *_: Any) -> None: ...
+
+    async def closed_stream(self, *_: Any) -> None: ...
+
+    async def listen(self, *_: Any) -> None: ...
+
+    async def listen_close(self, *_: Any) -> None: ...

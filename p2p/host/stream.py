@@ -1,0 +1,107 @@
+"""A stream to a peer, as a trio stream: what protocols of this project read and write.
+
+Follows ``trio.abc.HalfCloseableStream`` to the letter. The end of the peer's bytes is ``b""``; whatever else ends a
+stream early is ``BrokenStream``, which names the peer and says why. A send that was cancelled may have sent some of
+its bytes; such a stream ends in a reset, never in a clean end that the peer could take for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+from libp2p.stream_muxer.exceptions import MuxedStreamClosed, MuxedStreamEOF, MuxedStreamError
+
+from p2p.errors import StreamBroken
+from p2p.ports import PeerId
+
+READ = 65_536
+"""Bytes of a receive that names no number."""
+
+
+class BrokenStream(StreamBroken, trio.BrokenResourceError):
+    """Both of our family and of trio's, so that code written for any trio stream works on this one."""
+
+
+class Stream(trio.abc.HalfCloseableStream):
+    """``net`` is what is closed in the end: a NetStream of py-libp2p, or the muxed stream itself."""
+
+    def __init__(self, muxed: Any, net: Any, peer: PeerId, protocol: str) -> None:
+        self.peer = peer
+        self.protocol = protocol
+        self._muxed = muxed
+        self._net = net
+        self._closed = False
+        self._sending = False
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.protocol} with {self.peer}>"
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises BrokenStream when the peer reset the stream, is gone, or takes nothing for ``stall_timeout``."""
+        with self._sole_sender():
+            self._check_open()
+            try:
+                await self._muxed.write(data)
+            except MuxedStreamClosed as error:
+                raise trio.ClosedResourceError(str(error)) from None
+            except MuxedStreamError as error:
+                raise self._broken(error) from None
+
+    async def wait_send_all_might_not_block(self) -> None:
+        with self._sole_sender():
+            self._check_open()
+            await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """1 to ``max_bytes`` bytes, ``b""`` at the end. Raises BrokenStream."""
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        self._check_open()
+        try:
+            data: bytes = await self._muxed.read(READ if max_bytes is None else max_bytes)
+        except MuxedStreamEOF:
+            return b""
+        except MuxedStreamError as error:
+            self._check_open()
+            raise self._broken(error) from None
+        return data
+
+    async def send_eof(self) -> None:
+        """No more bytes from us; receiving goes on."""
+        with self._sole_sender():
+            self._check_open()
+            await trio.lowlevel.checkpoint()
+            await self._muxed.close_write()
+
+    async def aclose(self) -> None:
+        """What was sent still goes; what the peer still sends is dropped."""
+        if not self._closed:
+            self._closed = True
+            await self._net.close()
+        await trio.lowlevel.checkpoint()
+
+    async def reset(self) -> None:
+        """End both directions at once: the peer sees that something went wrong."""
+        if not self._closed:
+            self._closed = True
+            await self._net.reset()
+
+    @contextmanager
+    def _sole_sender(self) -> Iterator[None]:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._sending = True
+        try:
+            yield
+        finally:
+            self._sending = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed")
+
+    def _broken(self, error: MuxedStreamError) -> BrokenStream:
+        return BrokenStream(self.peer, f"{self.protocol}: {error}", rule="stream")

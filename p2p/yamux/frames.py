@@ -1,0 +1,71 @@
+"""The yamux frame: a header of twelve bytes, and for data frames a body. Specification: hashicorp/yamux spec.md.
+
+``version u8 · type u8 · flags u16 · stream u32 · length u32``, all big-endian. ``length`` is the size of the body of a
+data frame, the credit of a window update, the opaque value of a ping, the reason of a go-away.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, NamedTuple
+
+from p2p.errors import Violation
+
+HEADER: Final = struct.Struct("!BBHII")
+HEADER_SIZE: Final = HEADER.size
+VERSION: Final = 0
+INITIAL_WINDOW: Final = 256 * 1024
+"""Bytes either side may send on a new stream before any credit is granted. Fixed by the specification."""
+
+DATA: Final = 0
+WINDOW_UPDATE: Final = 1
+PING: Final = 2
+GO_AWAY: Final = 3
+
+SYN: Final = 1
+ACK: Final = 2
+FIN: Final = 4
+RST: Final = 8
+ALL_FLAGS: Final = SYN | ACK | FIN | RST
+
+
+class GoAwayCode(enum.IntEnum):
+    """Why a session ends."""
+
+    NORMAL = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+
+
+class Header(NamedTuple):
+    """One parsed header; ``kind`` and ``flags`` are known to be defined ones."""
+
+    kind: int
+    flags: int
+    stream: int
+    length: int
+
+
+def pack(kind: int, flags: int, stream: int, length: int) -> bytes:
+    """Twelve bytes."""
+    return HEADER.pack(VERSION, kind, flags, stream, length)
+
+
+def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """The header at ``offset``, where at least twelve bytes are. Raises Violation for what the specification lacks."""
+    version, kind, flags, stream, length = HEADER.unpack_from(raw, offset)
+    if version != VERSION:
+        raise violation("yamux-version", f"yamux frame of version {version}, not {VERSION}")
+    if kind > GO_AWAY:
+        raise violation("yamux-type", f"yamux frame of unknown type {kind}")
+    if flags & ~ALL_FLAGS:
+        raise violation("yamux-flags", f"yamux frame with unknown flags {flags:#06x}")
+    if (stream == 0) != (kind in (PING, GO_AWAY)):
+        raise violation("yamux-stream-id", f"yamux frame of type {kind} on stream {stream}")
+    return Header(kind, flags, stream, length)
+
+
+def violation(rule: str, message: str) -> Violation:
+    """The peer is added by whoever knows which connection this is."""
+    return Violation("", message, rule=rule, hint="the connection is closed; the peer runs a broken or hostile muxer")

@@ -1,0 +1,87 @@
+"""One stream as the session sees it: what may be sent, what may come, what is left to do. Bookkeeping only."""
+
+from __future__ import annotations
+
+from p2p.yamux.events import ResetReason
+from p2p.yamux.frames import INITIAL_WINDOW
+
+
+class StreamState:
+    """Shared state of a stream. ``Session`` owns it from the SYN until both sides and the local user are done."""
+
+    __slots__ = (
+        "by_peer",
+        "consumed",
+        "credit_in",
+        "credit_out",
+        "fin_received",
+        "fin_sent",
+        "fin_wanted",
+        "id",
+        "inbox",
+        "outbox",
+        "queued",
+        "released",
+        "reset",
+        "window",
+    )
+
+    def __init__(self, stream_id: int, *, by_peer: bool) -> None:
+        self.id = stream_id
+        self.by_peer = by_peer
+        self.credit_out = INITIAL_WINDOW
+        """Bytes that the peer lets us send."""
+        self.credit_in = INITIAL_WINDOW
+        """Bytes that we let the peer send. ``credit_in + len(inbox) + consumed == window`` while the stream is open."""
+        self.window = INITIAL_WINDOW
+        self.consumed = 0
+        """Bytes read since the last grant."""
+        self.inbox = bytearray()
+        self.outbox: memoryview | None = None
+        self.queued = False
+        """In the session's round of streams with something to send."""
+        self.fin_wanted = False
+        self.fin_sent = False
+        self.fin_received = False
+        self.released = False
+        """The local user is done: what still arrives is dropped."""
+        self.reset: ResetReason | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more can happen on the wire."""
+        return self.reset is not None or (self.fin_sent and self.fin_received)
+
+    @property
+    def sendable(self) -> bool:
+        """There is a frame to cut now."""
+        if self.reset is not None:
+            return False
+        if self.outbox is not None:
+            return self.credit_out > 0
+        return self.fin_wanted and not self.fin_sent
+
+    @property
+    def stalled(self) -> bool:
+        """Bytes to send and no credit."""
+        return self.outbox is not None and self.credit_out == 0 and self.reset is None
+
+    def take(self, size: int) -> bytes:
+        """Up to ``size`` unread bytes."""
+        if size >= len(self.inbox):
+            data = bytes(self.inbox)
+            self.inbox = bytearray()
+        else:
+            data = bytes(memoryview(self.inbox)[:size])
+            del self.inbox[:size]
+        self.consumed += len(data)
+        return data
+
+    def cut(self, size: int) -> memoryview:
+        """Up to ``size`` bytes of the outbox, within the credit."""
+        assert self.outbox is not None
+        length = min(size, self.credit_out, len(self.outbox))
+        piece = self.outbox[:length]
+        self.outbox = self.outbox[length:] if length < len(self.outbox) else None
+        self.credit_out -= length
+        return piece
