@@ -1,0 +1,153 @@
+"""The conclusion drawn from a plan: in which mode a transform runs, and how its inputs bear on its event time.
+
+``classify`` is a pure function of the plan and the names of columns. A value of ``Classification`` holds no ids of the
+plan, so it is kept for as long as query and input schemas stay the same. Engine semantics, sections 3, 4, 7 and 9.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chain.errors import Invalid
+from engines.contract import Vocabulary
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.influence import Influence
+from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
+from engines.spark.analysis.tree import parse_plan
+from engines.spark.analysis.walk import Relation, Walk, path_of
+
+HIDDEN: Final = "__odf_"
+"""What the engine's own columns begin with."""
+
+
+class Mode(enum.Enum):
+    """How rows leave the transform."""
+
+    LOG = "log"
+    """Each row speaks for itself: at once, in the input's order."""
+    FINAL = "final"
+    """When no later row can change them, sorted by event time and all columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One occurrence of an input: a row with event time *t* touches output times ``low(t)`` to ``high(t)``."""
+
+    input: str
+    """Query alias."""
+    low: Function
+    high: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """What the engine has to know to run a query step by step."""
+
+    mode: Mode
+    paths: tuple[Path, ...]
+    """Empty in log mode when event time is computed: then the output has no watermark."""
+    columns: tuple[str, ...]
+    """Names that the query selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A classification, or what stands in its way."""
+
+    classification: Classification | None
+    findings: tuple[Finding, ...]
+
+
+def classify(plan: str | bytes, event_times: Mapping[str, str], output: Vocabulary) -> Verdict:
+    """Judge an analysed plan. ``event_times``: the event time column of each input by alias.
+
+    Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
+    """
+    walk = Walk(event_times)
+    try:
+        relation = walk.go(parse_plan(plan))
+    except Invalid as fault:
+        if fault.rule != "plan-too-large":
+            raise
+        return Verdict(None, (Finding(fault.rule, fault.message, fault.hint),))
+    findings = [*walk.findings, *_names(relation, output)]
+    linear = relation.linear
+    influence = _event_time(relation, output)
+    aliases = set(walk.paths)
+    if not findings and linear and len(aliases) > 1:
+        findings.append(
+            Finding(
+                "shape-not-supported",
+                "this engine cannot merge several inputs yet: " + ", ".join(sorted(aliases)),
+                "make one transform for each input",
+            )
+        )
+    if not findings and not linear and set(influence) != set(range(len(walk.paths))):
+        missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
+        findings.append(
+            Finding(
+                "event-time-unbounded",
+                f"{output.event_time_column} does not follow from the event time of {', '.join(missing)}",
+                "select the start or end of the window, such as window.start or time_bucket(…), under that name",
+            )
+        )
+    if findings:
+        return Verdict(None, tuple(_once(findings)))
+    complete = set(influence) == set(range(len(walk.paths)))
+    paths = tuple(
+        Path(walk.paths[path], (*interval.low, Floor(MILLISECOND)), (*interval.high, Floor(MILLISECOND)))
+        for path, interval in sorted(influence.items())
+        if complete
+    )
+    names = tuple(name for name, _ in relation.columns)
+    return Verdict(Classification(Mode.LOG if linear else Mode.FINAL, paths, names), ())
+
+
+def _event_time(relation: Relation, output: Vocabulary) -> Influence:
+    for name, identity in relation.columns:
+        if name == output.event_time_column:
+            return path_of(relation.scope.get(identity))
+    return {}
+
+
+def _names(relation: Relation, output: Vocabulary) -> list[Finding]:
+    names = [name for name, _ in relation.columns]
+    if not names:
+        return []
+    found = []
+    if output.event_time_column not in names:
+        found.append(
+            Finding(
+                "event-time-missing",
+                f"the query selects no column {output.event_time_column}",
+                f"select … as {output.event_time_column}",
+            )
+        )
+    ours = [output.offset_column, output.operation_type_column, output.system_time_column]
+    taken = [name for name in names if name in ours or name in ("valid_from", "valid_to") or name.startswith(HIDDEN)]
+    if taken:
+        found.append(
+            Finding(
+                "reserved-name",
+                f"the engine itself supplies {', '.join(dict.fromkeys(taken))}",
+                f"select * except ({', '.join(dict.fromkeys(taken))}), or give them other names",
+            )
+        )
+    doubled = [name for name, count in Counter(names).items() if count > 1]
+    if doubled:
+        found.append(
+            Finding("column-twice", f"selected more than once: {', '.join(doubled)}", "give each a name of its own")
+        )
+    return found
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """An expression that is both a key and a column is one fault, not two."""
+    seen: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        seen.setdefault((finding.code, finding.message), finding)
+    return list(seen.values())

@@ -1,0 +1,247 @@
+"""Follows event time through expressions: which times of an output can one input row touch.
+
+A value of ``Influence`` says, for each path (an occurrence of an input in the plan), the least and the greatest time
+that a row with event time *t* can give the attribute: two monotone functions of *t*. An expression that is not in the
+table has no influence, so nothing is ever assumed of it. Engine semantics, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from engines.spark.analysis.monotone import (
+    DAY,
+    IDENTITY,
+    MILLISECOND,
+    SECOND,
+    AddMonths,
+    Floor,
+    FloorMonths,
+    Function,
+    Shift,
+    Step,
+    enclose_months,
+)
+from engines.spark.analysis.tree import Node, same
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From ``low(t)`` to ``high(t)``, both included."""
+
+    low: Function = IDENTITY
+    high: Function = IDENTITY
+
+    def then(self, low: Function, high: Function | None = None) -> Interval:
+        """This, and then a function of its result; or two that enclose it."""
+        return Interval(self.low + low, self.high + (low if high is None else high))
+
+
+Influence: TypeAlias = Mapping[int, Interval]
+"""By path number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Influence of a struct's fields, by position: what ``window()`` makes."""
+
+    of: tuple[Influence | None, ...]
+
+
+Value: TypeAlias = Influence | Fields | None
+Scope: TypeAlias = Mapping[int, Value]
+"""What is known of attributes, by expression id."""
+
+_UNITS: Final[Mapping[str, Step]] = {
+    "microsecond": Floor(1),
+    "millisecond": Floor(MILLISECOND),
+    "second": Floor(SECOND),
+    "minute": Floor(60 * SECOND),
+    "hour": Floor(3600 * SECOND),
+    "day": Floor(DAY),
+    "dd": Floor(DAY),
+    "week": Floor(7 * DAY, origin=4 * DAY),
+    "mon": FloorMonths(1),
+    "month": FloorMonths(1),
+    "mm": FloorMonths(1),
+    "quarter": FloorMonths(3),
+    "year": FloorMonths(12),
+    "yyyy": FloorMonths(12),
+    "yy": FloorMonths(12),
+}
+"""Units of date_trunc and trunc. 5 January 1970 was a Monday."""
+_EPOCH: Final = "1970-01-01 00:00:00"
+_TRANSPARENT: Final = {"Alias", "KnownNullable", "KnownNotNull", "PreciseTimestampConversion"}
+
+
+def influence(expression: Node, scope: Scope) -> Value:
+    """What an expression keeps of event time; ``None``: nothing that could be relied on."""
+    if expression.kind == "AttributeReference":
+        return scope.get(expression.id) if expression.id is not None else None
+    if expression.kind in _TRANSPARENT or "replacement" in expression.fields:
+        return influence(expression.only, scope)
+    if expression.kind == "CreateNamedStruct":
+        if any(map(_starts_session, expression.children[1::2])):
+            return None
+        return Fields(tuple(_plain(influence(value, scope)) for value in expression.children[1::2]))
+    if expression.kind == "GetStructField":
+        whole = influence(expression.only, scope)
+        position = expression.fields.get("ordinal")
+        return whole.of[position] if isinstance(whole, Fields) and isinstance(position, int) else None
+    zone = expression.fields.get("timeZoneId")
+    rule = _RULES.get(expression.kind)
+    return rule(expression, scope) if rule is not None and zone in (None, "UTC") else None
+
+
+def _starts_session(node: Node) -> bool:
+    """``session_window()`` starts from bare times, and merges them later, out of the plan's sight."""
+    return node.kind == "PreciseTimestampConversion" and node.only.kind == "PreciseTimestampConversion"
+
+
+def _plain(value: Value) -> Influence | None:
+    return None if isinstance(value, Fields) else value
+
+
+def _after(argument: Node, scope: Scope, low: Function, high: Function | None = None) -> Influence | None:
+    base = _plain(influence(argument, scope))
+    return None if base is None else {path: interval.then(low, high) for path, interval in base.items()}
+
+
+def _cast(node: Node, scope: Scope) -> Influence | None:
+    target = node.fields.get("dataType")
+    if target == "date":
+        return _after(node.only, scope, (Floor(DAY),))
+    return _after(node.only, scope, IDENTITY) if target in ("timestamp", "timestamp_ntz") else None
+
+
+def _to_date(node: Node, scope: Scope) -> Influence | None:
+    return _after(node.only, scope, (Floor(DAY),)) if len(node.children) == 1 else None
+
+
+def _time_bucket(node: Node, scope: Scope) -> Influence | None:
+    size, time, origin = node.children
+    if origin.fields.get("value") != _EPOCH or (span := _interval(size)) is None:
+        return None
+    months, micros = span
+    return _after(time, scope, (FloorMonths(months) if months else Floor(micros),))
+
+
+def _date_trunc(node: Node, scope: Scope) -> Influence | None:
+    unit, time = node.children
+    step = _UNITS.get(str(unit.fields.get("value", "")).lower())
+    return _after(time, scope, (step,)) if step is not None else None
+
+
+def _trunc(node: Node, scope: Scope) -> Influence | None:
+    date, unit = node.children
+    step = _UNITS.get(str(unit.fields.get("value", "")).lower())
+    return _after(date, scope, (Floor(DAY), step)) if step is not None else None
+
+
+def _add_interval(node: Node, scope: Scope) -> Influence | None:
+    time, size = node.children
+    span = _interval(size)
+    if span is None:
+        return None
+    months, micros = span
+    return _after(time, scope, *enclose_months(months)) if months else _after(time, scope, (Shift(micros),))
+
+
+def _add_months(node: Node, scope: Scope) -> Influence | None:
+    """A date and some months: exact, since a date is a midnight."""
+    date, number = node.children
+    span = _interval(number)
+    months = span[0] if span is not None and span[0] else _integer(number)
+    return None if months is None else _after(date, scope, (AddMonths(months),))
+
+
+def _date_add(node: Node, scope: Scope) -> Influence | None:
+    date, number = node.children
+    days = _integer(number)
+    if days is None:
+        return None
+    return _after(date, scope, (Shift((-days if node.kind == "DateSub" else days) * DAY),))
+
+
+def _subtract(node: Node, scope: Scope) -> Influence | None:
+    """In the microseconds of ``window()``: a constant, or the remainder that makes a floor."""
+    left, right = node.children
+    if (constant := _integer(right)) is not None:
+        return _after(left, scope, (Shift(-constant),)) if constant else _plain(influence(left, scope))
+    floor = _remainder(left, right)
+    return _after(left, scope, (floor,)) if floor is not None else None
+
+
+def _add(node: Node, scope: Scope) -> Influence | None:
+    left, right = node.children
+    constant = _integer(right)
+    return _after(left, scope, (Shift(constant),)) if constant is not None else None
+
+
+def _remainder(time: Node, case: Node) -> Floor | None:
+    """``CASE WHEN (t - o) % s < 0 THEN (t - o) % s + s ELSE (t - o) % s END``: the expansion of ``window()``."""
+    if case.kind != "CaseWhen" or len(case.children) != 3:
+        return None
+    condition, negative, positive = case.children
+    if (condition.kind, negative.kind, positive.kind) != ("LessThan", "Add", "Remainder"):
+        return None
+    size = _integer(positive.children[1])
+    shifted = positive.children[0]
+    whole = (
+        same(condition.children[0], positive)
+        and _integer(condition.children[1]) == 0
+        and same(negative.children[0], positive)
+        and _integer(negative.children[1]) == size
+    )
+    if not whole or size is None or size <= 0 or shifted.kind != "Subtract" or not same(shifted.children[0], time):
+        return None
+    origin = _integer(shifted.children[1])
+    return Floor(size, origin % size) if origin is not None else None
+
+
+def _integer(node: Node) -> int | None:
+    """The whole number that a literal (also cast, also negated) stands for."""
+    if node.kind == "Cast" and node.fields.get("dataType") in ("integer", "long"):
+        return _integer(node.only)
+    if node.kind == "UnaryMinus":
+        inner = _integer(node.only)
+        return None if inner is None else -inner
+    if node.kind != "Literal" or node.fields.get("dataType") not in ("integer", "long", "short", "byte"):
+        return None
+    value = node.fields.get("value")
+    return None if value is None else int(value)
+
+
+def _interval(node: Node) -> tuple[int, int] | None:
+    """(months, microseconds) of an interval literal; one of them is zero."""
+    if node.kind == "UnaryMinus":
+        inner = _interval(node.only)
+        return None if inner is None else (-inner[0], -inner[1])
+    if node.kind == "Cast" and str(node.fields.get("dataType", "")).startswith("interval "):
+        return _interval(node.only)
+    kind, value = str(node.fields.get("dataType", "")), node.fields.get("value")
+    if node.kind != "Literal" or not kind.startswith("interval ") or value is None:
+        return None
+    if kind in ("interval year", "interval month", "interval year to month"):
+        return int(value), 0
+    return 0, int(value)
+
+
+_RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
+    "Cast": _cast,
+    "ParseToDate": _to_date,
+    "TimeBucket": _time_bucket,
+    "TruncTimestamp": _date_trunc,
+    "TruncDate": _trunc,
+    "TimestampAddInterval": _add_interval,
+    "TimestampAddYMInterval": _add_interval,
+    "DateAddYMInterval": _add_months,
+    "AddMonths": _add_months,
+    "DateAdd": _date_add,
+    "DateSub": _date_add,
+    "Subtract": _subtract,
+    "Add": _add,
+}
+"""The closed list of what keeps time in order."""

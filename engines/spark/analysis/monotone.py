@@ -1,0 +1,122 @@
+"""Monotone functions of time, as values: what a query does to event time, in a form that can be turned round.
+
+Time here is Spark's own: whole microseconds since the epoch, UTC, as an int. A function is a tuple of steps applied
+left to right, so composition is concatenation. Every step never decreases; that is what makes ``least`` possible and
+windows of any kind the same to the engine. Engine semantics, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+MILLISECOND: Final = 1_000
+SECOND: Final = 1_000_000
+DAY: Final = 86_400 * SECOND
+EARLIEST: Final = -(2**62)
+LATEST: Final = 2**62
+"""Bounds of time as searched: 146,000 years each way, all that 64 bits of microseconds can hold twice over."""
+
+
+class Step(Protocol):
+    """One non-decreasing function of microseconds."""
+
+    def __call__(self, time: int, /) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Down to ``origin`` plus a whole number of ``size``."""
+
+    size: int
+    origin: int = 0
+
+    def __call__(self, time: int, /) -> int:
+        return time - (time - self.origin) % self.size
+
+
+@dataclass(frozen=True, slots=True)
+class FloorMonths:
+    """Down to the first instant of a group of ``months`` calendar months counted from January 1970."""
+
+    months: int
+
+    def __call__(self, time: int, /) -> int:
+        month, _ = _civil(time // DAY)
+        return _first_day(month - month % self.months) * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Later by a constant, or earlier."""
+
+    by: int
+
+    def __call__(self, time: int, /) -> int:
+        return time + self.by
+
+
+@dataclass(frozen=True, slots=True)
+class AddMonths:
+    """Midnight of the same day of another month, or of that month's last day. For times of day see ``enclose_months``.
+
+    Not monotone below a day: 30 January 12:00 and 31 January 10:00 become 28 February, in the wrong order.
+    """
+
+    months: int
+
+    def __call__(self, time: int, /) -> int:
+        month, day = _civil(time // DAY)
+        month += self.months
+        first = _first_day(month)
+        return (first + min(day, _first_day(month + 1) - first - 1)) * DAY
+
+
+Function: TypeAlias = tuple[Step, ...]
+IDENTITY: Final[Function] = ()
+
+
+def apply(function: Function, time: int) -> int:
+    for step in function:
+        time = step(time)
+    return time
+
+
+def least(function: Function, value: int) -> int:
+    """The earliest time whose image is not before ``value``; ``LATEST`` if there is none."""
+    low, high = EARLIEST, LATEST
+    while low < high:
+        middle = (low + high) // 2
+        if apply(function, middle) >= value:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def enclose_months(months: int) -> tuple[Function, Function]:
+    """Bounds of ``timestamp + INTERVAL n MONTH``, which keeps the time of day and so is only monotone by the day."""
+    return (Floor(DAY), AddMonths(months)), (Floor(DAY), AddMonths(months), Shift(DAY - 1))
+
+
+def _civil(days: int) -> tuple[int, int]:
+    """(months since January 1970, day of month from zero) of a day since the epoch; proleptic Gregorian, any year.
+
+    Counted in years that begin in March, so that the leap day is the last day of its year.
+    """
+    days += 719_468
+    era, of_era = divmod(days, 146_097)
+    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    shifted = (5 * of_year + 2) // 153
+    day = of_year - (153 * shifted + 2) // 5
+    return (era * 400 + year - 1970) * 12 + shifted + 2, day
+
+
+def _first_day(month: int) -> int:
+    """Day since the epoch on which a month (since January 1970) begins."""
+    year, shifted = divmod(month - 2, 12)
+    year += 1970
+    era, of_era = divmod(year, 400)
+    of_year = (153 * shifted + 2) // 5
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468

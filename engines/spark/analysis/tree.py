@@ -1,0 +1,104 @@
+"""An analysed Catalyst plan as a tree of nodes, read from ``LogicalPlan.toJSON``.
+
+The JSON is a list of nodes in preorder, each with its number of children; expressions are such lists inside the fields
+of operators. Nothing is evaluated here, and nothing is kept of the plan's objects in the JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from chain.errors import Invalid
+
+MAX_PLAN: Final = 64 << 20
+"""Bytes of a plan's JSON."""
+MAX_DEPTH: Final = 250
+"""Nodes from a root to its deepest leaf; what walks the tree may recurse."""
+_HINT: Final = "split the query: make an inner part a dataset of its own"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """An operator or an expression. ``kind`` is the class without its package."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    children: tuple[Node, ...]
+
+    def expressions(self, field: str) -> tuple[Node, ...]:
+        """Expressions held in a field: one, several, or none."""
+        value = self.fields.get(field)
+        if not value:
+            return ()
+        if isinstance(value[0], dict):
+            return (build(value),)
+        return tuple(build(item) for item in value if item)
+
+    @property
+    def id(self) -> int | None:
+        """Expression id of an attribute or alias: its identity through renames, views and subqueries."""
+        identity = self.fields.get("exprId")
+        return identity["id"] if isinstance(identity, dict) else None
+
+    @property
+    def name(self) -> str:
+        return str(self.fields.get("name", ""))
+
+    @property
+    def only(self) -> Node:
+        return self.children[0]
+
+    def preorder(self) -> Iterator[Node]:
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+
+def parse_plan(text: str | bytes) -> Node:
+    """The tree of a plan's JSON. Raises Invalid for a plan over the limits or one that is not of this form."""
+    if len(text) > MAX_PLAN:
+        raise Invalid(f"the query's plan has {len(text)} bytes", rule="plan-too-large", hint=_HINT)
+    try:
+        nodes = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"not a plan: {error}", rule="plan") from error
+    if not isinstance(nodes, list):
+        raise Invalid("not a plan: expected a list of nodes", rule="plan")
+    return build(nodes)
+
+
+def build(nodes: Sequence[Any]) -> Node:
+    """A tree from its preorder list. Raises Invalid."""
+    stack: list[tuple[Node, int]] = []
+    for fields in reversed(nodes):
+        try:
+            kind, count = fields["class"].rpartition(".")[2], fields["num-children"]
+        except (TypeError, KeyError) as error:
+            raise Invalid("not a plan: a node without class or children", rule="plan") from error
+        if count > len(stack):
+            raise Invalid("not a plan: children are missing", rule="plan")
+        taken = [stack.pop() for _ in range(count)]
+        depth = 1 + max((deep for _, deep in taken), default=0)
+        if depth > MAX_DEPTH:
+            raise Invalid(f"the query nests deeper than {MAX_DEPTH} levels", rule="plan-too-large", hint=_HINT)
+        stack.append((Node(kind, fields, tuple(node for node, _ in taken)), depth))
+    if len(stack) != 1:
+        raise Invalid("not a plan: nodes left over", rule="plan")
+    return stack[0][0]
+
+
+def same(one: Node, other: Node) -> bool:
+    """Whether two expressions are the same computation, as far as their JSON tells."""
+    alike = (
+        one.kind == other.kind
+        and one.id == other.id
+        and all(one.fields.get(key) == other.fields.get(key) for key in ("value", "dataType", "ordinal"))
+        and len(one.children) == len(other.children)
+    )
+    return alike and all(same(mine, theirs) for mine, theirs in zip(one.children, other.children, strict=True))

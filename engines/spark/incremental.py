@@ -1,0 +1,242 @@
+"""Plans one transaction: what is late, what is settled, which rows of which slices the query must see, what is kept.
+
+Pure: facts about blocks in, a plan out; nothing is read and no query runs here. All of it follows from the influence
+intervals of the query's paths, whatever its windows are. Engine semantics, sections 2 to 5 and 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chain.errors import Invalid
+from engines.spark.analysis.classify import Classification, Mode, Path
+from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, apply, least
+from engines.spark.checkpoint import VERSION, Checkpoint, OpenInput, runs_of
+
+_DISAGREE: Final = "replay the transform from its start"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFacts:
+    """One data block of an input, as far as planning needs it. Times are microseconds."""
+
+    name: str
+    """Hash as text; empty when the coordinator did not say."""
+    path: str | None
+    before: int | None
+    """Watermark before the block; ``None``: there was none."""
+    after: int | None
+    rows: int = 0
+    untimed: int = 0
+    """Rows without event time."""
+    first: int | None = None
+    """Least event time of its rows, ``None`` if no row has one."""
+    last: int | None = None
+    reopened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """One input of the transaction: reopened blocks first, then new ones, in chain order."""
+
+    dataset: str
+    alias: str
+    blocks: tuple[BlockFacts, ...]
+    lateness: int = 0
+    """Allowed lateness, microseconds: the watermark counts as that much earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows of some slices with ``low <= event_time < high``, in microseconds; bounds at the ends of time are none."""
+
+    paths: tuple[str, ...]
+    low: int = EARLIEST
+    high: int = LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class LateCheck:
+    """Rows of a new slice before ``threshold`` are late; how many there are only the slice can tell."""
+
+    alias: str
+    path: str
+    threshold: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a transaction does."""
+
+    reads: Mapping[str, tuple[Read, ...]]
+    """By alias; all empty: no query has to run."""
+    late_checks: tuple[LateCheck, ...]
+    emit_from: int | None
+    """Output rows before this time are out already, microseconds; ``None``: nothing is."""
+    emit_until: int | None
+    """Output rows from this time on wait; ``None`` in log mode, or when nothing is settled."""
+    watermark: int | None
+    """Of the output, microseconds."""
+    inputs: tuple[OpenInput, ...]
+    untimed: Mapping[str, int]
+
+    @property
+    def idle(self) -> bool:
+        return not any(self.reads.values())
+
+
+def plan_step(query: Classification, inputs: Sequence[InputFacts], previous: Checkpoint | None) -> Step:
+    """The next step after ``previous``. Raises Invalid when blocks and checkpoint contradict each other."""
+    known = {item.alias: item for item in previous.inputs} if previous is not None else {}
+    for given in inputs:
+        _check_continues(given, known.get(given.alias))
+    watermarks = {given.alias: _watermark(given, known.get(given.alias)) for given in inputs}
+    untimed = {given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs}
+    done = None if previous is None or previous.g is None else previous.g * MILLISECOND
+    bound = _bound(query.paths, watermarks)
+    if query.mode is Mode.LOG:
+        reads = {given.alias: _new_slices(given) for given in inputs}
+        kept = tuple(_kept(given, known.get(given.alias), watermarks, ()) for given in inputs)
+        return Step(reads, (), None, None, _later(done, bound), kept, {})
+    bound = _later(done, bound)
+    moved = bound is not None and (done is None or bound > done)
+    reads = {}
+    checks: list[LateCheck] = []
+    opened = []
+    for given in inputs:
+        paths = [path for path in query.paths if path.input == given.alias]
+        judged = [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
+        checks.extend(_late_checks(given.alias, judged))
+        reads[given.alias] = _needed(paths, judged, done, bound) if moved and bound is not None else ()
+        opened.append(_kept(given, known.get(given.alias), watermarks, _still_open(paths, judged, bound)))
+    return Step(reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed)
+
+
+def next_checkpoint(
+    query: Classification, transform: str, step: Step, late: Mapping[str, int], previous: Checkpoint | None
+) -> Checkpoint:
+    """State after ``step``, in which ``late`` rows were dropped."""
+    old_late = previous.late if previous is not None else {}
+    old_untimed = previous.untimed if previous is not None else {}
+    return Checkpoint(
+        v=VERSION,
+        transform=transform,
+        mode=query.mode.value,
+        g=None if step.watermark is None else step.watermark // MILLISECOND,
+        inputs=step.inputs,
+        late=_sum(old_late, late),
+        untimed=_sum(old_untimed, step.untimed),
+    )
+
+
+def _sum(old: Mapping[str, int], new: Mapping[str, int]) -> dict[str, int]:
+    total = {alias: old.get(alias, 0) + new.get(alias, 0) for alias in (*old, *new)}
+    return {alias: count for alias, count in total.items() if count}
+
+
+def _check_continues(given: InputFacts, known: OpenInput | None) -> None:
+    """The blocks must be those that the checkpoint waits for, and no others."""
+    reopened = [block.name for block in given.blocks if block.reopened]
+    missing = [name for run in (known.open if known is not None else ()) for name in run if name not in reopened]
+    if missing:
+        raise Invalid(
+            f"input {given.alias}: the checkpoint needs block {missing[0]} again, and it was not given",
+            rule="open-blocks",
+            hint="mount the blocks that open_blocks lists, before the new ones",
+        )
+    fresh = [block for block in given.blocks if not block.reopened]
+    if known is None or known.w is None or not fresh:
+        return
+    before = fresh[0].before
+    if before is None or before < known.w * MILLISECOND:
+        raise Invalid(
+            f"input {given.alias}: block {fresh[0].name or '?'} begins before the watermark of the checkpoint",
+            rule="checkpoint-order",
+            hint=_DISAGREE,
+        )
+
+
+def _watermark(given: InputFacts, known: OpenInput | None) -> int | None:
+    latest = None if known is None or known.w is None else known.w * MILLISECOND + given.lateness
+    for block in given.blocks:
+        latest = _later(latest, block.after)
+    return None if latest is None else latest - given.lateness
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
+
+
+def _bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int | None:
+    """Before which output is settled: the least of what each path's watermark reaches."""
+    reached = []
+    for path in paths:
+        watermark = watermarks[path.input]
+        if watermark is None:
+            return None
+        reached.append(apply(path.low, watermark))
+    return min(reached, default=None)
+
+
+def _new_slices(given: InputFacts) -> tuple[Read, ...]:
+    paths = tuple(block.path for block in given.blocks if block.path is not None and not block.reopened and block.rows)
+    return (Read(paths),) if paths else ()
+
+
+def _threshold(paths: Sequence[Path], before: int | None, lateness: int) -> int:
+    """Rows of a block before this time are late: they could change what was settled when the block was written."""
+    if before is None:
+        return EARLIEST
+    return max((least(path.low, apply(path.low, before - lateness)) for path in paths), default=EARLIEST)
+
+
+def _late_checks(alias: str, judged: Sequence[tuple[BlockFacts, int]]) -> list[LateCheck]:
+    return [
+        LateCheck(alias, block.path, threshold)
+        for block, threshold in judged
+        if block.path is not None and not block.reopened and block.first is not None and block.first < threshold
+    ]
+
+
+def _needed(
+    paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], done: int | None, bound: int
+) -> tuple[Read, ...]:
+    """Accepted rows whose influence meets ``[done, bound)``, slices with equal bounds together."""
+    high = max((least(path.low, bound) for path in paths), default=EARLIEST)
+    low = EARLIEST if done is None else min((least(path.high, done) for path in paths), default=LATEST)
+    groups: dict[int, list[str]] = {}
+    for block, threshold in judged:
+        if block.path is None or block.first is None or block.last is None:
+            continue
+        start = max(low, threshold)
+        if block.first >= high or block.last < start:
+            continue
+        # Without rows before the bound the bound says nothing, and fewer different bounds are fewer scans.
+        groups.setdefault(start if block.first < start else low, []).append(block.path)
+    return tuple(Read(tuple(names), start, high) for start, names in sorted(groups.items()))
+
+
+def _still_open(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], bound: int | None) -> tuple[str, ...]:
+    """Blocks that may hold accepted rows whose influence reaches ``bound`` or beyond."""
+    needed = EARLIEST if bound is None else min((least(path.high, bound) for path in paths), default=LATEST)
+    return tuple(
+        block.name
+        for block, threshold in judged
+        if block.path is not None and block.last is not None and block.last >= max(needed, threshold)
+    )
+
+
+def _kept(
+    given: InputFacts, known: OpenInput | None, watermarks: Mapping[str, int | None], still: tuple[str, ...]
+) -> OpenInput:
+    fresh = [block.name for block in given.blocks if not block.reopened and block.name]
+    watermark = watermarks[given.alias]
+    return OpenInput(
+        id=given.dataset,
+        alias=given.alias,
+        block=fresh[-1] if fresh else known.block if known is not None else None,
+        w=None if watermark is None else watermark // MILLISECOND,
+        open=runs_of(still),
+    )
