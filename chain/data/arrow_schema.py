@@ -1,0 +1,245 @@
+"""Logical types of ODF and the types of Arrow: both ways, without loss in what both can say.
+
+Pure functions. ``Option`` is Arrow's nullable flag; attributes of fields and schemas travel in Arrow metadata under
+one key. Encodings (large or viewed text, dictionaries of a file) are not types and are not kept (ODF RFC-016).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from chain.errors import Invalid
+from chain.model import schema as odf
+from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
+
+EXTRA_KEY: Final = b"opendatafabric.org/extra"
+MAX_DEPTH: Final = 32
+"""Nesting of types; schemas come from strangers."""
+_UNITS: Final = {
+    TimeUnit.SECOND: "s",
+    TimeUnit.MILLISECOND: "ms",
+    TimeUnit.MICROSECOND: "us",
+    TimeUnit.NANOSECOND: "ns",
+}
+_UNIT_OF: Final = {arrow: unit for unit, arrow in _UNITS.items()}
+_PLAINS: Final[tuple[tuple[DataType, pa.DataType], ...]] = (
+    (odf.Bool(), pa.bool_()),
+    (odf.Date(), pa.date32()),
+    (odf.Float16(), pa.float16()),
+    (odf.Float32(), pa.float32()),
+    (odf.Float64(), pa.float64()),
+    (odf.Int8(), pa.int8()),
+    (odf.Int16(), pa.int16()),
+    (odf.Int32(), pa.int32()),
+    (odf.Int64(), pa.int64()),
+    (odf.UInt8(), pa.uint8()),
+    (odf.UInt16(), pa.uint16()),
+    (odf.UInt32(), pa.uint32()),
+    (odf.UInt64(), pa.uint64()),
+    (odf.Null(), pa.null()),
+    (odf.String(), pa.string()),
+)
+_PLAIN: Final = {type(plain): arrow for plain, arrow in _PLAINS}
+_PLAIN_OF: Final[dict[pa.DataType, DataType]] = {
+    **{arrow: plain for plain, arrow in _PLAINS},
+    pa.date64(): odf.Date(),
+    pa.large_string(): odf.String(),
+    pa.string_view(): odf.String(),
+    pa.binary(): odf.Binary(),
+    pa.large_binary(): odf.Binary(),
+    pa.binary_view(): odf.Binary(),
+}
+
+
+def to_arrow(schema: DataSchema) -> pa.Schema:
+    """The Arrow schema of rows of ``schema``. Raises Invalid for what Arrow cannot hold (the place says which)."""
+    names = [field.name for field in schema.fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise Invalid(f"columns named twice: {', '.join(sorted(twice))}", rule="schema-names")
+    return pa.schema([_to_field(field, 0) for field in schema.fields], metadata=_to_metadata(schema.extra))
+
+
+def from_arrow(schema: pa.Schema) -> DataSchema:
+    """The logical types of an Arrow schema. Raises Invalid for types that ODF does not know."""
+    return DataSchema(
+        fields=tuple(_from_field(field, 0) for field in schema), extra=_from_metadata(schema.metadata, "schema")
+    )
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One place where data is not of the type that a schema declares."""
+
+    place: str
+    expected: str
+    actual: str
+
+
+def differences(declared: DataSchema, actual: pa.Schema) -> list[Difference]:
+    """Where rows of ``actual`` are not rows of ``declared``: columns in order, by name and type.
+
+    Rows without nulls may stand where nulls are allowed, not the other way round. Encodings and attributes are
+    left aside. Raises Invalid for types that ODF does not know.
+    """
+    return list(_compare_fields(declared.fields, from_arrow(actual).fields, ""))
+
+
+def _compare_fields(declared: tuple[DataField, ...], actual: tuple[DataField, ...], above: str) -> Iterator[Difference]:
+    for one, other in itertools.zip_longest(declared, actual):
+        if one is None or other is None or one.name != other.name:
+            place = above + (one or other).name
+            yield Difference(place, one.name if one else "no column", other.name if other else "no column")
+            return
+        yield from _compare(one.type, other.type, above + one.name)
+
+
+def _compare(declared: DataType, actual: DataType, place: str) -> Iterator[Difference]:
+    expected_inner = declared.inner if isinstance(declared, odf.Option) else declared
+    actual_inner = actual.inner if isinstance(actual, odf.Option) else actual
+    if isinstance(actual, odf.Option) and not isinstance(declared, odf.Option):
+        yield Difference(place, f"{_word(declared)} without nulls", f"{_word(actual)} with nulls")
+    elif isinstance(expected_inner, odf.Struct) and isinstance(actual_inner, odf.Struct):
+        yield from _compare_fields(expected_inner.fields, actual_inner.fields, place + ".")
+    elif (
+        isinstance(expected_inner, odf.List)
+        and isinstance(actual_inner, odf.List)
+        and expected_inner.fixed_length == actual_inner.fixed_length
+    ):
+        yield from _compare(expected_inner.item_type, actual_inner.item_type, place + "[]")
+    elif isinstance(expected_inner, odf.Map) and isinstance(actual_inner, odf.Map):
+        yield from _compare(expected_inner.key_type, actual_inner.key_type, place + ".key")
+        yield from _compare(expected_inner.value_type, actual_inner.value_type, place + ".value")
+    elif _to_type(expected_inner, 0) != _to_type(actual_inner, 0):
+        yield Difference(place, _word(expected_inner), _word(actual_inner))
+
+
+def _word(type_: DataType) -> str:
+    return str(_to_type(type_.inner if isinstance(type_, odf.Option) else type_, 0))
+
+
+def _to_field(field: DataField, depth: int) -> pa.Field:
+    try:
+        return _named(field.name, field.type, depth).with_metadata(_to_metadata(field.extra))
+    except Invalid as error:
+        error.place = f"{field.name}.{error.place}" if error.place else field.name
+        raise
+
+
+def _named(name: str, type_: DataType, depth: int) -> pa.Field:
+    nullable = isinstance(type_, odf.Option)
+    inner = type_.inner if isinstance(type_, odf.Option) else type_
+    if isinstance(inner, odf.Option):
+        raise _refusal("an optional of an optional")
+    return pa.field(name, _to_type(inner, depth), nullable=nullable or isinstance(inner, odf.Null))
+
+
+def _to_type(type_: DataType, depth: int) -> pa.DataType:
+    if depth > MAX_DEPTH:
+        raise _refusal(f"types nested deeper than {MAX_DEPTH}")
+    if (plain := _PLAIN.get(type(type_))) is not None:
+        return plain
+    try:
+        return _to_shaped(type_, depth)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise _refusal(f"{type(type_).__name__} cannot be held: {error}") from error
+
+
+def _to_shaped(type_: DataType, depth: int) -> pa.DataType:
+    match type_:
+        case odf.Binary(fixed_length=None):
+            return pa.binary()
+        case odf.Binary(fixed_length=size):
+            return pa.binary(size)
+        case odf.Decimal(precision=precision, scale=scale):
+            return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+        case odf.Duration(unit=unit):
+            return pa.duration(_unit(unit))
+        case odf.Time(unit=unit):
+            short = _unit(unit)
+            return pa.time32(short) if short in ("s", "ms") else pa.time64(short)
+        case odf.Timestamp(unit=unit, timezone=zone):
+            if zone == "":
+                raise _refusal("a timestamp with an empty time zone")
+            return pa.timestamp(_unit(unit), zone or "UTC")
+        case odf.List(item_type=item, fixed_length=size):
+            element = _named("item", item, depth + 1)
+            return pa.list_(element) if size is None else pa.list_(element, size)
+        case odf.Map(key_type=key, value_type=value, keys_sorted=is_sorted):
+            pair = _named("key", key, depth + 1), _named("value", value, depth + 1)
+            return pa.map_(*pair, keys_sorted=bool(is_sorted))
+        case odf.Struct(fields=fields):
+            return pa.struct([_to_field(field, depth + 1) for field in fields])
+    raise _refusal(f"{type(type_).__name__} here")
+
+
+def _unit(unit: TimeUnit | None) -> str:
+    return _UNITS[unit or TimeUnit.MILLISECOND]
+
+
+def _from_field(field: pa.Field, depth: int) -> DataField:
+    try:
+        type_ = _from_slot(field, depth)
+        return DataField(name=field.name, type=type_, extra=_from_metadata(field.metadata, field.name))
+    except Invalid as error:
+        error.place = f"{field.name}.{error.place}" if error.place else field.name
+        raise
+
+
+def _from_slot(field: pa.Field, depth: int) -> DataType:
+    inner = _from_type(field.type, depth)
+    return odf.Option(inner=inner) if field.nullable and not isinstance(inner, odf.Null) else inner
+
+
+def _from_type(arrow: pa.DataType, depth: int) -> DataType:
+    if depth > MAX_DEPTH:
+        raise _refusal(f"types nested deeper than {MAX_DEPTH}")
+    t = pa.types
+    if (plain := _PLAIN_OF.get(arrow)) is not None:
+        return plain
+    if t.is_fixed_size_binary(arrow) and not isinstance(arrow, pa.BaseExtensionType):
+        return odf.Binary(fixed_length=arrow.byte_width)
+    if t.is_decimal(arrow):
+        return odf.Decimal(precision=arrow.precision, scale=arrow.scale)
+    if t.is_duration(arrow):
+        return odf.Duration(unit=_UNIT_OF[arrow.unit])
+    if t.is_time(arrow):
+        return odf.Time(unit=_UNIT_OF[arrow.unit])
+    if t.is_timestamp(arrow):
+        if arrow.tz is None:
+            raise _refusal("a timestamp without a time zone", "say the zone: timestamps of a dataset are in UTC")
+        return odf.Timestamp(unit=_UNIT_OF[arrow.unit], timezone=arrow.tz)
+    if t.is_list(arrow) or t.is_large_list(arrow) or t.is_list_view(arrow) or t.is_large_list_view(arrow):
+        return odf.List(item_type=_from_slot(arrow.value_field, depth + 1))
+    if t.is_fixed_size_list(arrow):
+        return odf.List(item_type=_from_slot(arrow.value_field, depth + 1), fixed_length=arrow.list_size)
+    if t.is_map(arrow):
+        return odf.Map(
+            key_type=_from_slot(arrow.key_field, depth + 1),
+            value_type=_from_slot(arrow.item_field, depth + 1),
+            keys_sorted=arrow.keys_sorted or None,
+        )
+    if t.is_struct(arrow):
+        return odf.Struct(fields=tuple(_from_field(arrow.field(i), depth + 1) for i in range(arrow.num_fields)))
+    raise _refusal(f"the Arrow type {arrow}", "cast the column to a type that ODF knows")
+
+
+def _to_metadata(extra: dict[str, object] | None) -> dict[bytes, bytes] | None:
+    return None if extra is None else {EXTRA_KEY: msgspec.json.encode(extra, order="sorted")}
+
+
+def _from_metadata(metadata: dict[bytes, bytes] | None, place: str) -> dict[str, object] | None:
+    raw = (metadata or {}).get(EXTRA_KEY)
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise Invalid(f"the attributes of {place} are not JSON: {error}", rule="schema-attributes") from error
+
+
+def _refusal(what: str, hint: str = "") -> Invalid:
+    return Invalid(f"{what} is not a type of a dataset's schema", rule="schema-type", hint=hint)
