@@ -1,0 +1,291 @@
+"""Merge strategies: which rows of a batch are news, and what they say about rows that are there already.
+
+Joins run on Spark and answer with places only: ordinals of new rows, offsets of old ones. Rows are then taken from the
+batch and from the slices themselves, so no value passes through Spark's types. Equal keys keep input order, therefore
+equal input makes equal bytes.
+
+Where the reference is odd, this is what is done here: a key that appears or vanishes is told by its presence, not by its
+values being null (so rows whose other columns are all null are news too); two rows of one key in one snapshot are an
+error; operation codes of a changelog must exist; null is a key like any other in Snapshot and UpsertStream, but never
+matches in Ledger, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from chain.errors import Invalid
+from chain.model.source import (
+    MergeAppend,
+    MergeChangelogStream,
+    MergeLedger,
+    MergeSnapshot,
+    MergeStrategy,
+    MergeUpsertStream,
+)
+from engines.contract import Vocabulary
+from engines.spark.ingest.history import History
+from engines.spark.ingest.spark_types import struct_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
+_ORDINAL: Final = "n"
+_NOT_A_KEY: Final = "a key column holds numbers, texts, dates, times or booleans"
+
+
+class Merged(NamedTuple):
+    """Rows to be written: columns of the batch, each row with its operation, to be sorted by ``order``."""
+
+    rows: pa.Table
+    op: pa.Array
+    fresh: pa.Array
+    """True: from the batch; False: old values that are taken back."""
+    order: tuple[str, ...]
+
+
+class Desk(NamedTuple):
+    """Where merging works: a Spark session, a scratch directory for what Spark must see, names of system columns."""
+
+    spark: SparkSession
+    scratch: Path
+    vocab: Vocabulary
+
+
+def merge(desk: Desk, batch: pa.Table, history: History, strategy: MergeStrategy) -> Merged:
+    """Raises Invalid, naming the column or key at fault."""
+    vocab = desk.vocab
+    by_time = (vocab.event_time_column,)
+    match strategy:
+        case MergeAppend():
+            return _all_new(batch, by_time)
+        case MergeLedger(primary_key=keys):
+            _check_keys(batch, keys)
+            return _all_new(_unseen(desk, batch, history, keys), by_time)
+        case MergeChangelogStream(primary_key=keys):
+            _check_keys(batch, [*keys, vocab.operation_type_column])
+            op = _operations(batch, vocab.operation_type_column)
+            rows = batch.drop_columns([vocab.operation_type_column])
+            return Merged(rows, op, _repeated(True, len(op)), (*keys, vocab.operation_type_column))
+        case MergeSnapshot(primary_key=keys, compare_columns=compare):
+            _check_keys(batch, keys)
+            _check_columns(batch, compare or ())
+            _refuse_doubles(batch, keys)
+            return _snapshot(desk, batch, history, strategy)
+        case MergeUpsertStream(primary_key=keys):
+            _check_keys(batch, keys)
+            return _upsert(desk, batch, history, keys)
+
+
+def _all_new(rows: pa.Table, order: tuple[str, ...]) -> Merged:
+    count = rows.num_rows
+    return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeated(True, count), order)
+
+
+def _unseen(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> pa.Table:
+    """Rows whose key is in no earlier slice, in input order; the first version of a key is the one that stays."""
+    slices = history.overlapping(batch.select(list(dict.fromkeys(keys)))) if batch.num_rows else ()
+    if not slices:
+        return batch
+    names = _aliases(keys)
+    new = _staged(desk, batch, names)
+    old = _renamed(history.frame(desk.spark, list(names.values()), slices), names)
+    same = [new[alias] == old[alias] for alias in names]
+    unseen = new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL).to_numpy()
+    return batch if len(unseen) == batch.num_rows else batch.take(pa.array(np.sort(unseen)))
+
+
+def _snapshot(desk: Desk, batch: pa.Table, history: History, strategy: MergeSnapshot) -> Merged:
+    keys, vocab = strategy.primary_key, desk.vocab
+    order = (*keys, vocab.operation_type_column)
+    if not history.paths:
+        return _all_new(batch, order)
+    compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
+    found = _joined(desk, batch, history, keys, compared, "full_outer")
+    return _assembled(desk, batch, history, found, order)
+
+
+def _upsert(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> Merged:
+    op_column = desk.vocab.operation_type_column
+    order = (*keys, op_column)
+    last = _last_of_each(batch, keys)
+    op = _operations(last, op_column) if op_column in last.column_names else None
+    rows = last.drop_columns([op_column]) if op is not None else last
+    gone = np.zeros(rows.num_rows, bool) if op is None else op.to_numpy() == RETRACT
+    if not history.paths:
+        return _all_new(rows.filter(pa.array(~gone)), order)
+    compared = [name for name in rows.column_names if name not in keys]
+    found = _joined(desk, rows, history, keys, compared, "left_outer", gone)
+    return _assembled(desk, rows, history, found, order)
+
+
+class Places(NamedTuple):
+    """Rows that differ: offset of the old one and ordinal of the new one, -1 where there is none."""
+
+    old: np.ndarray
+    new: np.ndarray
+
+
+def _joined(
+    desk: Desk,
+    batch: pa.Table,
+    history: History,
+    keys: Sequence[str],
+    compared: Sequence[str],
+    how: str,
+    gone: np.ndarray | None = None,
+) -> Places:
+    """Latest state against batch, only pairs that differ. ``gone`` marks new rows that say "retract this key"."""
+    from pyspark.sql import functions as f
+
+    time = desk.vocab.event_time_column
+    names = _aliases(keys)
+    values = {f"c{index}": name for index, name in enumerate(dict.fromkeys(compared))}
+    marked = batch if gone is None else batch.append_column("\0gone", pa.array(gone))
+    extra = {} if gone is None else {"g": "\0gone"}
+    new = _staged(desk, marked, {**names, **values, **extra})
+    state = _state(desk, history, names, values)
+    differs = f.lit(False)
+    for alias, name in values.items():
+        distinct = ~new[alias].eqNullSafe(state[alias])
+        differs = differs | ((new[alias].isNotNull() & distinct) if name == time else distinct)
+    news = state["old"].isNull() | new[_ORDINAL].isNull() | differs
+    if gone is not None:
+        news = f.when(new["g"], state["old"].isNotNull()).otherwise(news)
+    joined = state.join(new, [state[alias].eqNullSafe(new[alias]) for alias in names], _outer(how))
+    ordinal = f.when(new["g"], f.lit(None)).otherwise(new[_ORDINAL]) if gone is not None else new[_ORDINAL]
+    places = joined.where(news).select(
+        f.coalesce(state["old"], f.lit(-1)).alias("old"), f.coalesce(ordinal, f.lit(-1)).alias("new")
+    )
+    table = places.toArrow()
+    return Places(table.column("old").to_numpy(), table.column("new").to_numpy())
+
+
+def _outer(how: str) -> str:
+    """The batch stands on the right side of the join."""
+    return {"full_outer": "full_outer", "left_outer": "right_outer"}[how]
+
+
+def _state(desk: Desk, history: History, names: dict[str, str], values: dict[str, str]) -> DataFrame:
+    """Latest row of each key that was not retracted, with its offset as ``old``."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    vocab = desk.vocab
+    system = {"old": vocab.offset_column, "op": vocab.operation_type_column}
+    columns = list(dict.fromkeys([*names.values(), *values.values(), *system.values()]))
+    old = _renamed(history.frame(desk.spark, columns, history.paths), {**names, **values, **system})
+    old = old.withColumn("old", old["old"].cast("long"))
+    newest = Window.partitionBy(*names).orderBy(f.desc("old"))
+    ranked = old.withColumn("rank", f.row_number().over(newest))
+    return ranked.where((ranked["rank"] == 1) & (ranked["op"] != RETRACT)).drop("rank", "op")
+
+
+def _assembled(desk: Desk, batch: pa.Table, history: History, places: Places, order: tuple[str, ...]) -> Merged:
+    """Old and new rows of the places found, each with its operation."""
+    had, has = places.old >= 0, places.new >= 0
+    offsets = np.sort(places.old[had])
+    corrected = np.isin(offsets, places.old[had & has])
+    old = history.rows_at(offsets, desk.vocab.offset_column, batch.column_names)
+    pairs = places.new[has]
+    placed = np.argsort(pairs)
+    added = ~(had[has][placed])
+    new = batch.take(pa.array(pairs[placed]))
+    op = np.concatenate([np.where(corrected, CORRECT_FROM, RETRACT), np.where(added, APPEND, CORRECT_TO)])
+    loose = pa.schema([field.with_nullable(True) for field in batch.schema])
+    rows = pa.concat_tables([old.cast(loose), new.cast(loose)]).cast(batch.schema)
+    fresh = np.concatenate([np.zeros(len(offsets), bool), np.ones(len(pairs), bool)])
+    return Merged(rows, pa.array(op.astype(np.int32)), pa.array(fresh), order)
+
+
+def _staged(desk: Desk, batch: pa.Table, names: dict[str, str]) -> DataFrame:
+    """Columns of the batch under ``names`` (alias to column) and their ordinals, as Spark sees them."""
+    columns = [batch.column(name) for name in names.values()]
+    ordinals = pa.array(np.arange(batch.num_rows, dtype=np.int64))
+    table = pa.Table.from_arrays([*columns, ordinals], names=[*names, _ORDINAL])
+    schema = struct_type(table.schema)
+    path = desk.scratch / "batch.parquet"
+    pq.write_table(table, path, compression="none")
+    return desk.spark.read.schema(schema).parquet(str(path))
+
+
+def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:
+    return frame.select(*(frame[_quoted(column)].alias(alias) for alias, column in names.items()))
+
+
+def _aliases(keys: Sequence[str]) -> dict[str, str]:
+    """Names of ours for columns of theirs, so that none can clash or need care in Spark."""
+    return {f"k{index}": name for index, name in enumerate(dict.fromkeys(keys))}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _last_of_each(batch: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The last row of every key, in input order."""
+    names = list(_aliases(keys))
+    table = batch.select(list(dict.fromkeys(keys))).rename_columns(names)
+    table = table.append_column(_ORDINAL, pa.array(np.arange(batch.num_rows, dtype=np.int64)))
+    last = table.group_by(names, use_threads=False).aggregate([(_ORDINAL, "max")])
+    return batch.take(pa.array(np.sort(last.column(f"{_ORDINAL}_max").to_numpy())))
+
+
+def _refuse_doubles(batch: pa.Table, keys: Sequence[str]) -> None:
+    names = list(_aliases(keys))
+    table = batch.select(list(dict.fromkeys(keys))).rename_columns(names)
+    counts = table.group_by(names, use_threads=False).aggregate([([], "count_all")])
+    doubled = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
+    for row in doubled:
+        key = ", ".join(f"{name}={row[alias]!r}" for alias, name in zip(names, dict.fromkeys(keys), strict=True))
+        raise Invalid(
+            f"{row['count_all']} rows of the snapshot have the key {key}",
+            rule="snapshot-key-unique",
+            hint="a snapshot has one row per key: widen primaryKey, or choose one row in preprocess",
+        )
+
+
+def _operations(batch: pa.Table, column: str) -> pa.Array:
+    """The operation column as int32. Raises Invalid for codes that do not exist."""
+    codes = batch.column(column)
+    if not pa.types.is_integer(codes.type):
+        raise Invalid(f"column {column!r} should hold operation codes, and is {codes.type}", rule="operation-code")
+    wrong = pc.filter(codes, pc.fill_null(pc.or_(pc.less(codes, APPEND), pc.greater(codes, CORRECT_TO)), True))
+    if len(wrong):
+        raise Invalid(
+            f"column {column!r} holds {wrong[0].as_py()!r}, which is no operation",
+            rule="operation-code",
+            hint="0 append, 1 retract, 2 correct from, 3 correct to",
+        )
+    return pc.cast(codes, pa.int32()).combine_chunks()
+
+
+def _check_keys(batch: pa.Table, keys: Sequence[str]) -> None:
+    if not keys:
+        raise Invalid("primaryKey is empty", rule="primary-key", hint="name the columns that identify a row")
+    _check_columns(batch, keys)
+    for name in keys:
+        if pa.types.is_nested(batch.schema.field(name).type):
+            raise Invalid(f"column {name!r} cannot be a key", rule="primary-key", hint=_NOT_A_KEY)
+
+
+def _check_columns(batch: pa.Table, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in batch.column_names:
+            raise Invalid(
+                f"no column {name!r} to merge by",
+                rule="merge-column",
+                hint=f"the columns are {', '.join(batch.column_names)}",
+            )
+
+
+def _repeated(value: bool, count: int) -> pa.Array:
+    return pa.array(np.full(count, value))

@@ -1,0 +1,184 @@
+"""Source files to parts: cut into ranges, parsed by Spark's workers with Arrow, in the order of the input.
+
+The driver looks only at heads of files (columns, a sample for types) and at where they may be cut; the ranges are one
+Spark job. Parts are numbered, so input order is (part, row). The caller owns the directory of parts and removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from chain.data.arrow_schema import to_arrow
+from chain.data.ddl import parse_ddl
+from chain.errors import Environment, Invalid
+from chain.model.source import (
+    ReadCsv,
+    ReadEsriShapefile,
+    ReadGeoJson,
+    ReadJson,
+    ReadNdGeoJson,
+    ReadNdJson,
+    ReadParquet,
+    ReadStep,
+)
+from engines.spark.ingest import csv_text, json_text, tasks
+from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
+from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges, quotes_stay_in_lines
+from engines.spark.ingest.tasks import Format, Task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_WHOLE: Final = 1 << 30
+"""Bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""
+
+
+class Source(NamedTuple):
+    """A file as the engine sees it, and as a person knows it."""
+
+    path: Path
+    name: str
+
+
+class Parts(NamedTuple):
+    """Parsed rows on disk, in input order."""
+
+    schema: pa.Schema
+    paths: tuple[Path, ...]
+    rows: tuple[int, ...]
+
+
+def read_schema(step: ReadStep) -> pa.Schema | None:
+    """The schema that a read step declares, or ``None``. Raises Invalid."""
+    if step.schema is not None and step.ddl_schema:
+        raise Invalid("schema and ddlSchema are both given", rule="read-one-schema", hint="keep one of them")
+    if step.schema is not None:
+        return to_arrow(step.schema)
+    return to_arrow(parse_ddl(step.ddl_schema)) if step.ddl_schema else None
+
+
+def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep, folder: Path) -> Parts | None:
+    """Parse all sources into parts under ``folder``; ``None`` when there is no data and no schema to tell of it.
+
+    Raises Invalid for what is wrong with a file or its description, naming file, line and column.
+    """
+    wanted = read_schema(step)
+    todo: list[Task] = []
+    for source in sources:
+        if _size(source) == 0:
+            continue
+        wanted, format_, spans = _plan_file(source, step, wanted)
+        path, name, schema = str(source.path), source.name, wanted
+        for span in spans:
+            part = str(folder / f"part-{len(todo):06d}.parquet")
+            todo.append(Task(path=path, name=name, span=span, format=format_, schema=schema, part=part))
+    if wanted is None:
+        return None
+    rows = _run(spark, tuple(todo)) if todo else ()
+    return Parts(wanted, tuple(Path(task.part) for task in todo), rows)
+
+
+def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[int, ...]:
+    """One Spark job, one task a range. The first fault in input order is raised."""
+    numbers = spark.range(0, len(todo), 1, len(todo))
+    work = functools.partial(tasks.perform, tasks=todo)
+    answers = numbers.mapInArrow(work, "task long, rows long, fault binary").toArrow().sort_by("task")
+    for fault in answers.column("fault").drop_null().slice(0, 1):
+        raise msgspec.json.decode(fault.as_py(), type=tasks.Fault).raised()
+    return tuple(answers.column("rows").to_pylist())
+
+
+def _size(source: Source) -> int:
+    try:
+        return source.path.stat().st_size
+    except OSError as error:
+        raise Environment(f"cannot read {source.name}: {error.strerror}", rule="disk") from error
+
+
+def _plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> tuple[pa.Schema, Format, list[Range]]:
+    """Columns, format and ranges of one file that is not empty; what the first file guesses, the others must keep."""
+    if isinstance(step, ReadParquet):
+        whole = [Range(0, _size(source))]
+        return wanted or tasks.parquet_schema(source.path, source.name), tasks.ParquetFormat(), whole
+    with _mapped(source) as view:
+        match step:
+            case ReadCsv():
+                return _plan_csv(view, csv_dialect(step), wanted, source.name)
+            case ReadNdJson():
+                check_text_options(step.encoding, step.date_format, step.timestamp_format)
+                schema = wanted or json_text.guess_json(_sample(view), source.name)
+                return schema, tasks.JsonLinesFormat(), line_ranges(view, 0)
+            case ReadJson():
+                check_text_options(step.encoding, step.date_format, step.timestamp_format)
+                return _plan_document(view, tasks.JsonDocumentFormat(step.sub_path), wanted, source.name)
+            case ReadGeoJson():
+                return _plan_document(view, tasks.FeaturesFormat(per_line=False), wanted, source.name)
+            case ReadNdGeoJson():
+                return _plan_document(view, tasks.FeaturesFormat(per_line=True), wanted, source.name)
+            case ReadEsriShapefile():
+                raise Invalid(
+                    "EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq"
+                )
+    raise Invalid(f"unknown read step {type(step).__name__}", rule="read-kind")
+
+
+def _plan_csv(
+    view: View, dialect: CsvDialect, wanted: pa.Schema | None, name: str
+) -> tuple[pa.Schema, Format, list[Range]]:
+    dialect = dialect.alive_in(view)
+    small = len(view) <= TARGET * 3 // 2
+    whole = dialect.escape is not None or (
+        not (small and view.find(dialect.quote.encode()) < 0)
+        and not quotes_stay_in_lines(view, 0, ord(dialect.separator), ord(dialect.quote))
+    )
+    dialect = msgspec.structs.replace(dialect, whole=whole)
+    head = csv_text.read_head(view, dialect, wanted, name)
+    spans = [Range(head.body, len(view))] if whole else line_ranges(view, head.body)
+    if any(span.stop - span.start > MAX_WHOLE for span in spans):
+        raise Invalid(
+            f"more than {MAX_WHOLE >> 20} MiB that cannot be cut, because quoted values may hold line ends",
+            rule="read-whole",
+            hint="split the file",
+            place=name,
+        )
+    return head.schema, tasks.CsvFormat(dialect, head.names), spans
+
+
+def _plan_document(
+    view: View, format_: Format, wanted: pa.Schema | None, name: str
+) -> tuple[pa.Schema, Format, list[Range]]:
+    schema = wanted
+    if schema is None:
+        lines = tasks.lines_of(format_, bytes(view), name)
+        schema = json_text.guess_json(lines, name)
+        if isinstance(format_, tasks.FeaturesFormat):
+            schema = pa.schema(sorted(schema, key=lambda field: field.name))
+    return schema, format_, [Range(0, len(view))]
+
+
+def _sample(view: View) -> bytes:
+    end = 0
+    for _ in range(json_text.INFER_ROWS):
+        newline = view.find(b"\n", end)
+        if newline < 0:
+            return bytes(view[:])
+        end = newline + 1
+    return bytes(view[:end])
+
+
+@contextlib.contextmanager
+def _mapped(source: Source) -> Iterator[mmap.mmap]:
+    try:
+        file = source.path.open("rb")
+    except OSError as error:
+        raise Environment(f"cannot read {source.name}: {error.strerror}", rule="disk") from error
+    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        yield view

@@ -1,0 +1,125 @@
+"""One ingest request from end to end: parse, preprocess, shape, merge, write the slice, say what came of it.
+
+A request owns one scratch directory beside its output, made at its start and gone at its end. What is wrong with data,
+schema or query is an answer (``InvalidQuery``); what is wrong with the machine is raised for the service to report.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+from chain.data.arrow_schema import from_arrow, to_arrow
+from chain.data.parquet import to_instant, write_slice
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.model.events import OffsetInterval
+from engines.contract import IngestRequest, InvalidQuery, Success, TransformOutcome
+from engines.spark.ingest.history import History
+from engines.spark.ingest.merge import Desk, merge
+from engines.spark.ingest.parse import Parts, Source, parse_sources, read_schema
+from engines.spark.ingest.preprocess import preprocess
+from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
+"""Classes of SQLSTATE that blame the query or its data; XX and 5x blame the engine."""
+
+
+class Control(Protocol):
+    """The part of a request's control that is used here."""
+
+    def check(self) -> None:
+        """Raises when nobody waits for the answer any more."""
+
+    def progress(self) -> None: ...
+
+
+def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) -> TransformOutcome:
+    """``spark`` is a session of this request alone (its views are named here). Raises Environment and Spark's faults."""
+    output = Path(request.new_data_path)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ingest-", dir=output.parent) as scratch:
+            return _ingest(spark, request, control, Path(scratch))
+    except Invalid as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return InvalidQuery(message=f"{fault}{hint}")
+    except PySparkException as fault:
+        if (fault.getSqlState() or "X")[0] not in _SQL_STATES_OF_QUERIES:
+            raise
+        return InvalidQuery(message=_first_lines(str(fault)))
+
+
+def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scratch: Path) -> Success:
+    vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
+    parts = parse_sources(spark, _sources(request), request.read, scratch)
+    control.check()
+    if parts is None:
+        return Success(new_watermark=request.prev_watermark)
+    batch = _rows(spark, request, parts)
+    control.check()
+    if request.preprocess is None and read_schema(request.read) is None:
+        batch = coerce_guessed(batch, vocab, request.merge)
+    batch = prepared(batch, vocab, request.merge, force)
+    check_columns(batch.schema, vocab, force)
+    history = History(force, [Path(path) for path in request.prev_data_paths])
+    merged = merge(Desk(spark, scratch, vocab), batch, history, request.merge)
+    control.check()
+    table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
+    table = fitted(table, force)
+    control.progress()
+    if table.num_rows:
+        write_slice(table, Path(request.new_data_path))
+    return _success(request, table)
+
+
+def _success(request: IngestRequest, table: pa.Table) -> Success:
+    schema = request.schema or from_arrow(table.schema)
+    if not table.num_rows:
+        return Success(new_watermark=request.prev_watermark, schema=schema)
+    start = request.next_offset
+    return Success(
+        new_offset_interval=OffsetInterval(start=start, end=start + table.num_rows - 1),
+        new_watermark=watermark(table.column(request.vocab.event_time_column), request.prev_watermark),
+        schema=schema,
+    )
+
+
+def watermark(times: pa.ChunkedArray, before: Instant | None) -> Instant | None:
+    """The greatest event time so far; late rows do not move it back."""
+    latest = pc.max(times)
+    if not latest.is_valid:
+        return before
+    here = to_instant(latest, times.type)
+    return here if before is None else max(before, here)
+
+
+def _rows(spark: SparkSession, request: IngestRequest, parts: Parts) -> pa.Table:
+    """The batch in input order."""
+    filled: Sequence[Path] = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
+    if request.preprocess is not None:
+        return preprocess(spark, filled, parts.schema, request.preprocess)
+    tables = [pq.read_table(path, memory_map=True) for path in filled]
+    return pa.concat_tables([parts.schema.empty_table(), *tables])
+
+
+def _sources(request: IngestRequest) -> list[Source]:
+    names = request.source_names or tuple(Path(path).name for path in request.source_paths)
+    if len(names) != len(request.source_paths):
+        raise Invalid("source_names and source_paths differ in length", rule="ingest-request")
+    return [Source(Path(path), name) for path, name in zip(request.source_paths, names, strict=True)]
+
+
+def _first_lines(text: str) -> str:
+    """Spark's message without the plan or the Java stack behind it."""
+    kept = text.split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
+    return kept.strip()[:2000]

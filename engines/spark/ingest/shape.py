@@ -1,0 +1,200 @@
+"""Rows of a batch made into rows of a dataset: reserved names, event time, exact types, order, offsets.
+
+Pure over Arrow tables; the rules are those of the reference, in its order (format notes: write pipeline). What differs
+from the schema in force is refused here, by name, before anything is written.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chain.errors import Invalid
+from chain.instant import Instant, to_millis
+from chain.model.source import MergeChangelogStream, MergeStrategy, MergeUpsertStream
+from engines.contract import Vocabulary
+from engines.spark.ingest.merge import Merged
+from engines.spark.ingest.texts import INSTANT, Misfit, misfit_fault, to_instants, type_name
+
+OFFSET_TYPE: Final = pa.int64()
+OP_TYPE: Final = pa.int32()
+_DAY_MS: Final = 86_400_000
+
+
+def carries_op(strategy: MergeStrategy) -> bool:
+    """Strategies whose input may say what happened to each row."""
+    return isinstance(strategy, MergeChangelogStream | MergeUpsertStream)
+
+
+def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) -> pa.Table:
+    """For data without a declared schema: step out of the way of system columns, read event time from what is there.
+
+    ``op`` becomes ``_op`` (as the last column); an event time of seconds or of text becomes an instant.
+    """
+    reserved = [vocab.offset_column, vocab.system_time_column]
+    reserved += [] if carries_op(strategy) else [vocab.operation_type_column]
+    kept = [name for name in batch.column_names if name not in reserved]
+    moved = [name for name in batch.column_names if name in reserved]
+    batch = batch.select([*kept, *moved]).rename_columns([*kept, *(f"_{name}" for name in moved)])
+    name = vocab.event_time_column
+    if name not in kept:
+        return batch
+    column = batch.column(name)
+    if pa.types.is_integer(column.type):
+        times = column.cast(pa.int64()).cast(pa.timestamp("s", "UTC")).cast(INSTANT)
+    elif pa.types.is_string(column.type):
+        try:
+            times = to_instants(column)
+        except Misfit as misfit:
+            raise misfit_fault("", name, INSTANT, misfit.value) from misfit
+    else:
+        return batch
+    return batch.set_column(kept.index(name), name, times)
+
+
+def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
+    """The batch with logical types only and an event time column (null where the source gives none). Raises Invalid."""
+    reserved = [vocab.offset_column, vocab.system_time_column]
+    reserved += [] if carries_op(strategy) else [vocab.operation_type_column]
+    for name in reserved:
+        if name in batch.column_names:
+            raise Invalid(
+                f"the data has a column {name!r}, which is the name of a system column",
+                rule="reserved-column",
+                hint="rename it in preprocess, or choose another name for the system column with SetVocab",
+            )
+    columns = [_logical(column) for column in batch.columns]
+    fields = [f.with_type(c.type).remove_metadata() for f, c in zip(batch.schema, columns, strict=True)]
+    batch = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    name = vocab.event_time_column
+    if name in batch.column_names:
+        kind = batch.schema.field(name).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise Invalid(
+                f"event time column {name!r} should be a Date or a Timestamp, and is {type_name(kind)}",
+                rule="event-time-type",
+                hint="declare it so in the read schema, or cast it in preprocess",
+            )
+        return batch
+    kind = force.field(name).type if force is not None and name in force.names else INSTANT
+    return batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
+
+
+def _logical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        if kind == INSTANT:
+            return column
+        fine = kind.unit in ("us", "ns")
+        floored = pc.floor_temporal(column, unit="millisecond") if fine else column
+        zoned = floored if kind.tz else pc.assume_timezone(floored, "UTC")
+        return zoned.cast(INSTANT)
+    if pa.types.is_date64(kind):
+        return column.cast(pa.date32())
+    if pa.types.is_dictionary(kind):
+        return _logical(column.cast(kind.value_type))
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.string())
+    if pa.types.is_null(kind):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if pa.types.is_large_binary(kind) else column
+
+
+def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) -> None:
+    """Raises Invalid unless the data columns are those of the schema in force: names, order and types."""
+    if force is None:
+        return
+    system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+    have = {field.name: field.type for field in batch if field.name not in system}
+    want = {field.name: field.type for field in force if field.name not in system}
+    problems = [f"{name!r} is missing" for name in want if name not in have]
+    problems += [f"{name!r} is new" for name in have if name not in want]
+    problems += [
+        f"{name!r} is {type_name(have[name])} and should be {type_name(want[name])}"
+        for name in want
+        if name in have and have[name] != want[name]
+    ]
+    data = vocab.event_time_column
+    if not problems and [n for n in have if n != data] != [n for n in want if n != data]:
+        problems.append(f"the order is {', '.join(have)} and should be {', '.join(want)}")
+    if problems:
+        raise Invalid(
+            f"the data does not fit the dataset's schema: {'; '.join(problems)}",
+            rule="schema-in-force",
+            hint="mend the read schema or preprocess, or evolve the schema with SetDataSchema first",
+        )
+
+
+def finished(
+    merged: Merged, vocab: Vocabulary, system_time: Instant, source_time: Instant | None, next_offset: int
+) -> pa.Table:
+    """System columns added, rows in their final order, offsets counted from ``next_offset``.
+
+    Column order: offset, op, system_time, event_time, then data columns as they came.
+    """
+    rows, name = merged.rows, vocab.event_time_column
+    count = rows.num_rows
+    kind = rows.schema.field(name).type
+    times = rows.column(name)
+    if times.null_count:
+        times = _filled(times, merged.fresh, _instant_as(system_time if source_time is None else source_time, kind))
+    stamp = pa.scalar(to_millis(system_time), pa.int64()).cast(INSTANT)
+    data = [field for field in rows.schema if field.name != name]
+    columns = [merged.op, pa.repeat(stamp, count), times, *(rows.column(field.name) for field in data)]
+    fields = [
+        pa.field(vocab.operation_type_column, OP_TYPE, False),
+        pa.field(vocab.system_time_column, INSTANT, False),
+        pa.field(name, kind, times.null_count > 0),
+        *data,
+    ]
+    table = _ordered(pa.Table.from_arrays(columns, schema=pa.schema(fields)), merged.order)
+    offsets = pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64))
+    return table.add_column(0, pa.field(vocab.offset_column, OFFSET_TYPE, False), offsets)
+
+
+def _filled(times: pa.ChunkedArray, fresh: pa.Array, value: pa.Scalar) -> pa.ChunkedArray:
+    """Only rows of the batch take the source's time; a retraction keeps what the old row had."""
+    return pc.if_else(pc.and_(pc.is_null(times), fresh), value, times)
+
+
+def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
+    millis = to_millis(instant)
+    if pa.types.is_date32(kind):
+        return pa.scalar(millis // _DAY_MS, pa.int32()).cast(kind)
+    return pa.scalar(millis, pa.int64()).cast(kind)
+
+
+def _ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """Ascending by ``keys``, nulls first; equal keys stay in input order."""
+    if len(keys) == 1 and _ascending(table.column(keys[0])):
+        return table
+    order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_start") for key in keys])
+    return table.take(order)
+
+
+def _ascending(column: pa.ChunkedArray) -> bool:
+    """Whether a column of times is in order already; most sources write theirs so."""
+    if column.null_count or not pa.types.is_temporal(column.type):
+        return False
+    width = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+    values = column.cast(width).to_numpy()
+    return bool(np.all(values[:-1] <= values[1:]))
+
+
+def fitted(table: pa.Table, force: pa.Schema | None) -> pa.Table:
+    """The table in the schema in force, or its own if there is none. Raises Invalid for nulls where none may be."""
+    schema = table.schema if force is None else pa.schema([force.field(name) for name in force.names])
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        if column.null_count and not field.nullable:
+            raise Invalid(
+                f"column {field.name!r} contains {column.null_count} null values while none were expected",
+                rule="not-null",
+                hint="the schema says NOT NULL; filter such rows in preprocess or make the column optional",
+            )
+        columns.append(column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema.remove_metadata())

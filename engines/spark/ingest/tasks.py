@@ -1,0 +1,200 @@
+"""One range of one source file, parsed in a Spark worker: what it is told, what it does, what it answers.
+
+A task reads its bytes, makes rows of exact types and writes them as one part, under a temporary name first, because
+Spark may run a task twice. Rows never go back through Spark; counts and faults do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chain.errors import Environment, Invalid
+from engines.spark.ingest import csv_text, json_text
+from engines.spark.ingest.dialect import CsvDialect
+from engines.spark.ingest.ranges import Range
+from engines.spark.ingest.texts import INSTANT, misfit_fault
+
+ANSWER: Final = pa.schema([("task", pa.int64()), ("rows", pa.int64()), ("fault", pa.binary())])
+"""What a task gives back to the driver."""
+_READ: Final = 1 << 20
+
+
+class CsvFormat(msgspec.Struct, frozen=True):
+    dialect: CsvDialect
+    names: tuple[str, ...]
+    """Columns in the order of the file."""
+
+
+class JsonLinesFormat(msgspec.Struct, frozen=True): ...
+
+
+class JsonDocumentFormat(msgspec.Struct, frozen=True):
+    sub_path: str | None = None
+
+
+class FeaturesFormat(msgspec.Struct, frozen=True):
+    per_line: bool
+
+
+class ParquetFormat(msgspec.Struct, frozen=True): ...
+
+
+Format: TypeAlias = CsvFormat | JsonLinesFormat | JsonDocumentFormat | FeaturesFormat | ParquetFormat
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Parse ``span`` of ``path`` into rows of ``schema`` and write them to ``part``."""
+
+    path: str
+    name: str
+    """The file as messages call it."""
+    span: Range
+    format: Format
+    schema: pa.Schema
+    part: str
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An Invalid on its way from a worker to the driver."""
+
+    message: str
+    rule: str
+    hint: str
+    place: str
+
+    def raised(self) -> Invalid:
+        return Invalid(self.message, rule=self.rule, hint=self.hint, place=self.place)
+
+
+def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Iterator[pa.RecordBatch]:
+    """Body of ``mapInArrow``: each incoming row is the number of a task."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield pa.RecordBatch.from_pylist([{"task": number, **_answer(tasks[number])}], schema=ANSWER)
+
+
+def _answer(task: Task) -> dict[str, object]:
+    try:
+        return {"rows": parse_to_part(task), "fault": None}
+    except Invalid as error:
+        fault = Fault(error.message, error.rule, error.hint, error.place)
+        return {"rows": 0, "fault": msgspec.json.encode(fault)}
+
+
+def parse_to_part(task: Task) -> int:
+    """Rows written. Raises Invalid for what is wrong with the source, Environment for our disk."""
+    table = parse(task)
+    path = Path(task.part)
+    staged = path.with_name(f".{path.name}")
+    try:
+        pq.write_table(table, staged, compression="none", use_dictionary=False, write_statistics=False)
+        staged.rename(path)
+    except OSError as error:
+        raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
+    return int(table.num_rows)
+
+
+def parse(task: Task) -> pa.Table:
+    """Rows of the task's range. Raises Invalid."""
+    match task.format:
+        case ParquetFormat():
+            return _read_parquet(task)
+        case CsvFormat(dialect, names):
+            head = csv_text.Head(names, task.schema, 0)
+            return _located(task, lambda data, before: csv_text.parse_csv(data, head, dialect, task.name, before))
+        case JsonLinesFormat():
+            return _located(task, lambda data, before: json_text.parse_json_lines(data, task.schema, task.name, before))
+    return json_text.parse_json_lines(lines_of(task.format, _bytes(task), task.name), task.schema, task.name)
+
+
+def lines_of(format_: Format, data: bytes, name: str) -> bytes:
+    """A JSON document, or GeoJSON, as one object per line. Raises Invalid."""
+    match format_:
+        case JsonDocumentFormat(sub_path):
+            return json_text.array_lines(data, sub_path, name)
+        case FeaturesFormat(per_line):
+            return json_text.feature_per_line(data, name) if per_line else json_text.feature_lines(data, name)
+    return data
+
+
+def _located(task: Task, parse_at: object) -> pa.Table:
+    """Parse with lines counted from the range; count from the file's start only when there is a fault to tell."""
+    data = _bytes(task)
+    try:
+        return parse_at(data, 0)
+    except Invalid:
+        if task.span.start == 0:
+            raise
+        return parse_at(data, _newlines_before(task))
+
+
+def _bytes(task: Task) -> bytes:
+    try:
+        with Path(task.path).open("rb") as source:
+            source.seek(task.span.start)
+            return source.read(task.span.stop - task.span.start)
+    except OSError as error:
+        raise Environment(f"cannot read {task.name}: {error.strerror}", rule="disk") from error
+
+
+def _newlines_before(task: Task) -> int:
+    count, left = 0, task.span.start
+    with Path(task.path).open("rb") as source:
+        while left > 0:
+            block = source.read(min(_READ, left))
+            if not block:
+                break
+            count += block.count(b"\n")
+            left -= len(block)
+    return count
+
+
+def _read_parquet(task: Task) -> pa.Table:
+    try:
+        table = pq.read_table(task.path, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise Invalid(f"not a readable Parquet file: {reason}", rule="read-parquet", place=task.name) from error
+    missing = [name for name in task.schema.names if name not in table.schema.names]
+    if missing:
+        raise Invalid(
+            f"no column {missing[0]!r}",
+            rule="read-columns",
+            hint=f"the file has {', '.join(table.schema.names)}",
+            place=task.name,
+        )
+    columns = []
+    for field in task.schema:
+        column = table.column(field.name)
+        try:
+            columns.append(column.cast(field.type, safe=not pa.types.is_timestamp(field.type)))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise misfit_fault(task.name, field.name, field.type, str(error)) from error
+    return pa.Table.from_arrays(columns, schema=task.schema)
+
+
+def parquet_schema(path: Path, name: str) -> pa.Schema:
+    """Columns of a Parquet file as slices can hold them. Raises Invalid."""
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise Invalid(f"not a readable Parquet file: {reason}", rule="read-parquet", place=name) from error
+    return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Without encodings that are not logical types: dictionaries, large offsets, other units of time."""
+    if pa.types.is_dictionary(type_):
+        return _plain(type_.value_type)
+    if pa.types.is_timestamp(type_):
+        return INSTANT
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(type_) else type_

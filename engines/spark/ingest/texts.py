@@ -1,0 +1,102 @@
+"""Columns of text to columns of exact types, and the search for the value that would not go.
+
+Times are RFC 3339; a time without zone is UTC; digits finer than milliseconds are cut off. Vectorised throughout; only
+after a failure are values looked at singly, by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chain.errors import Invalid
+
+INSTANT: Final = pa.timestamp("ms", "UTC")
+_NAIVE: Final = pa.timestamp("ms")
+_ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
+_FINE: Final = r"(\.\d{3})\d+"
+
+
+class Misfit(Exception):
+    """The value at ``row`` (from 0) of a column does not read as the type wanted."""
+
+    def __init__(self, row: int, value: str) -> None:
+        super().__init__(row, value)
+        self.row = row
+        self.value = value
+
+
+def type_name(type_: pa.DataType) -> str:
+    """The format's word for an Arrow type, for messages."""
+    if pa.types.is_timestamp(type_):
+        return "Timestamp"
+    if pa.types.is_date(type_):
+        return "Date"
+    if pa.types.is_decimal(type_):
+        return f"Decimal({type_.precision}, {type_.scale})"
+    if pa.types.is_unsigned_integer(type_):
+        return f"UInt{type_.bit_width}"
+    if pa.types.is_integer(type_):
+        return f"Int{type_.bit_width}"
+    names = {"double": "Float64", "float": "Float32", "halffloat": "Float16", "string": "String", "bool": "Bool"}
+    return names.get(str(type_), str(type_))
+
+
+def to_instants(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """RFC 3339 texts as ``timestamp(ms, UTC)``. Raises Misfit."""
+    zoned = _attempt(lambda: pc.cast(text, INSTANT))
+    if zoned is not None:
+        return zoned
+    naive = _attempt(lambda: pc.assume_timezone(pc.cast(text, _NAIVE), "UTC"))
+    if naive is not None:
+        return naive
+    return converted(text, _mixed)
+
+
+def to_dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """``2024-05-01`` texts as ``date32``. Raises Misfit."""
+    return converted(text, lambda part: pc.cast(part, pa.date32()))
+
+
+def converted(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
+    """``convert(text)``, which works value by value; when it fails, Misfit names the first value that does."""
+    try:
+        return convert(text)
+    except pa.ArrowInvalid:
+        low, high = 0, len(text)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _attempt(lambda part=text.slice(low, middle - low): convert(part)) is None:
+                high = middle
+            else:
+                low = middle
+        raise Misfit(low, str(text[low].as_py())) from None
+
+
+def _mixed(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    trimmed = pc.utf8_upper(pc.utf8_trim_whitespace(text))
+    plain = pc.replace_substring_regex(trimmed, _FINE, r"\1")
+    zoned = pc.match_substring_regex(plain, _ZONE)
+    nothing = pa.scalar(None, pa.string())
+    with_zone = pc.cast(pc.if_else(zoned, plain, nothing), INSTANT)
+    without = pc.assume_timezone(pc.cast(pc.if_else(zoned, nothing, plain), _NAIVE), "UTC")
+    return pc.coalesce(with_zone, without)
+
+
+def _attempt(convert: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray | None:
+    try:
+        return convert()
+    except pa.ArrowInvalid:
+        return None
+
+
+def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Invalid:
+    """The one message for a value that does not read as its column's type."""
+    what = type_name(type_)
+    hint = "mend the line, or declare the column as String and convert it in preprocess"
+    if what in ("Timestamp", "Date"):
+        hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
+    return Invalid(f"column {column!r}: {value[:80]!r} is not a {what}", rule="read-value", hint=hint, place=place)
