@@ -1,0 +1,50 @@
+"""What an append rule is: one clause of the format with a stable name, checked on a block and the state before it.
+
+Rules are stateless and pure, made once at import. Who is bound by a rule is said here and nowhere else: EVERYONE for
+what no honest writer ever breaks, AUTHORS for what we ask of our own blocks beyond that and forgive in others'.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import msgspec
+
+from chain.model.block import Block
+from chain.state import ChainState
+
+
+class Binds(enum.Enum):
+    EVERYONE = "everyone"
+    AUTHORS = "authors"
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One broken rule, told so that a person can mend it."""
+
+    rule: str
+    message: str
+    expected: str = ""
+    actual: str = ""
+    hint: str = ""
+
+
+class Rule(ABC):
+    """One append rule. ``name`` is kebab-case, documented and never changed: programs match on it."""
+
+    name: ClassVar[str]
+    clause: ClassVar[str]
+    """Where it comes from: section of the specification or of the RFC, or the reference's own error."""
+    binds: ClassVar[Binds] = Binds.EVERYONE
+    concerns: ClassVar[tuple[type, ...]] = ()
+    """Event classes it looks at; empty: blocks of every kind."""
+
+    @abstractmethod
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        """Whatever of ``block`` breaks this rule when appended to a chain in ``state``; ``concerns`` holds."""
+
+    def broken(self, message: str, *, expected: object = "", actual: object = "", hint: str = "") -> Violation:
+        return Violation(rule=self.name, message=message, expected=str(expected), actual=str(actual), hint=hint)

@@ -1,0 +1,95 @@
+"""The declared schema: there before data, and only ever changed so that old slices stay readable. Spec: DataSchema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema
+from chain.rules.migration import incompatibilities
+from chain.rules.rule import Binds, Rule, Violation
+from chain.state import ChainState
+
+
+class SchemaBeforeData(Rule):
+    name = "schema-before-data"
+    clause = "SetDataSchema; must be present before adding data"
+    concerns = (AddData, ExecuteTransform)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        has_data = isinstance(event, AddData | ExecuteTransform) and event.new_data is not None
+        if has_data and state.schema is None and state.unknown is None:
+            yield self.broken("data before any SetDataSchema", hint="declare the schema first")
+
+
+class SchemaIsSaid(Rule):
+    name = "schema-present"
+    clause = "SetDataSchema.schema, rawArrowSchema"
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if isinstance(event, SetDataSchema) and (event.schema is None) == (event.raw_arrow_schema is None):
+            word = "both" if event.schema else "neither"
+            yield self.broken("SetDataSchema holds one form of schema", expected="one", actual=word)
+
+
+class SchemaChanges(Rule):
+    name = "schema-no-op"
+    clause = "SetDataSchema; New schema is identical to the current"
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if isinstance(event, SetDataSchema) and event.schema is not None and event == state.schema:
+            yield self.broken("the schema is identical to the one in force", hint="write no block")
+
+
+class SchemaStaysCompatible(Rule):
+    """Attributes and order may change and optional fields be added, at any depth; nothing else."""
+
+    name = "schema-compatible"
+    clause = "SetDataSchema; schema evolution"
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event, current = block.event, state.schema
+        if not isinstance(event, SetDataSchema) or event.schema is None or current is None or current.schema is None:
+            return
+        for each in incompatibilities(current.schema.fields, event.schema.fields):
+            yield self.broken(each.message, expected=each.expected, actual=each.actual)
+
+
+class SystemColumnsAreThere(Rule):
+    """The reference warns of this only, for the time being."""
+
+    name = "schema-system-columns"
+    clause = "DatasetVocabulary; system columns"
+    binds = Binds.AUTHORS
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if not isinstance(event, SetDataSchema) or event.schema is None:
+            return
+        names = [each.name for each in event.schema.fields]
+        vocab = state.vocab
+        for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
+            if name not in names:
+                yield self.broken(f"the system column {name!r} is missing", actual=", ".join(names))
+
+
+class ColumnsAreDistinct(Rule):
+    name = "schema-columns-distinct"
+    clause = "DataSchema.fields"
+    binds = Binds.AUTHORS
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if not isinstance(event, SetDataSchema) or event.schema is None:
+            return
+        names = [each.name for each in event.schema.fields]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield self.broken(f"column {name!r} stands more than once")

@@ -1,0 +1,118 @@
+"""Snapshots: what a person may apply, and the form in which their events enter a chain. Spec: DatasetSnapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import parse_name
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    MetadataEvent,
+    Seed,
+    SetPollingSource,
+    SetTransform,
+    TransformInput,
+)
+from chain.model.source import SqlQueryStep, TransformSql
+from chain.rules.rule import Violation
+
+_RULE: Final = "snapshot"
+_NEVER: Final = {
+    Seed: "the Seed is made for you",
+    AddData: "data enters by ingest",
+    ExecuteTransform: "transforms are executed by the node",
+    DisablePushSource: "there is nothing to disable yet",
+    DisablePollingSource: "there is nothing to disable yet",
+}
+_ONLY: Final = {
+    SetPollingSource: DatasetKind.ROOT,
+    AddPushSource: DatasetKind.ROOT,
+    SetTransform: DatasetKind.DERIVATIVE,
+}
+
+
+def check_snapshot(snapshot: DatasetSnapshot) -> list[Violation]:
+    """All that keeps a snapshot from becoming a chain, references to other datasets aside; empty when nothing does.
+
+    The rules on blocks hold for its events besides: they are checked when the blocks are made.
+    """
+    return list(_faults(snapshot))
+
+
+def normalise_snapshot(snapshot: DatasetSnapshot) -> DatasetSnapshot:
+    """The same with shorthands written out: ``query`` as ``queries``, an input's alias its reference."""
+    return msgspec.structs.replace(snapshot, metadata=tuple(normalise_event(each) for each in snapshot.metadata))
+
+
+def normalise_event(event: MetadataEvent) -> MetadataEvent:
+    """One event with its shorthands written out."""
+    match event:
+        case SetTransform(inputs=inputs, transform=transform):
+            named = tuple(TransformInput(dataset_ref=x.dataset_ref, alias=x.alias or x.dataset_ref) for x in inputs)
+            return SetTransform(inputs=named, transform=_normalised(transform))
+        case (
+            SetPollingSource(preprocess=TransformSql() as transform)
+            | AddPushSource(preprocess=TransformSql() as transform)
+        ):
+            return msgspec.structs.replace(event, preprocess=_normalised(transform))
+        case _:
+            return event
+
+
+def _normalised(transform: TransformSql) -> TransformSql:
+    if transform.query is None or transform.queries is not None:
+        return transform
+    return msgspec.structs.replace(transform, query=None, queries=(SqlQueryStep(query=transform.query),))
+
+
+def _faults(snapshot: DatasetSnapshot) -> Iterator[Violation]:
+    try:
+        parse_name(snapshot.name)
+    except Invalid as fault:
+        yield Violation(rule=fault.rule, message=fault.message, hint=fault.hint)
+    for number, event in enumerate(snapshot.metadata):
+        place = f"metadata[{number}]"
+        name = type(event).__name__
+        if why := _NEVER.get(type(event)):
+            yield Violation(rule=_RULE, message=f"{place}: {name} cannot stand in a snapshot", hint=why)
+        only = _ONLY.get(type(event))
+        if only not in (None, snapshot.kind):
+            yield Violation(
+                rule="event-of-kind",
+                message=f"{place}: {name} belongs in a {only.value if only else ''} dataset",
+                expected=only.value if only else "",
+                actual=snapshot.kind.value,
+            )
+        yield from _both_forms(event, place)
+    yield from _counts(snapshot)
+
+
+def _both_forms(event: MetadataEvent, place: str) -> Iterator[Violation]:
+    match event:
+        case (
+            SetTransform(transform=TransformSql() as transform)
+            | SetPollingSource(preprocess=TransformSql() as transform)
+            | AddPushSource(preprocess=TransformSql() as transform)
+        ) if transform.query is not None and transform.queries is not None:
+            yield Violation(rule=_RULE, message=f"{place}: both query and queries are given", hint="keep one of them")
+
+
+def _counts(snapshot: DatasetSnapshot) -> Iterator[Violation]:
+    transforms = sum(isinstance(event, SetTransform) for event in snapshot.metadata)
+    polling = sum(isinstance(event, SetPollingSource) for event in snapshot.metadata)
+    if snapshot.kind is DatasetKind.DERIVATIVE and transforms != 1:
+        yield Violation(
+            rule=_RULE, message="a derivative dataset needs one SetTransform", expected="1", actual=str(transforms)
+        )
+    if polling > 1:
+        yield Violation(rule=_RULE, message="more than one polling source", expected="1", actual=str(polling))

@@ -1,0 +1,98 @@
+"""Sources of root datasets: one polling source or many push sources, never both. Spec: Ingestion; RFC-011."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chain.model.block import Block
+from chain.model.events import AddPushSource, DisablePollingSource, DisablePushSource, SetPollingSource
+from chain.model.source import FetchEthereumLogs
+from chain.rules.rule import Rule, Violation
+from chain.state import ChainState
+
+
+class OneFormOfSchema(Rule):
+    name = "read-schema-form"
+    clause = "ReadStep.schema, ReadStep.ddlSchema"
+    concerns = (SetPollingSource, AddPushSource)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if not isinstance(block.event, SetPollingSource | AddPushSource):
+            return
+        read = block.event.read
+        if read.schema is not None and read.ddl_schema is not None:
+            yield self.broken("both schema and ddlSchema are given", hint="keep one of them")
+
+
+class LedgerIsNamed(Rule):
+    """A source of Ethereum logs says which chain it reads."""
+
+    name = "ethereum-chain"
+    clause = "FetchStep.EthereumLogs"
+    concerns = (SetPollingSource,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if not isinstance(block.event, SetPollingSource):
+            return
+        fetch = block.event.fetch
+        if isinstance(fetch, FetchEthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
+            yield self.broken("EthereumLogs names no chain", expected="chainId or nodeUrl")
+
+
+class NoPollingBesidePush(Rule):
+    name = "polling-beside-push"
+    clause = "SetPollingSource; push sources still active"
+    concerns = (SetPollingSource,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if state.push_sources:
+            yield self.broken(
+                "a polling source in a dataset that has push sources", actual=", ".join(sorted(state.push_sources))
+            )
+
+
+class NoPushBesidePolling(Rule):
+    name = "push-beside-polling"
+    clause = "AddPushSource; polling source still active"
+    concerns = (AddPushSource,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if state.set_polling_source is not None:
+            yield self.broken("a push source in a dataset that has a polling source")
+
+
+class PushSourceChanges(Rule):
+    name = "push-source-no-op"
+    clause = "AddPushSource; NoOpEvent"
+    concerns = (AddPushSource,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if isinstance(event, AddPushSource) and state.push_sources.get(event.source_name) == event:
+            yield self.broken(f"push source {event.source_name!r} is identical to the one in force")
+
+
+class NoSourceAfterDisable(Rule):
+    """The reference has not settled what a source after a disabled one means; no chain can hold it yet."""
+
+    name = "source-after-disable"
+    clause = "AddPushSource; source evolution is not fully supported"
+    concerns = (AddPushSource,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if state.disabled_push_sources or state.polling_disabled:
+            yield self.broken("a push source after a source was disabled")
+
+
+class DisabledSourceExists(Rule):
+    name = "disable-active-source"
+    clause = "DisablePushSource, DisablePollingSource"
+    concerns = (DisablePushSource, DisablePollingSource)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if isinstance(event, DisablePushSource) and event.source_name not in state.active_push_sources:
+            active = ", ".join(sorted(state.active_push_sources)) or "none"
+            yield self.broken(f"no push source {event.source_name!r} is active", expected=active)
+        if isinstance(event, DisablePollingSource) and state.polling_source is None:
+            yield self.broken("no polling source is active")

@@ -1,0 +1,76 @@
+"""How blocks join into one chain: the seed, the links, the numbers. Spec: Metadata Chain, MetadataBlock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chain.model.block import Block, UnknownEvent
+from chain.model.events import Seed
+from chain.rules.rule import Binds, Rule, Violation
+from chain.state import ChainState
+
+
+class FirstBlockIsSeed(Rule):
+    """A chain begins with a Seed."""
+
+    name = "first-block-seed"
+    clause = "Metadata / Seed; FirstBlockMustBeSeed"
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if state.head is None and not isinstance(block.event, Seed):
+            yield self.broken(
+                "a chain begins with a Seed", expected="Seed", actual=type(block.event).__name__, hint="write it first"
+            )
+
+
+class OneSeed(Rule):
+    """A Seed stands nowhere but at the beginning."""
+
+    name = "one-seed"
+    clause = "Metadata / Seed; AppendingSeedBlockToNonEmptyChain"
+    concerns = (Seed,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if state.head is not None:
+            yield self.broken(
+                "a second Seed", expected="no Seed after block 0", actual=f"Seed at #{block.sequence_number}"
+            )
+
+
+class LinksToHead(Rule):
+    """A block names its predecessor by hash; the first has none. Closes the reference's underflow at number zero."""
+
+    name = "prev-block-link"
+    clause = "Metadata Chain; PrevBlockNotFound"
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if block.prev_block_hash != state.head:
+            yield self.broken(
+                "prevBlockHash is not the hash of the block before",
+                expected=state.head or "none",
+                actual=block.prev_block_hash or "none",
+            )
+
+
+class NumbersAreSequential(Rule):
+    """Sequence numbers count from zero without gaps."""
+
+    name = "sequence-number"
+    clause = "MetadataBlock.sequenceNumber; SequenceIntegrity"
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if block.sequence_number != state.size:
+            yield self.broken("sequenceNumber does not follow", expected=state.size, actual=block.sequence_number)
+
+
+class EventsAreKnown(Rule):
+    """We write no event that we cannot read."""
+
+    name = "known-event"
+    clause = "MetadataEvent"
+    binds = Binds.AUTHORS
+    concerns = (UnknownEvent,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if isinstance(block.event, UnknownEvent):
+            yield self.broken("an event of a newer schema", actual=f"variant {block.event.variant}")

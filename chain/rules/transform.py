@@ -1,0 +1,253 @@
+"""What SetTransform declares and how each ExecuteTransform goes on from the one before. Spec: Transforms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import AddPushSource, ExecuteTransform, ExecuteTransformInput, SetPollingSource, SetTransform
+from chain.model.source import Transform
+from chain.rules.rule import Rule, Violation
+from chain.state import ChainState, InputPosition
+
+_WITH_QUERIES = (SetTransform, SetPollingSource, AddPushSource)
+_START = InputPosition(None, None)
+
+
+class TransformHasInputs(Rule):
+    name = "transform-inputs"
+    clause = "SetTransform.inputs"
+    concerns = (SetTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if isinstance(block.event, SetTransform) and not block.event.inputs:
+            yield self.broken("a transform needs at least one input", hint="name the datasets it reads under inputs")
+
+
+class InputsAreDistinct(Rule):
+    name = "transform-inputs-distinct"
+    clause = "SetTransform.inputs"
+    concerns = (SetTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if not isinstance(block.event, SetTransform):
+            return
+        counts = Counter(each.dataset_ref for each in block.event.inputs)
+        for ref, count in counts.items():
+            if count > 1:
+                yield self.broken(f"input {ref} is named {count} times", hint="name it once; a query may use it twice")
+
+
+class InputsAreResolved(Rule):
+    """In a chain inputs are identities with aliases; names are for people and change."""
+
+    name = "transform-inputs-resolved"
+    clause = "SetTransform.inputs, TransformInput"
+    concerns = (SetTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if not isinstance(block.event, SetTransform):
+            return
+        for each in block.event.inputs:
+            if _identity(each.dataset_ref) is None:
+                yield self.broken(f"input {each.dataset_ref!r} is not resolved", expected="did:odf:…")
+            if each.alias is None:
+                yield self.broken(f"input {each.dataset_ref} has no alias")
+
+
+class QueriesAreNormalised(Rule):
+    """The shorthand ``query`` is for people; a chain holds ``queries``."""
+
+    name = "queries-normalised"
+    clause = "TransformSql.query"
+    concerns = _WITH_QUERIES
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        transform = _transform(block)
+        if transform is not None and transform.query is not None:
+            yield self.broken("the shorthand query stands in a chain", hint="write it as queries: [{query: …}]")
+
+
+class QueriesExist(Rule):
+    name = "queries-present"
+    clause = "TransformSql.queries"
+    concerns = _WITH_QUERIES
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        transform = _transform(block)
+        if transform is not None and not transform.queries:
+            yield self.broken("a transform needs at least one query")
+
+
+class LastQueryIsOutput(Rule):
+    name = "queries-output"
+    clause = "TransformSql.queries, SqlQueryStep.alias"
+    concerns = _WITH_QUERIES
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        transform = _transform(block)
+        if transform is not None and transform.queries and transform.queries[-1].alias is not None:
+            yield self.broken(
+                "the last query has an alias", expected="none: it is the output", actual=transform.queries[-1].alias
+            )
+
+
+class OtherQueriesHaveAliases(Rule):
+    name = "queries-aliased"
+    clause = "TransformSql.queries, SqlQueryStep.alias"
+    concerns = _WITH_QUERIES
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        transform = _transform(block)
+        for number, each in enumerate((transform.queries or ())[:-1] if transform else ()):
+            if each.alias is None:
+                yield self.broken(f"query {number} has no alias", hint="only the last one, the output, has none")
+
+
+class TransformIsDeclared(Rule):
+    name = "transform-declared"
+    clause = "ExecuteTransform; must be preceded by SetTransform"
+    concerns = (ExecuteTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if state.set_transform is None and state.unknown is None:
+            yield self.broken("ExecuteTransform without a SetTransform before it")
+
+
+class InputsAreInOrder(Rule):
+    """Inputs are those of SetTransform, all of them, in its order."""
+
+    name = "query-inputs-order"
+    clause = "ExecuteTransform.queryInputs"
+    concerns = (ExecuteTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if not isinstance(block.event, ExecuteTransform) or state.set_transform is None:
+            return
+        declared = [_identity(each.dataset_ref) for each in state.set_transform.inputs]
+        actual = [each.dataset_id for each in block.event.query_inputs]
+        if declared != actual:
+            yield self.broken(
+                "inputs are not those of SetTransform in their order",
+                expected=_listed(declared),
+                actual=_listed(actual),
+            )
+
+
+class _InputRule(Rule):
+    """A rule on each input of a transaction, given where the transaction before left it."""
+
+    concerns = (ExecuteTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        if isinstance(block.event, ExecuteTransform):
+            positions = state.input_positions
+            for each in block.event.query_inputs:
+                yield from self.check_input(each, positions.get(each.dataset_id, _START))
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        raise NotImplementedError
+
+
+class InputBlocksAdvance(_InputRule):
+    name = "input-block-interval"
+    clause = "ExecuteTransformInput.newBlockHash; Invalid input block interval"
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        if each.new_block_hash is not None and each.new_block_hash == each.prev_block_hash:
+            yield self.broken(
+                f"input {each.dataset_id}: newBlockHash is prevBlockHash", hint="leave it out when nothing is new"
+            )
+
+
+class InputOffsetsAdvance(_InputRule):
+    name = "input-offset-interval"
+    clause = "ExecuteTransformInput.newOffset; Invalid input offset interval"
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        if each.new_offset is not None and each.new_offset == each.prev_offset:
+            yield self.broken(
+                f"input {each.dataset_id}: newOffset is prevOffset", hint="leave it out when nothing is new"
+            )
+
+
+class InputBlocksContinue(_InputRule):
+    """An input goes on from where the transaction before left it, and from nothing at first."""
+
+    name = "input-prev-block"
+    clause = "ExecuteTransformInput.prevBlockHash"
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        if each.prev_block_hash != position.block_hash:
+            yield self.broken(
+                f"input {each.dataset_id}: prevBlockHash is not the last block consumed",
+                expected=position.block_hash or "none",
+                actual=each.prev_block_hash or "none",
+            )
+
+
+class InputOffsetsContinue(_InputRule):
+    """As blocks, so offsets."""
+
+    name = "input-prev-offset"
+    clause = "ExecuteTransformInput.prevOffset"
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        if each.prev_offset != position.offset:
+            yield self.broken(
+                f"input {each.dataset_id}: prevOffset is not the last offset consumed",
+                expected="none" if position.offset is None else position.offset,
+                actual="none" if each.prev_offset is None else each.prev_offset,
+            )
+
+
+class InputOffsetsComeWithBlocks(_InputRule):
+    name = "input-offset-without-block"
+    clause = "ExecuteTransformInput.newOffset, newBlockHash"
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        if each.new_offset is not None and each.new_block_hash is None:
+            yield self.broken(f"input {each.dataset_id}: newOffset without newBlockHash", actual=each.new_offset)
+
+
+class TransformAdvances(Rule):
+    name = "execute-transform-no-op"
+    clause = "ExecuteTransform; NoOpEvent"
+    concerns = (ExecuteTransform,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event = block.event
+        if not isinstance(event, ExecuteTransform) or event.new_data is not None:
+            return
+        checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint else None
+        moved = (
+            checkpoint != event.prev_checkpoint
+            or event.new_watermark != state.watermark
+            or any(each.new_block_hash is not None for each in event.query_inputs)
+        )
+        if not moved:
+            yield self.broken("the event has no data and advances nothing", hint="write no block when nothing happened")
+
+
+def _transform(block: Block) -> Transform | None:
+    match block.event:
+        case SetTransform(transform=transform):
+            return transform
+        case SetPollingSource(preprocess=transform) | AddPushSource(preprocess=transform):
+            return transform
+        case _:
+            return None
+
+
+def _identity(ref: str) -> DatasetId | None:
+    try:
+        return DatasetId.parse(ref)
+    except Invalid:
+        return None
+
+
+def _listed(ids: list[DatasetId] | list[DatasetId | None]) -> str:
+    return ", ".join(str(each) for each in ids) or "none"
