@@ -259,7 +259,7 @@ def _telling(reader: StateReader, end: int) -> Iterator[Block]:
         newest = reader.last_of(kinds, end)
         if newest is not None:
             yield newest
-    before: int | None = end
-    while before is not None and (block := reader.last_of(_PUSH, before)) is not None:
+    before = end
+    while before > 0 and (block := reader.last_of(_PUSH, before)) is not None:
         yield block
         before = block.sequence_number

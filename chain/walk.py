@@ -1,0 +1,32 @@
+"""Ways through a stored chain: newest first and only some kinds, or oldest first and all. Lazy, bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from chain.codec.blocks import decode_block
+from chain.model.block import Block
+
+
+class KindIndex(Protocol):
+    """Every ``ChainReader`` of the store is one."""
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None: ...
+
+
+class RawBlocks(Protocol):
+    def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]: ...
+
+
+def newest_first(reader: KindIndex, kinds: Iterable[str], before: int | None = None) -> Iterator[Block]:
+    """Blocks whose event is one of ``kinds``, from just below ``before`` (the head) back; one read for each."""
+    wanted = tuple(kinds)
+    while (before is None or before > 0) and (block := reader.last_of(wanted, before)) is not None:
+        yield block
+        before = block.sequence_number
+
+
+def oldest_first(reader: RawBlocks, start: int, stop: int) -> Iterator[Block]:
+    """Blocks ``start <= n < stop``, decoded as they stream. Raises Invalid where the store holds no block."""
+    return map(decode_block, reader.raw_blocks(start, stop))
