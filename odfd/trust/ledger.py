@@ -49,9 +49,10 @@ STEPS: Final = (
         payload BLOB NOT NULL,
         PRIMARY KEY (dataset, type, signer)
     ) STRICT, WITHOUT ROWID;
-    CREATE TABLE trust_tree (
+    CREATE TABLE trust_chains (
         dataset BLOB PRIMARY KEY,
-        frontier BLOB NOT NULL
+        frontier BLOB NOT NULL,
+        data INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE trust_runs (
         dataset BLOB NOT NULL,
@@ -86,6 +87,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     actual: Actual | None = None
     evidence: bytes | None = None
     """JSON for people: where the published and the computed rows differ."""
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """How far a chain on this node was checked."""
+
+    frontier: Frontier = Frontier()
+    """The tree over its blocks."""
+    data: int = 0
+    """Blocks from the first whose objects are here and were found true."""
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -180,14 +190,21 @@ class Ledger:
         row = self._db.execute("SELECT type, envelope FROM trust_live WHERE sid = ?", (sid,)).fetchone()
         return (row[0], row[1]) if row else None
 
-    def frontier(self, dataset: DatasetId) -> Frontier:
-        row = self._db.execute("SELECT frontier FROM trust_tree WHERE dataset = ?", (dataset,)).fetchone()
-        return Frontier.from_bytes(row[0]) if row else Frontier()
+    def chain(self, dataset: DatasetId) -> Checked:
+        """What was checked of the blocks that are here."""
+        row = self._db.execute("SELECT frontier, data FROM trust_chains WHERE dataset = ?", (dataset,)).fetchone()
+        return Checked(Frontier.from_bytes(row[0]), row[1]) if row else Checked()
 
-    def keep_frontier(self, dataset: DatasetId, frontier: Frontier) -> None:
+    def keep_chain(self, dataset: DatasetId, checked: Checked) -> None:
         self._db.execute(
-            "INSERT OR REPLACE INTO trust_tree (dataset, frontier) VALUES (?, ?)", (dataset, frontier.to_bytes())
+            "INSERT OR REPLACE INTO trust_chains (dataset, frontier, data) VALUES (?, ?, ?)",
+            (dataset, checked.frontier.to_bytes(), checked.data),
         )
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
+        for table in ("trust_chains", "trust_runs"):
+            self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def keep_run(self, dataset: DatasetId, run: Run) -> None:
         self._db.execute(

@@ -17,7 +17,7 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStat
 from chain.statements.tree import Frontier
 from odfd.trust.admission import Outcome, admit_attestation, admit_head
 from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import STEPS, Ledger, Run
+from odfd.trust.ledger import STEPS, Checked, Ledger, Run
 
 ALICE = SigningKey(b"a" * 32)
 BOB = SigningKey(b"b" * 32)
@@ -155,10 +155,13 @@ def test_runs_and_frontiers_come_back(db: sqlite3.Connection) -> None:
     )
     ledger.keep_run(ALICE.dataset_id, run)
     assert ledger.runs(ALICE.dataset_id) == {7: run}
-    assert ledger.frontier(ALICE.dataset_id) == Frontier()
-    frontier = Frontier().extend([b"x" * 32] * 5)
-    ledger.keep_frontier(ALICE.dataset_id, frontier)
-    assert ledger.frontier(ALICE.dataset_id) == frontier
+    assert ledger.chain(ALICE.dataset_id) == Checked()
+    checked = Checked(Frontier().extend([b"x" * 32] * 5), data=3)
+    ledger.keep_chain(ALICE.dataset_id, checked)
+    assert ledger.chain(ALICE.dataset_id) == checked
+    ledger.forget(ALICE.dataset_id)
+    assert ledger.chain(ALICE.dataset_id) == Checked()
+    assert ledger.runs(ALICE.dataset_id) == {}
 
 
 def store(directory: Path) -> KeyStore:

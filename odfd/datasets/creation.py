@@ -1,0 +1,146 @@
+"""From a snapshot that a person applies to the events a chain begins with, and to what a later snapshot changes.
+
+Pure. References to inputs are resolved to ids on the way in, queries normalised, and the digest of the engine pinned:
+a chain never says anything whose meaning depends on this node. Spec: DatasetSnapshot, SetTransform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.model.events import (
+    AddPushSource,
+    DatasetSnapshot,
+    MetadataEvent,
+    Seed,
+    SetAttachments,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    TransformInput,
+)
+from chain.model.source import SqlQueryStep, TransformSql
+from chain.rules import check_snapshot
+from chain.state import ChainState
+
+Resolve: TypeAlias = Callable[[str], DatasetId]
+"""A reference to an id. Raises NotFound."""
+Pin: TypeAlias = Callable[[TransformSql], str | None]
+"""The digest of the engine that will run a transform; ``None`` when it cannot be told."""
+
+
+def founding_events(
+    snapshot: DatasetSnapshot, dataset: DatasetId, resolve: Resolve, pin: Pin
+) -> tuple[MetadataEvent, ...]:
+    """All events of a new chain, the Seed first. Raises Invalid with every broken rule, or NotFound for an input."""
+    broken = check_snapshot(snapshot)
+    if broken:
+        raise Invalid(
+            "; ".join(each.message for each in broken),
+            rule=broken[0].rule,
+            hint=broken[0].hint,
+            place=snapshot.name,
+        )
+    seed = Seed(dataset_id=dataset, dataset_kind=snapshot.kind)
+    return (seed, *(normalise(event, resolve, pin) for event in snapshot.metadata))
+
+
+def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
+    """The event as a chain holds it."""
+    match event:
+        case SetTransform(inputs=inputs, transform=transform):
+            resolved = tuple(
+                TransformInput(dataset_ref=str(resolve(each.dataset_ref)), alias=each.alias or each.dataset_ref)
+                for each in inputs
+            )
+            return SetTransform(inputs=resolved, transform=_pinned(_queries(transform), pin))
+        case SetPollingSource(preprocess=TransformSql() as transform):
+            return msgspec.structs.replace(event, preprocess=_queries(transform))
+        case AddPushSource(preprocess=TransformSql() as transform):
+            return msgspec.structs.replace(event, preprocess=_queries(transform))
+        case _:
+            return event
+
+
+def _queries(transform: TransformSql) -> TransformSql:
+    """The shorthand ``query`` becomes the one step of ``queries``."""
+    if transform.query is None:
+        return transform
+    return msgspec.structs.replace(transform, query=None, queries=(SqlQueryStep(query=transform.query),))
+
+
+def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:
+    if transform.version is not None:
+        return transform
+    return msgspec.structs.replace(transform, version=pin(transform))
+
+
+def changed_events(
+    state: ChainState, snapshot: DatasetSnapshot, resolve: Resolve, pin: Pin
+) -> tuple[MetadataEvent, ...]:
+    """Events that bring an existing chain to what ``snapshot`` says. Raises Invalid when it cannot be brought there."""
+    if state.kind is not snapshot.kind:
+        held = state.kind.value if state.kind else "unknown"
+        raise Invalid(
+            f"{snapshot.name} exists as a {held} dataset and cannot become {snapshot.kind.value}",
+            rule="dataset-exists",
+            hint="choose another name, or delete it first",
+        )
+    changes: list[MetadataEvent] = []
+    for event in snapshot.metadata:
+        wanted = normalise(event, resolve, pin)
+        held_event = in_force(state, wanted)
+        if held_event == wanted:
+            continue
+        if isinstance(wanted, SetTransform) and isinstance(held_event, SetTransform):
+            if _same_but_pin(held_event, wanted):
+                continue
+            raise Invalid(
+                f"the transform of {snapshot.name} differs from the one its history was made with",
+                rule="transform-evolution",
+                hint="a new derivation needs a new dataset: choose another name",
+            )
+        changes.append(wanted)
+    return tuple(changes)
+
+
+def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
+    """What stands now in the place that ``event`` would take."""
+    match event:
+        case SetInfo():
+            return state.set_info
+        case SetLicense():
+            return state.set_license
+        case SetAttachments():
+            return state.set_attachments
+        case SetVocab():
+            return state.set_vocab
+        case SetPollingSource():
+            return state.polling_source
+        case SetTransform():
+            return state.set_transform
+        case AddPushSource(source_name=name):
+            return state.active_push_sources.get(name)
+        case _:
+            return None
+
+
+def _same_but_pin(held: SetTransform, wanted: SetTransform) -> bool:
+    """An engine that is pinned already stays pinned: only a person who writes another version asks for another."""
+    return (
+        msgspec.structs.replace(
+            wanted, transform=msgspec.structs.replace(wanted.transform, version=held.transform.version)
+        )
+        == held
+    )
+
+
+def input_ids(transform: SetTransform) -> Sequence[DatasetId]:
+    return [DatasetId.parse(each.dataset_ref) for each in transform.inputs]

@@ -1,0 +1,61 @@
+"""Which blocks name which objects: what a collector may free, and for whose sake an object may be passed on.
+
+Kept in the transaction that appends the blocks. An object may be named by several chains.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform
+from chain.multihash import Multihash
+
+ROOM: Final = "references"
+STEPS: Final = (
+    """
+    CREATE TABLE object_references (
+        object BLOB NOT NULL,
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        PRIMARY KEY (object, dataset)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX object_references_dataset ON object_references (dataset);
+    """,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
+
+
+def objects_of(block: Block) -> Iterator[tuple[Multihash, int]]:
+    """Name and size of each object that a block brings."""
+    if isinstance(block.event, AddData | ExecuteTransform):
+        for named in (block.event.new_data, block.event.new_checkpoint):
+            if named is not None:
+                yield named.physical_hash, named.size
+
+
+def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> None:
+    """The first block that names an object is kept: from there on it is needed."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)",
+        ((name, dataset, block.sequence_number) for block in blocks for name, _ in objects_of(block)),
+    )
+
+
+def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple[DatasetId, int]]:
+    """Datasets that name an object, and the first block of each that does."""
+    rows = connection.execute("SELECT dataset, sequence FROM object_references WHERE object = ?", (name,))
+    return [(DatasetId(dataset), sequence) for dataset, sequence in rows]
+
+
+def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:
+    """Forget a dataset's references; the objects that nobody names any more."""
+    named = [
+        Multihash(row[0])
+        for row in connection.execute("SELECT object FROM object_references WHERE dataset = ?", (dataset,))
+    ]
+    connection.execute("DELETE FROM object_references WHERE dataset = ?", (dataset,))
+    return [name for name in named if not references_to(connection, name)]

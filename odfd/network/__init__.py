@@ -1,0 +1,1 @@
+"""This node among others: what it gives, what it admits, and the networks it has joined."""
