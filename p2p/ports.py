@@ -107,6 +107,12 @@ class Replication(Protocol):
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """One range answer, within limits, split into raw blocks, unchecked. Raises Remote."""
 
+    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+        """Fill ``sink`` up to ``size`` blocks from any of ``peers``, many ranges under way at once, then finish it.
+
+        Raises Remote, naming peers and reasons, when they cannot give blocks that the sink takes; what it took stays.
+        """
+
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
         """Fill ``sink`` from any of ``peers``, resuming at ``sink.received``; the hash is checked before it returns.
 
@@ -129,3 +135,17 @@ class ObjectSink(Protocol):
 
     def abandon(self) -> None:
         """Throw the partial bytes away."""
+
+
+class ChainSink(Protocol):
+    """Where pulled blocks go: verified in order as they come. Called from worker threads, one call at a time."""
+
+    @property
+    def size(self) -> int:
+        """The next block wanted. After Invalid it may be lower than before: blocks that were not yet sure are gone."""
+
+    def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
+        """Check and keep raw blocks ``start``, … that ``peer`` gave. Raises Invalid."""
+
+    def finish(self) -> None:
+        """All are here: check the whole against what was promised. Raises Invalid."""

@@ -111,3 +111,16 @@ def decode_chain_reply(body: bytes) -> ChainReply:
         )
     bounds = pairwise(accumulate(lengths, initial=table_end))
     return Blocks(request=request, size=size, start=start, blocks=tuple([body[at:end] for at, end in bounds]))
+
+
+def check_answer(ask: BlockRange, answer: Blocks) -> None:
+    """Raises Invalid unless ``answer`` is one that ``ask`` allows."""
+    total = sum(map(len, answer.blocks))
+    if answer.start != ask.start or len(answer.blocks) > ask.max_blocks:
+        raise Invalid(
+            f"asked for blocks from #{ask.start}, got {len(answer.blocks)} from #{answer.start}", rule="chain-range"
+        )
+    if total > ask.max_bytes and len(answer.blocks) != 1:
+        raise Invalid(f"asked for {ask.max_bytes} bytes of blocks, got {total}", rule="chain-range")
+    if ask.max_bytes and ask.max_blocks and not answer.blocks and answer.start < answer.size:
+        raise Invalid(f"no block of the {answer.size} that there are, from #{answer.start} on", rule="chain-range")

@@ -10,8 +10,8 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-MAX_BLOCK: Final = 4 * MIB
-"""Bytes of one metadata block. Real ones have 0.2 to 20 KiB; the widest schema we know of has 300."""
+MAX_BLOCK: Final = 16 * MIB
+"""Bytes of one metadata block, as the codec has it. Real ones have 0.2 to 20 KiB, the widest schema known 300."""
 MAX_RANGE_BYTES: Final = 1 * MIB
 """Bytes of blocks in one answer (but always one block): the largest write that still gains speed."""
 MAX_RANGE_BLOCKS: Final = 16 * KIB

@@ -87,3 +87,12 @@ def decode_object_reply(body: bytes) -> ObjectReply:
     if size > MAX_SIZE or (length and offset + length > size):
         raise Invalid(f"{length} bytes at {offset} of an object of {size}", rule="object-reply")
     return ObjectBytes(request=request, size=size, offset=offset, data=body[_BYTES.size :])
+
+
+def check_answer(ask: ObjectRange, answer: ObjectBytes) -> None:
+    """Raises Invalid unless ``answer`` is one that ``ask`` allows: all of the range that lies within the object."""
+    due = max(0, min(ask.length, answer.size - ask.offset))
+    if answer.offset != ask.offset or len(answer.data) != due:
+        raise Invalid(
+            f"asked for {due} bytes at {ask.offset}, got {len(answer.data)} at {answer.offset}", rule="object-range"
+        )

@@ -1,0 +1,136 @@
+"""One long-lived stream to one peer on which many questions are under way, answered in any order.
+
+Made at the first question, dies when the stream breaks or the peer misbehaves: everyone who waits is then told why. A
+caller may stop waiting at any time; its answer is dropped when it comes, and no frame is ever cut by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+import trio
+
+from chain.errors import Invalid
+from p2p.driver.framing import FramedStream
+from p2p.errors import PeerFault, StreamBroken, Violation
+
+
+class Numbered(Protocol):
+    """An answer that names its question."""
+
+    @property
+    def request(self) -> int: ...
+
+
+Reply = TypeVar("Reply", bound=Numbered)
+MAX_UNDER_WAY: Final = 48
+"""Questions under way on one stream: below what the other side lets wait, so that it never has to refuse us."""
+MAX_ABANDONED: Final = 64
+"""Questions nobody waits for any more; with more of them unanswered the stream is given up."""
+
+
+class _Slot(Generic[Reply]):
+    """Where an answer lands."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.reply: Reply | None = None
+
+
+class Exchange(Generic[Reply]):
+    """Ask with ``ask``; ``run`` is its one task."""
+
+    def __init__(self, stream: FramedStream, decode: Callable[[bytes], Reply]) -> None:
+        self._stream = stream
+        self._decode = decode
+        self._slots: dict[int, _Slot[Reply]] = {}
+        self._abandoned: set[int] = set()
+        self._next = 0
+        self._limit = trio.CapacityLimiter(MAX_UNDER_WAY)
+        self._out, self._outbox = trio.open_memory_channel[bytes](MAX_UNDER_WAY)
+        self._scope = trio.CancelScope()
+        self.fault: PeerFault | None = None
+        """Why it ended; ``None`` while it lives."""
+
+    async def ask(self, encode: Callable[[int], bytes]) -> Reply:
+        """Send what ``encode`` makes of a fresh number and wait for its answer. Raises PeerFault."""
+        async with self._limit:
+            if self.fault is not None:
+                raise self._broken()
+            number, slot = self._next, _Slot[Reply]()
+            self._next = (self._next + 1) & 0xFFFF_FFFF
+            self._slots[number] = slot
+            try:
+                await self._out.send(encode(number))
+                await slot.done.wait()
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                raise self._broken() from None
+            finally:
+                self._leave(number, slot)
+            if slot.reply is None:
+                raise self._broken()
+            return slot.reply
+
+    def _leave(self, number: int, slot: _Slot[Reply]) -> None:
+        self._slots.pop(number, None)
+        if slot.reply is None and self.fault is None:
+            self._abandoned.add(number)
+            if len(self._abandoned) > MAX_ABANDONED:
+                self._end(StreamBroken(self._stream.peer, f"{MAX_ABANDONED} questions were never answered"))
+
+    def _broken(self) -> PeerFault:
+        """A fresh fault of the same kind: one exception raised in many tasks would mix their tracebacks."""
+        fault = self.fault or StreamBroken(self._stream.peer, "the stream ended")
+        fresh = type(fault).__new__(type(fault))
+        fresh.__dict__.update(fault.__dict__)
+        fresh.args = fault.args
+        return fresh
+
+    async def run(self) -> None:
+        """Until the stream ends. Raises nothing: ``fault`` says why it ended."""
+        fault: PeerFault = StreamBroken(self._stream.peer, "we closed the stream")
+        try:
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._write)
+                await self._read()
+                self._scope.cancel()
+            fault = StreamBroken(self._stream.peer, "the peer closed the stream")
+        except* PeerFault as group:
+            fault = next(one for one in _leaves(group) if isinstance(one, PeerFault))
+        finally:
+            self._end(fault)
+            await self._stream.reset()
+
+    def _end(self, fault: PeerFault) -> None:
+        self.fault = self.fault or fault
+        self._scope.cancel()
+        self._out.close()
+        for slot in self._slots.values():
+            slot.done.set()
+
+    async def _write(self) -> None:
+        async for body in self._outbox:
+            await self._stream.write(body)
+
+    async def _read(self) -> None:
+        while (body := await self._stream.read()) is not None:
+            try:
+                reply = self._decode(body)
+            except Invalid as error:
+                raise Violation(self._stream.peer, error.message, rule=error.rule, hint=error.hint) from error
+            slot = self._slots.get(reply.request)
+            if slot is not None and slot.reply is None:
+                slot.reply = reply
+                slot.done.set()
+            elif reply.request in self._abandoned:
+                self._abandoned.discard(reply.request)
+            else:
+                raise Violation(self._stream.peer, f"an answer to question {reply.request}, which is none of ours")
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [
+        leaf for one in group.exceptions for leaf in (_leaves(one) if isinstance(one, BaseExceptionGroup) else [one])
+    ]

@@ -1,0 +1,82 @@
+"""Our outgoing exchanges: at most one per peer of a protocol, opened at the first question, forgotten when it breaks.
+
+One ``Links`` per protocol, made with the driver; its exchanges run in the driver's nursery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Generic
+
+import trio
+
+from p2p.driver.containment import contained
+from p2p.driver.exchange import Exchange, Reply
+from p2p.driver.framing import FramedStream
+from p2p.driver.ports import HostPort, StreamPort
+from p2p.driver.standing import Standing
+from p2p.errors import PeerFault, Unreachable, Violation
+from p2p.ports import PeerId
+from p2p.wire.limits import MAX_REPLY
+
+MAX_LINKS: Final = 256
+"""Exchanges open at once; each may hold one unfinished frame."""
+
+MAX_DIALS: Final = 2
+"""Addresses tried for a peer that is asked while it is not connected."""
+
+
+class Links(Generic[Reply]):
+    """Exchanges of one protocol by peer."""
+
+    def __init__(self, host: HostPort, standing: Standing, protocol: str, decode: Callable[[bytes], Reply]) -> None:
+        self._host = host
+        self._standing = standing
+        self._protocol = protocol
+        self._decode = decode
+        self._exchanges: dict[PeerId, Exchange[Reply]] = {}
+        self._opening: dict[PeerId, trio.Lock] = {}
+
+    async def to(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
+        """The exchange with ``peer``, opened if need be to run in ``nursery``. Raises PeerFault."""
+        lock = self._opening.setdefault(peer, trio.Lock())
+        try:
+            async with lock:
+                exchange = self._exchanges.get(peer)
+                if exchange is not None and exchange.fault is None:
+                    return exchange
+                return await self._open(peer, nursery)
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._opening.pop(peer, None)
+
+    async def _open(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
+        if self._standing.is_shut_out(peer):
+            raise Unreachable(peer, "it misbehaved and is shut out for a while", rule="peer-score")
+        if len(self._exchanges) >= MAX_LINKS:
+            raise Unreachable(peer, f"{MAX_LINKS} streams of {self._protocol} are open already", rule="links")
+        stream = await self._stream(peer)
+        exchange = Exchange(FramedStream(stream, peer, MAX_REPLY), self._decode)
+        self._exchanges[peer] = exchange
+        nursery.start_soon(contained, self._run, peer, exchange)
+        return exchange
+
+    async def _stream(self, peer: PeerId) -> StreamPort:
+        """Over the connection that there is, or a new one to an address that we know."""
+        if peer not in self._host.peers():
+            for address in self._standing.book.get(peer).addresses[:MAX_DIALS]:
+                with suppress(PeerFault):
+                    await self._host.connect(address)
+                    break
+        return await self._host.open_stream(peer, self._protocol)
+
+    async def _run(self, peer: PeerId, exchange: Exchange[Reply]) -> None:
+        try:
+            await exchange.run()
+        finally:
+            if self._exchanges.get(peer) is exchange:
+                del self._exchanges[peer]
+        fault: PeerFault | None = exchange.fault
+        if isinstance(fault, Violation):
+            self._standing.blame(fault)

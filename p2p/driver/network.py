@@ -1,0 +1,79 @@
+"""``HostPort`` over the hardened libp2p host: the seam between what moves bytes and what they are moved for.
+
+Made inside ``open_host``, for as long as the host is open; it adds gossip and translates, and keeps no state of its own
+but the validators of topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from p2p.driver.ports import ConnectionChange, StreamHandler, StreamPort, Validator
+from p2p.host.host import Host
+from p2p.host.notices import PeerConnected
+from p2p.host.pubsub import Gossip, GossipLimits, open_gossip
+from p2p.ports import Judgement, PeerId
+from p2p.wire.limits import MAX_ENVELOPE
+
+
+class Network:
+    """A host with gossip. Made by ``open_network``."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._gossip: Gossip | None = None
+        self._validators: dict[str, Validator] = {}
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._host.peer_id
+
+    def addresses(self) -> Sequence[str]:
+        return self._host.addresses()
+
+    def peers(self) -> Mapping[PeerId, str]:
+        return self._host.peers()
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        return await self._host.connect(multiaddr)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await self._host.disconnect(peer)
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> StreamPort:
+        return await self._host.open_stream(peer, protocol)
+
+    def set_handler(self, protocol: str, handler: StreamHandler) -> None:
+        self._host.set_handler(protocol, handler)
+
+    async def next_change(self) -> ConnectionChange:
+        notice = await self._host.notices.receive()
+        if not isinstance(notice, PeerConnected):
+            return ConnectionChange(notice.peer, up=False)
+        # The port a peer dialled from is not one where it listens.
+        address = "" if notice.inbound else f"{notice.address}/p2p/{notice.peer}"
+        return ConnectionChange(notice.peer, up=True, address=address)
+
+    async def join(self, topic: str, validator: Validator) -> None:
+        assert self._gossip is not None
+        self._validators[topic] = validator
+        await self._gossip.join([topic])
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        assert self._gossip is not None
+        await self._gossip.publish(topic, data)
+
+    async def validate(self, topic: str, sender: PeerId, data: bytes) -> Judgement:
+        """For gossip: messages of topics that nobody joined are of no interest."""
+        validator = self._validators.get(topic)
+        return await validator(sender, data) if validator else Judgement.IGNORE
+
+
+@asynccontextmanager
+async def open_network(host: Host) -> AsyncIterator[Network]:
+    """Gossip over ``host`` for as long as the block lasts."""
+    network = Network(host)
+    async with open_gossip(host, network.validate, GossipLimits(max_message=MAX_ENVELOPE)) as gossip:
+        network._gossip = gossip
+        yield network

@@ -1,0 +1,72 @@
+"""What the driver needs of the network below it. ``p2p.host`` has it over libp2p; tests have it in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from p2p.ports import Judgement, PeerId
+
+
+class StreamPort(Protocol):
+    """A byte stream to one peer, of which ``trio.abc.HalfCloseableStream`` with ``reset`` is one kind.
+
+    Methods raise PeerFault when it breaks and ClosedResourceError after ``aclose`` or ``reset``, which may be called
+    again. A send that is cancelled may have sent a part.
+    """
+
+    async def send_all(self, data: bytes) -> None: ...
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """At least one byte, or ``b""`` at the end."""
+
+    async def send_eof(self) -> None:
+        """Nothing more will be sent."""
+
+    async def aclose(self) -> None: ...
+
+    async def reset(self) -> None:
+        """End it at once, in both directions."""
+
+
+class ConnectionChange(msgspec.Struct, frozen=True):
+    """A peer's first connection came up, or its last one went down."""
+
+    peer: PeerId
+    up: bool
+    address: str = ""
+
+
+StreamHandler: TypeAlias = Callable[[StreamPort, PeerId], Awaitable[None]]
+Validator: TypeAlias = Callable[[PeerId, bytes], Awaitable[Judgement]]
+
+
+class HostPort(Protocol):
+    """A node of the network. Every method that waits raises PeerFault, never later than its own deadline."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def addresses(self) -> Sequence[str]: ...
+
+    async def connect(self, multiaddr: str) -> PeerId: ...
+
+    async def disconnect(self, peer: PeerId) -> None: ...
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> StreamPort:
+        """To a connected peer; it never dials. Raises Unreachable when there is no connection."""
+
+    def set_handler(self, protocol: str, handler: StreamHandler) -> None: ...
+
+    def peers(self) -> Mapping[PeerId, str]:
+        """The connected ones, each with an address, which is empty when it dialled us."""
+
+    async def next_change(self) -> ConnectionChange:
+        """Wait for the next change. Of those that nobody fetched in time some are lost: ``peers`` is the truth."""
+
+    async def join(self, topic: str, validator: Validator) -> None:
+        """Take part in a gossip topic. ``validator`` judges what comes before it is passed on."""
+
+    async def publish(self, topic: str, data: bytes) -> None: ...

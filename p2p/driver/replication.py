@@ -1,0 +1,171 @@
+"""``ReplicationDriver``: the trio implementation of ``p2p.ports.Replication`` over any ``HostPort``.
+
+Made by the wiring of the node, alive while ``run`` is; all its tasks live in one nursery there. To stop in
+order, ``drain`` first and then cancel. It moves bytes; whether they are true is for those behind the ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+import trio
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.links import Links
+from p2p.driver.mesh import Mesh
+from p2p.driver.ports import HostPort
+from p2p.driver.serve import Server
+from p2p.driver.settings import ReplicationSettings
+from p2p.driver.standing import Standing
+from p2p.driver.statements import Statements
+from p2p.driver.transfers import (
+    CHAIN_SHAPE,
+    OBJECT_SHAPE,
+    ChainErrand,
+    ObjectErrand,
+    TransferRun,
+    ask_range,
+    describe,
+)
+from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.machines.transfer import Transfer
+from p2p.peers.book import PeerBook
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic
+from p2p.wire import chains, objects
+from p2p.wire.chains import BlockRange, Blocks
+from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
+from p2p.wire.refusal import Reason
+
+
+class Started(Protocol):
+    """What ``nursery.start`` hands to a task, as far as it is used here."""
+
+    def started(self) -> None: ...
+
+
+class ReplicationDriver:
+    """See ``p2p.ports.Replication`` for what each method promises."""
+
+    def __init__(
+        self,
+        host: HostPort,
+        library: Library,
+        board: Noticeboard,
+        settings: ReplicationSettings,
+        rng: Random,
+        wall: Callable[[], int],
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._rng = rng
+        self._standing = Standing(host, PeerBook(rng), wall)
+        self._statements = Statements(host, board, self._standing, settings.network)
+        self._server = Server(library, self._standing)
+        self._mesh = Mesh(host, self._standing, self._statements, settings, rng)
+        self._chains = Links(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
+        self._objects = Links(host, self._standing, objects.PROTOCOL, objects.decode_object_reply)
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._host.peer_id
+
+    @property
+    def book(self) -> PeerBook:
+        """For its snapshot, which the node keeps between runs."""
+        return self._standing.book
+
+    async def run(self, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Started when it serves, listens to gossip and can be asked."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._server.start(nursery)
+                for protocol, handler in self._server.handlers().items():
+                    self._host.set_handler(protocol, handler)
+                await self._statements.join()
+                nursery.start_soon(self._standing.run)
+                nursery.start_soon(self._mesh.run)
+                task_status.started()
+        finally:
+            self._nursery = None
+            self._server.stop()
+
+    async def drain(self) -> None:
+        """Answer nobody new, and let answers under way out, for a few seconds at most."""
+        with trio.move_on_after(self._settings.drain):
+            await self._server.drain()
+
+    def addresses(self) -> Sequence[str]:
+        return self._host.addresses()
+
+    def peers(self) -> Sequence[PeerView]:
+        return self.book.views(trio.current_time())
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        return await self._mesh.connect(multiaddr)
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None:
+        await self._statements.announce(topic, envelope)
+
+    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        return await self._statements.pull(peer, datasets)
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
+        self._standing.penalise(peer, reason, weight)
+
+    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
+        ask = BlockRange(request=0, dataset=dataset, start=0, max_blocks=0, max_bytes=0)
+        answer = await self._asked(peer, ask)
+        return 0 if answer is None else answer.size
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        size = max(1, min(max_bytes, MAX_RANGE_BYTES))
+        ask = BlockRange(request=0, dataset=dataset, start=start, max_blocks=MAX_RANGE_BLOCKS, max_bytes=size)
+        answer = await self._asked(peer, ask)
+        if answer is None:
+            raise PeerFault(peer, f"chain {dataset.short}: does not have it", rule="refused")
+        return answer.blocks
+
+    async def _asked(self, peer: PeerId, ask: BlockRange) -> Blocks | None:
+        """``None``: the peer has no such chain."""
+        patience = self._settings.question_patience
+        with trio.move_on_after(patience):
+            try:
+                answer = await ask_range(self._chains, self._alive(), peer, ask)
+            except Violation as fault:
+                self._standing.blame(fault)
+                raise
+            if isinstance(answer, Blocks):
+                return answer
+            if answer.reason is Reason.UNKNOWN:
+                return None
+            raise PeerFault(peer, f"chain {ask.dataset.short}: {describe(answer)}", rule="refused")
+        raise TooSlow(peer, f"no answer in {patience:.0f} s", rule="question-patience")
+
+    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+        errand = ChainErrand(self._chains, self._alive(), dataset, sink)
+        start = await trio.to_thread.run_sync(errand.resume_at)
+        machine = Transfer(start, size, CHAIN_SHAPE, self._rng)
+        await TransferRun(errand, machine, self._standing).run(self._usable(peers))
+
+    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+        errand = ObjectErrand(self._objects, self._alive(), name, size, sink)
+        start = await trio.to_thread.run_sync(errand.resume_at)
+        if start > size:
+            await trio.to_thread.run_sync(sink.abandon)
+            raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
+        machine = Transfer(start, size, OBJECT_SHAPE, self._rng, inherited=start > 0)
+        await TransferRun(errand, machine, self._standing).run(self._usable(peers))
+
+    def _usable(self, peers: Sequence[PeerId]) -> list[PeerId]:
+        return [peer for peer in dict.fromkeys(peers) if not self._standing.is_shut_out(peer)]
+
+    def _alive(self) -> trio.Nursery:
+        if self._nursery is None:
+            raise NotFound("replication is not running", rule="not-running")
+        return self._nursery

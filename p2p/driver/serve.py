@@ -1,0 +1,140 @@
+"""The giving side of the chain and object protocols: streams in, turns from ``Serving``, answers from the ``Library``.
+
+Made with the driver. Each inbound stream is one task that reads requests; each turn is one task that reads from disk in
+a worker thread and writes. What a peer can cost: two streams of each protocol, on each of them 64 small requests that
+wait and one answer in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+import trio
+
+from chain.errors import Invalid
+from p2p.driver import reading
+from p2p.driver.containment import contained
+from p2p.driver.framing import FramedStream
+from p2p.driver.ports import StreamHandler, StreamPort
+from p2p.driver.standing import Standing
+from p2p.errors import Violation
+from p2p.machines.serving import Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
+from p2p.peers.score import FLOOD, GARBAGE
+from p2p.ports import Library, PeerId
+from p2p.wire import chains, objects, refusal
+from p2p.wire.limits import MAX_REQUEST
+from p2p.wire.refusal import Reason, Refusal
+
+MAX_STREAMS: Final = 2
+"""Inbound streams of one peer and protocol: one in use, and one to replace it before the old one is known dead."""
+Decode: TypeAlias = Callable[[bytes], Request]
+
+
+class Server:
+    """Handlers for both protocols."""
+
+    def __init__(self, library: Library, standing: Standing) -> None:
+        self._library = library
+        self._standing = standing
+        self._serving = Serving()
+        self._streams: dict[Asker, FramedStream] = {}
+        self._open: Counter[tuple[PeerId, str]] = Counter()
+        self._count = 0
+        self._nursery: trio.Nursery | None = None
+        self._answers = 0
+        self._idle = trio.Event()
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Serve from now on; answers run in ``nursery``."""
+        self._nursery = nursery
+
+    def stop(self) -> None:
+        """No new streams and no new answers."""
+        self._nursery = None
+
+    async def drain(self) -> None:
+        """No new answers; wait for those under way."""
+        self.stop()
+        if self._answers:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+    def handlers(self) -> dict[str, StreamHandler]:
+        """What to do with a new stream, by protocol."""
+        return {
+            chains.PROTOCOL: partial(self._accept, chains.PROTOCOL, chains.decode_range),
+            objects.PROTOCOL: partial(self._accept, objects.PROTOCOL, objects.decode_read),
+        }
+
+    async def _accept(
+        self, protocol: str, decode: Callable[[bytes], Request], stream: StreamPort, peer: PeerId
+    ) -> None:
+        framed = FramedStream(stream, peer, MAX_REQUEST)
+        key = (peer, protocol)
+        if self._nursery is None or self._standing.is_shut_out(peer) or self._open[key] >= MAX_STREAMS:
+            await framed.reset()
+            return
+        self._count += 1
+        asker = Asker(peer, self._count)
+        self._open[key] += 1
+        self._streams[asker] = framed
+        try:
+            await contained(self._listen, asker, framed, decode)
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+            del self._streams[asker]
+            self._feed(Gone(asker))
+            await framed.reset()
+
+    async def _listen(self, asker: Asker, stream: FramedStream, decode: Decode) -> None:
+        while not self._standing.is_shut_out(asker.peer):
+            try:
+                body = await stream.read()
+                if body is None:
+                    return
+                request = decode(body)
+            except Invalid as error:
+                self._standing.penalise(asker.peer, error.message, GARBAGE)
+                await stream.write(refusal.encode_refusal(Refusal(0, Reason.MALFORMED, error.message)))
+                return
+            except Violation as fault:
+                self._standing.blame(fault)
+                raise
+            for refused in self._feed(Asked(asker, request)):
+                self._standing.penalise(asker.peer, refused.text, FLOOD)
+                await stream.write(refusal.encode_refusal(refused))
+
+    def _feed(self, event: Input) -> list[Refusal]:
+        """Start the turns that ``event`` brings; the refusals are for the caller to send."""
+        refusals = []
+        for effect in self._serving.handle(event):
+            match effect:
+                case Read(asker, request):
+                    if self._nursery is not None:
+                        self._nursery.start_soon(contained, self._answer, asker, request)
+                case Refuse(_, refused):
+                    refusals.append(refused)
+        return refusals
+
+    async def _answer(self, asker: Asker, request: Request) -> None:
+        """One turn, from disk to wire. However it ends, the machine is told."""
+        size = 0
+        self._answers += 1
+        try:
+            try:
+                body = await trio.to_thread.run_sync(reading.answer, self._library, request)
+                size = len(body)
+            finally:
+                self._feed(ReadDone(asker, size))
+            if stream := self._streams.get(asker):
+                await stream.write(body)
+        finally:
+            self._answers -= 1
+            if not self._answers:
+                self._idle.set()
+            self._feed(Written(asker))

@@ -1,0 +1,22 @@
+"""Settings of the driver, frozen. Made by whoever wires the node from the configuration; every field has its reason."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node may choose about replication; bounds of the protocol itself are in ``p2p.wire.limits``."""
+
+    network: str
+    """Name in the topics: nodes of different networks never hear each other's gossip."""
+    bootstrap: tuple[str, ...] = ()
+    """Multiaddrs to keep a connection to; they are dialled again with backoff for ever."""
+    entropy_interval: float = 60.0
+    """Seconds between rounds of anti-entropy (trust.md section 7)."""
+    entropy_peers: int = 3
+    """Random peers asked in a round."""
+    question_patience: float = 30.0
+    """Seconds for one question outside of a transfer."""
+    drain: float = 5.0
+    """Seconds that answers under way may take when the node stops."""

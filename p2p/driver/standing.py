@@ -1,0 +1,55 @@
+"""What the parts of the driver share about peers: the book, clocks, and the cost of misbehaving.
+
+Made with the driver, dies with it. It is where a penalty becomes a closed connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from p2p.driver.ports import HostPort
+from p2p.errors import PeerFault, Violation
+from p2p.peers.book import PeerBook
+from p2p.peers.score import GARBAGE, UNRELIABLE
+from p2p.ports import PeerId
+
+_LOG = structlog.get_logger("p2p.driver")
+PARTING: Final = 2.0
+"""Seconds that closing the connection of a peer that is shut out may take."""
+
+
+class Standing:
+    """Penalties in, connections closed. ``wall`` gives nanoseconds since the epoch."""
+
+    def __init__(self, host: HostPort, book: PeerBook, wall: Callable[[], int]) -> None:
+        self._host = host
+        self.book = book
+        self.wall = wall
+        self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
+        """Note it; a peer that is shut out by it loses its connection soon after."""
+        _LOG.info("peer penalised", peer=peer, reason=reason, weight=weight)
+        if self.book.penalise(peer, weight, trio.current_time()) and self.book.get(peer).connected:
+            try:
+                self._condemned.send_nowait(peer)
+            except trio.WouldBlock:
+                _LOG.warning("too many peers shut out at once; this one stays connected for now", peer=peer)
+
+    def blame(self, fault: PeerFault) -> None:
+        """Penalise for a fault as its kind deserves."""
+        weight = GARBAGE if isinstance(fault, Violation) else UNRELIABLE
+        self.penalise(PeerId(fault.peer), fault.message, weight)
+
+    def is_shut_out(self, peer: PeerId) -> bool:
+        return self.book.is_shut_out(peer, trio.current_time())
+
+    async def run(self) -> None:
+        """Close the connections of those shut out, for as long as the driver lives."""
+        async for peer in self._waiting:
+            with trio.move_on_after(PARTING):
+                await self._host.disconnect(peer)

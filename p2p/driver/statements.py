@@ -1,0 +1,205 @@
+"""Signed statements between nodes: gossip as a hint, anti-entropy as the sure way (trust.md section 7).
+
+Made with the driver. All judging happens in one worker thread at a time, behind budgets per peer, a bounded queue and
+a memory of what was lately seen, so that a flood costs the flooder its standing and everyone else nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from chain.errors import Fault, Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.containment import contained
+from p2p.driver.framing import FramedStream
+from p2p.driver.ports import HostPort, StreamPort
+from p2p.driver.standing import Standing
+from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
+from p2p.machines.seen import Seen
+from p2p.peers.budget import Budget, Rate
+from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
+from p2p.ports import Judgement, Noticeboard, PeerId, Topic
+from p2p.wire import trust
+from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
+from p2p.wire.trust import Signed, TrustRefusal
+
+GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
+"""Statements of one peer (trust.md section 7)."""
+ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
+"""Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
+MAX_QUEUE: Final = 1024
+"""Statements that wait to be judged (trust.md section 7); at 96 KiB each the most that can come is checked below."""
+MAX_QUEUE_BYTES: Final = 8 << 20
+"""Bytes of them."""
+ANSWER_PATIENCE: Final = 20.0
+"""Seconds for one answer of the trust protocol."""
+IDLE: Final = 60.0
+"""Seconds that an inbound trust stream may say nothing."""
+MAX_STREAMS: Final = 2
+"""Inbound trust streams of one peer."""
+_LOG = structlog.get_logger("p2p.driver")
+
+
+class Statements:
+    """Topics, judging, and the trust protocol in both directions."""
+
+    def __init__(self, host: HostPort, board: Noticeboard, standing: Standing, network: str) -> None:
+        self._host = host
+        self._board = board
+        self._standing = standing
+        self._topics = {topic: f"/odf/1/{network}/{topic.value}" for topic in Topic}
+        self._seen = Seen()
+        self._gossip = Budget[PeerId](GOSSIP_RATE)
+        self._asks = Budget[PeerId](ASK_RATE)
+        self._judging = trio.CapacityLimiter(1)
+        self._queued = 0
+        self._queued_bytes = 0
+        self._streams: Counter[PeerId] = Counter()
+
+    async def join(self) -> None:
+        """Take part in the three topics and answer the trust protocol."""
+        self._host.set_handler(trust.PROTOCOL, self._accept)
+        for topic, name in self._topics.items():
+            await self._host.join(name, partial(self._gossiped, topic))
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None:
+        """Gossip a statement of ours. Raises Invalid when it is over the limit of the network."""
+        if len(envelope) > MAX_ENVELOPE:
+            raise Invalid(f"a statement of {len(envelope)} bytes", rule="envelope-size", hint=f"at most {MAX_ENVELOPE}")
+        self._seen.add(_name(envelope))
+        await self._host.publish(self._topics[topic], envelope)
+
+    # What others gossip
+
+    async def _gossiped(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
+        if not 0 < len(envelope) <= MAX_ENVELOPE:
+            self._standing.penalise(sender, f"gossiped {len(envelope)} bytes", GARBAGE)
+            return Judgement.REJECT
+        if self._standing.is_shut_out(sender) or _name(envelope) in self._seen:
+            return Judgement.IGNORE
+        if not self._gossip.spend(sender, trio.current_time()):
+            self._standing.penalise(sender, "gossips faster than the limit", FLOOD)
+            return Judgement.IGNORE
+        if self._queued >= MAX_QUEUE or self._queued_bytes + len(envelope) > MAX_QUEUE_BYTES:
+            return Judgement.IGNORE
+        return await self._judge(topic, sender, envelope)
+
+    async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
+        """What the node says of it. A fault of our own counts as none: the statement is met again later."""
+        self._queued += 1
+        self._queued_bytes += len(envelope)
+        try:
+            judgement = await trio.to_thread.run_sync(self._board.judge, topic, envelope, sender, limiter=self._judging)
+        except Fault as fault:
+            _LOG.warning("cannot judge a statement", fault=str(fault), rule=fault.rule, hint=fault.hint)
+            return Judgement.IGNORE
+        finally:
+            self._queued -= 1
+            self._queued_bytes -= len(envelope)
+        self._seen.add(_name(envelope))
+        if judgement is Judgement.REJECT:
+            self._standing.penalise(sender, f"sent a statement that is refused ({topic.value})", BAD_BYTES)
+        return judgement
+
+    # Asking one peer for all it has
+
+    async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        """One round of anti-entropy; how many statements were new. Raises PeerFault."""
+        mine = await trio.to_thread.run_sync(self._board.refs, datasets)
+        stream = FramedStream(await self._host.open_stream(peer, trust.PROTOCOL), peer, MAX_TRUST_REPLY)
+        try:
+            new = await self._round(Reconcile(mine, datasets), stream)
+            await stream.end()
+            return new
+        except Violation as fault:
+            self._standing.blame(fault)
+            raise
+        finally:
+            await stream.reset()
+
+    async def _round(self, machine: Reconcile, stream: FramedStream) -> int:
+        new = 0
+        effects: list[Effect] = machine.start()
+        while effects:
+            effect, *effects = effects
+            match effect:
+                case Fetch(ask):
+                    effects = await self._fetched(machine, stream, trust.encode(ask))
+                case Show(statements):
+                    for signed in statements:
+                        new += await self._shown(stream.peer, signed)
+                case Done(refused):
+                    if refused:
+                        raise PeerFault(stream.peer, f"would not tell its statements: {refused}", rule="trust-refused")
+        return new
+
+    async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: bytes) -> list[Effect]:
+        body = None
+        with trio.move_on_after(ANSWER_PATIENCE) as patience:
+            await stream.write(ask)
+            body = await stream.read()
+        if patience.cancelled_caught:
+            raise TooSlow(stream.peer, f"no answer in {ANSWER_PATIENCE:.0f} s", rule="trust-patience")
+        if body is None:
+            raise PeerFault(stream.peer, "ended the stream in place of an answer", rule="trust-reply")
+        try:
+            return machine.handle(trust.decode_tell(body))
+        except Invalid as error:
+            raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
+
+    async def _shown(self, peer: PeerId, signed: Signed) -> bool:
+        """Always judged anew, seen or not: what was of no interest yesterday may be today."""
+        judgement = await self._judge(signed.topic, peer, signed.envelope)
+        if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):
+            raise Violation(peer, "keeps sending statements that are refused", rule="trust-reply")
+        return judgement is Judgement.ACCEPT
+
+    # Being asked
+
+    async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, MAX_TRUST_REQUEST)
+        if self._standing.is_shut_out(peer) or self._streams[peer] >= MAX_STREAMS:
+            await framed.reset()
+            return
+        self._streams[peer] += 1
+        try:
+            await contained(self._answer_all, framed)
+        finally:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+            await framed.reset()
+
+    async def _answer_all(self, stream: FramedStream) -> None:
+        while True:
+            body = None
+            with trio.move_on_after(IDLE):
+                body = await stream.read()
+            if body is None:
+                await stream.end()
+                return
+            try:
+                ask = trust.decode_ask(body)
+            except Invalid as error:
+                self._standing.penalise(stream.peer, error.message, GARBAGE)
+                await stream.write(trust.encode(TrustRefusal(error.message[:256])))
+                return
+            if not self._asks.spend(stream.peer, trio.current_time()):
+                self._standing.penalise(stream.peer, "asks for statements faster than the limit", FLOOD)
+                await stream.write(trust.encode(TrustRefusal("too many questions; come back later")))
+                return
+            tell = await trio.to_thread.run_sync(answer, ask, self._board.refs, self._board.envelope)
+            await stream.write(trust.encode(tell))
+
+
+def _name(envelope: bytes) -> bytes:
+    """By its bytes: a statement under other signatures is another thing to look at."""
+    return Multihash.sha3_256(envelope)
