@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.csv as pc_csv
@@ -19,6 +19,9 @@ from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.ranges import View
 from engines.spark.ingest.texts import Misfit, misfit_fault, to_instants, type_name
+
+if TYPE_CHECKING:
+    import _csv
 
 INFER_ROWS: Final = 1000
 """Rows looked at to guess types, as the reference does."""
@@ -86,11 +89,8 @@ def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tu
     text = io.StringIO(_utf8(bytes(view[start : start + MAX_HEAD]), place), newline="")
     taken: list[str] = []
 
-    def lines() -> io.StringIO:
-        return text
-
-    def counted() -> object:
-        for line in lines():
+    def counted() -> Iterator[str]:
+        for line in text:
             taken.append(line)
             yield line
 
@@ -132,7 +132,10 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 
 def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
-    """All records of ``data`` as a table of ``head.schema``. Raises Invalid with the line counted from the file's start."""
+    """All records of ``data`` as a table of ``head.schema``.
+
+    Raises Invalid; its line is counted from the file's start, ``lines_before`` lines before this range.
+    """
     if not data.strip():
         return head.schema.empty_table()
     bad: list[pc_csv.InvalidRow] = []
@@ -244,7 +247,7 @@ def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
     return line
 
 
-def _reader(text: object, dialect: CsvDialect) -> csv.reader:
+def _reader(text: Iterable[str], dialect: CsvDialect) -> _csv._reader:
     return csv.reader(text, delimiter=dialect.separator, quotechar=dialect.quote, escapechar=dialect.escape)
 
 

@@ -36,7 +36,10 @@ class Bounds(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What is needed of a slice's footer: ``bounds[name]`` is ``None`` where nothing is known, absent where no values."""
+    """What is needed of a slice's footer.
+
+    ``bounds[name]`` is ``None`` where nothing is known, absent where the column has no values.
+    """
 
     columns: frozenset[str]
     bounds: Mapping[str, Bounds | None]

@@ -1,7 +1,7 @@
 """JSON texts to rows of exact types: one object per line, an array in a document, GeoJSON features.
 
-Pure over bytes. Lines are parsed by pyarrow.json; documents are few and small by limit, taken apart by msgspec and given
-to the same parser as lines, so that there is one place where JSON becomes columns.
+Pure over bytes. Lines are parsed by pyarrow.json; documents are few and small by limit, taken apart by msgspec and
+given to the same parser as lines, so that there is one place where JSON becomes columns.
 """
 
 from __future__ import annotations

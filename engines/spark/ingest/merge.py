@@ -4,10 +4,10 @@ Joins run on Spark and answer with places only: ordinals of new rows, offsets of
 batch and from the slices themselves, so no value passes through Spark's types. Equal keys keep input order, therefore
 equal input makes equal bytes.
 
-Where the reference is odd, this is what is done here: a key that appears or vanishes is told by its presence, not by its
-values being null (so rows whose other columns are all null are news too); two rows of one key in one snapshot are an
-error; operation codes of a changelog must exist; null is a key like any other in Snapshot and UpsertStream, but never
-matches in Ledger, as there.
+Where the reference is odd, this is what is done here: a key that appears or vanishes is told by its presence, not by
+its values being null (so rows whose other columns are all null are news too); two rows of one key in one snapshot are
+an error; operation codes of a changelog must exist; null is a key like any other in Snapshot and UpsertStream, but
+never matches in Ledger, as there.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _assembled(desk: Desk, batch: pa.Table, history: History, places: Places, or
     new = batch.take(pa.array(pairs[placed]))
     op = np.concatenate([np.where(corrected, CORRECT_FROM, RETRACT), np.where(added, APPEND, CORRECT_TO)])
     loose = pa.schema([field.with_nullable(True) for field in batch.schema])
-    rows = pa.concat_tables([old.cast(loose), new.cast(loose)]).cast(batch.schema)
+    rows = pa.concat_tables([old.cast(loose), new.cast(loose)])
     fresh = np.concatenate([np.zeros(len(offsets), bool), np.ones(len(pairs), bool)])
     return Merged(rows, pa.array(op.astype(np.int32)), pa.array(fresh), order)
 

@@ -81,7 +81,7 @@ def _check_deterministic(result: DataFrame) -> None:
 
 def _keeps_order(result: DataFrame) -> bool:
     plan = json.loads(result._jdf.queryExecution().analyzed().toJSON())
-    return {name for name in _node_names(plan)} <= _KEEPS_ORDER
+    return set(_node_names(plan)) <= _KEEPS_ORDER
 
 
 def _node_names(plan: list[dict[str, object]]) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """Where a text file may be cut so that its parts can be parsed apart and give the rows of the whole.
 
-Sans-IO over a buffer (usually a memory map). A cut is sound only at a newline that ends a record. For JSON lines that is
-every newline; in CSV a newline may be inside quotes, so a file is cut only if every quote in it is proven to open or
-close a field of its own line, else it stays whole. Never parses, never copies the data.
+Sans-IO over a buffer (usually a memory map). A cut is sound only at a newline that ends a record. For JSON lines that
+is every newline; in CSV a newline may be inside quotes, so a file is cut only if every quote in it is proven to open
+or close a field of its own line, else it stays whole. Never parses, never copies the data.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
@@ -46,7 +47,7 @@ def ranges_at(view: View, start: int, cuts: range | list[int]) -> list[Range]:
         if not ends or newline + 1 > ends[-1]:
             ends.append(newline + 1)
     bounds = [start, *ends, len(view)]
-    return [Range(one, other) for one, other in zip(bounds, bounds[1:], strict=False) if one < other]
+    return [Range(one, other) for one, other in itertools.pairwise(bounds) if one < other]
 
 
 def quotes_stay_in_lines(view: View, start: int, separator: int, quote: int) -> bool:

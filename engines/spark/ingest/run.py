@@ -45,7 +45,10 @@ class Control(Protocol):
 
 
 def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) -> TransformOutcome:
-    """``spark`` is a session of this request alone (its views are named here). Raises Environment and Spark's faults."""
+    """``spark`` is a session of this request alone: views are made in it.
+
+    Raises Environment, and Spark's faults that are not the query's.
+    """
     output = Path(request.new_data_path)
     try:
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=output.parent) as scratch:

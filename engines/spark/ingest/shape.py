@@ -67,7 +67,7 @@ def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force:
                 hint="rename it in preprocess, or choose another name for the system column with SetVocab",
             )
     columns = [_logical(column) for column in batch.columns]
-    fields = [f.with_type(c.type).remove_metadata() for f, c in zip(batch.schema, columns, strict=True)]
+    fields = [f.with_type(c.type) for f, c in zip(batch.schema, columns, strict=True)]
     batch = pa.Table.from_arrays(columns, schema=pa.schema(fields))
     name = vocab.event_time_column
     if name in batch.column_names:

@@ -6,7 +6,7 @@ Spark may run a task twice. Rows never go back through Spark; counts and faults 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -123,7 +123,7 @@ def lines_of(format_: Format, data: bytes, name: str) -> bytes:
     return data
 
 
-def _located(task: Task, parse_at: object) -> pa.Table:
+def _located(task: Task, parse_at: Callable[[bytes, int], pa.Table]) -> pa.Table:
     """Parse with lines counted from the range; count from the file's start only when there is a fault to tell."""
     data = _bytes(task)
     try:

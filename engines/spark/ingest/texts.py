@@ -6,6 +6,7 @@ after a failure are values looked at singly, by bisection.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -69,10 +70,8 @@ def converted(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.Chu
         low, high = 0, len(text)
         while high - low > 1:
             middle = (low + high) // 2
-            if _attempt(lambda part=text.slice(low, middle - low): convert(part)) is None:
-                high = middle
-            else:
-                low = middle
+            fits = _attempt(functools.partial(convert, text.slice(low, middle - low))) is not None
+            low, high = (middle, high) if fits else (low, middle)
         raise Misfit(low, str(text[low].as_py())) from None
 
 
