@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import trio
+
 from p2p.driver.ports import ConnectionChange, StreamHandler, StreamPort, Validator
 from p2p.host.host import Host
 from p2p.host.notices import PeerConnected
@@ -48,7 +50,11 @@ class Network:
         self._host.set_handler(protocol, handler)
 
     async def next_change(self) -> ConnectionChange:
-        notice = await self._host.notices.receive()
+        try:
+            notice = await self._host.notices.receive()
+        except trio.EndOfChannel:
+            # The host is closing: nothing will change any more, and whoever waits is about to be cancelled.
+            await trio.sleep_forever()
         if not isinstance(notice, PeerConnected):
             return ConnectionChange(notice.peer, up=False)
         # The port a peer dialled from is not one where it listens.
@@ -74,6 +80,6 @@ class Network:
 async def open_network(host: Host) -> AsyncIterator[Network]:
     """Gossip over ``host`` for as long as the block lasts."""
     network = Network(host)
-    async with open_gossip(host, network.validate, GossipLimits(max_message=MAX_ENVELOPE)) as gossip:
+    async with open_gossip(host, (), network.validate, GossipLimits(max_message=MAX_ENVELOPE)) as gossip:
         network._gossip = gossip
         yield network
