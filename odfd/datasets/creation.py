@@ -26,8 +26,9 @@ from chain.model.events import (
     SetVocab,
     TransformInput,
 )
-from chain.model.source import SqlQueryStep, TransformSql
+from chain.model.source import TransformSql
 from chain.rules import check_snapshot
+from chain.rules.snapshot import normalise_event
 from chain.state import ChainState
 
 Resolve: TypeAlias = Callable[[str], DatasetId]
@@ -53,27 +54,14 @@ def founding_events(
 
 
 def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
-    """The event as a chain holds it."""
-    match event:
-        case SetTransform(inputs=inputs, transform=transform):
-            resolved = tuple(
-                TransformInput(dataset_ref=str(resolve(each.dataset_ref)), alias=each.alias or each.dataset_ref)
-                for each in inputs
-            )
-            return SetTransform(inputs=resolved, transform=_pinned(_queries(transform), pin))
-        case SetPollingSource(preprocess=TransformSql() as transform):
-            return msgspec.structs.replace(event, preprocess=_queries(transform))
-        case AddPushSource(preprocess=TransformSql() as transform):
-            return msgspec.structs.replace(event, preprocess=_queries(transform))
-        case _:
-            return event
-
-
-def _queries(transform: TransformSql) -> TransformSql:
-    """The shorthand ``query`` becomes the one step of ``queries``."""
-    if transform.query is None:
-        return transform
-    return msgspec.structs.replace(transform, query=None, queries=(SqlQueryStep(query=transform.query),))
+    """The event as a chain holds it: shorthands written out, references resolved, the engine pinned."""
+    plain = normalise_event(event)
+    if not isinstance(plain, SetTransform):
+        return plain
+    inputs = tuple(
+        TransformInput(dataset_ref=str(resolve(each.dataset_ref)), alias=each.alias) for each in plain.inputs
+    )
+    return SetTransform(inputs=inputs, transform=_pinned(plain.transform, pin))
 
 
 def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:

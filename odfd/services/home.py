@@ -1,0 +1,73 @@
+"""The node's state directory, opened: one process, one database, one set of objects and keys.
+
+Made first and closed last. It holds the parts that every service needs and decides nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment
+from chain.store.database import Database, open_database
+from chain.store.lock import StateLock
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.datasets import references
+from odfd.datasets.catalog import Catalog
+from odfd.resources import store as resources
+from odfd.resources.store import Resources
+from odfd.trust import ledger
+from odfd.trust.keystore import KeyStore
+
+DATABASE: Final = "odfd.sqlite"
+
+
+class Home:
+    """See the module."""
+
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.directory = directory
+        self.database = database
+        self.objects = DiskObjects(directory / "objects", database)
+        self.chains = SqliteChains(database, self.objects)
+        self.keys = KeyStore(directory / "keys", secrets.token_bytes)
+        for room in (references, resources, ledger):
+            database.migrate(room.ROOM, room.STEPS)
+
+    @contextmanager
+    def catalog(self) -> Iterator[Catalog]:
+        """The names, as of now."""
+        with self.database.read() as connection:
+            yield Catalog(Resources(connection))
+
+    def folder(self, name: str) -> Path:
+        """A folder of the state directory, made when it is not there. Raises Environment."""
+        path = self.directory / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Environment(f"cannot make {path}: {error.strerror}", rule="state-directory") from error
+        return path
+
+
+@contextmanager
+def open_home(directory: Path) -> Iterator[Home]:
+    """Take the state directory. Raises Environment when it cannot be used or another process has it."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Environment(
+            f"cannot make the state directory {directory}: {error.strerror}",
+            rule="state-directory",
+            hint="name one that this user may write: odfd run --state DIR",
+        ) from error
+    with StateLock(directory):
+        database = open_database(directory / DATABASE)
+        try:
+            yield Home(directory, database)
+        finally:
+            database.close()
