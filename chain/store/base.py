@@ -40,6 +40,27 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that the blocks name and that the store must hold before the head moves."""
 
 
+class StoredBlock(msgspec.Struct, frozen=True):
+    """A block as it lies in a store, before anyone believed it."""
+
+    sequence_number: int
+    """Where it stands; what the bytes say may be something else."""
+    name: Multihash
+    """What the bytes should hash to."""
+    raw: bytes | None
+    """``None``: the chain needs it and it is not there."""
+
+
+class StoredChain(Protocol):
+    """What verification reads: bytes unchecked, so that every damage can be told and not only the first."""
+
+    def stored_head(self) -> Multihash | None:
+        """The name of the last block; the block itself may be missing or damaged."""
+
+    def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
+        """Blocks ``start <= n < stop`` (to the head), oldest first, streamed. Never raises for their content."""
+
+
 class ChainReader(Protocol):
     """Reads of one chain. Every call costs in proportion to its answer, never to the chain's length."""
 
@@ -74,6 +95,18 @@ class ChainStore(Protocol):
 
     def drop(self, dataset: DatasetId) -> None:
         """Forget a chain. Its objects go with the next collection."""
+
+
+class ObjectReader(Protocol):
+    """What reading a dataset's objects needs: every ObjectStore has it, and so has a directory in the ODF layout."""
+
+    def has(self, name: Multihash) -> bool: ...
+
+    def size(self, name: Multihash) -> int:
+        """Raises NotFound."""
+
+    def path(self, name: Multihash) -> Path:
+        """Raises NotFound."""
 
 
 class ObjectStore(Protocol):

@@ -17,7 +17,7 @@ from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store import append as rules
 from chain.store import schema
-from chain.store.base import Append, Head, ObjectStore
+from chain.store.base import Append, Head, ObjectStore, StoredBlock
 from chain.store.objects import disk
 
 
@@ -86,6 +86,14 @@ class MemoryChain:
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         for block in itertools.islice(self._blocks, max(start, 0), max(stop, 0)):
             yield block.raw
+
+    def stored_head(self) -> Multihash | None:
+        head = self.head()
+        return head.hash if head else None
+
+    def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
+        for block in itertools.islice(self._blocks, max(start, 0), stop):
+            yield StoredBlock(block.sequence_number, block.hash, block.raw)
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
         wanted = {schema.KINDS[kind] for kind in kinds}

@@ -18,7 +18,7 @@ from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store import append as rules
 from chain.store import schema
-from chain.store.base import Append, Head
+from chain.store.base import Append, Head, StoredBlock
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 
@@ -103,13 +103,24 @@ class SqliteChain:
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         """As in the port; ends early at the head."""
+        for sequence, block_hash, raw in self._rows(start, stop):
+            yield self._whole(sequence, block_hash, raw)
+
+    def stored_head(self) -> Multihash | None:
+        head = self.head()
+        return head.hash if head else None
+
+    def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
+        for sequence, block_hash, raw in self._rows(start, 1 << 62 if stop is None else stop):
+            yield StoredBlock(sequence, Multihash.from_bytes(block_hash), raw)
+
+    def _rows(self, start: int, stop: int) -> Iterator[tuple[int, bytes, bytes]]:
         following = max(start, 0)
         while following < stop:
             page = self._page(following, min(stop, following + _PAGE_BLOCKS))
             if not page:
                 return
-            for sequence, block_hash, raw in page:
-                yield self._whole(sequence, block_hash, raw)
+            yield from page
             following = page[-1][0] + 1
 
     def _page(self, start: int, stop: int) -> list[tuple[int, bytes, bytes]]:

@@ -1,0 +1,259 @@
+"""The ODF directory layout: ``refs/head blocks/ data/ checkpoints/``, and a dataset's folder in a workspace of kamu.
+
+``DirectoryChain`` and ``DirectoryObjects`` read a folder that anyone may have made; ``DirectoryWriter`` makes one,
+each file under a staging name with a leading dot and then renamed, the head last. Blocks lie by hash, so a place in
+the chain is found by walking back from the head once; a damaged block does not end the walk where its neighbours can
+still be told. ``info/`` is the workspace's own and is never read but for the name. Spec: Recommended Dataset Layout.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from chain.codec.blocks import MAX_BLOCK, decode_block
+from chain.errors import Conflict, Invalid, NotFound
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.store.append import no_block
+from chain.store.base import Head, StoredBlock
+from chain.store.objects import disk
+
+BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
+_MAX_REF: Final = 256
+"""Bytes of a reference file."""
+
+
+def is_dataset(directory: Path) -> bool:
+    return (directory / HEAD).is_file()
+
+
+def read_head(directory: Path) -> Multihash | None:
+    """What ``refs/head`` names; ``None`` when there is none. Raises Invalid when it is not a hash."""
+    file = directory / HEAD
+    if not file.is_file():
+        return None
+    with disk(file), file.open("rb") as opened:
+        text = opened.read(_MAX_REF)
+    try:
+        return Multihash.parse(text.decode("ascii").strip())
+    except (Invalid, UnicodeDecodeError) as error:
+        raise Invalid(
+            f"{file} does not hold a block's hash", rule="layout-head", hint="it holds one line, f1620 and 64 digits"
+        ) from error
+
+
+class DirectoryChain:
+    """The chain of a folder: a ChainReader, and a StoredChain for verification.
+
+    The walk is made at the first need and kept: 34 bytes a block. A folder that changes meanwhile is read as it was.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Raises NotFound when the folder is not a dataset."""
+        if not is_dataset(directory):
+            raise NotFound(
+                f"{directory} is not a dataset: it has no {HEAD}",
+                rule="layout-dataset",
+                hint="name the folder that holds refs, blocks and data",
+            )
+        self._directory = directory
+        self._first = 0
+        self._names: list[Multihash] | None = None
+
+    def stored_head(self) -> Multihash | None:
+        return read_head(self._directory)
+
+    def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
+        names = self._walked()
+        end = self._first + len(names)
+        for number in range(max(start, self._first), end if stop is None else min(stop, end)):
+            name = names[number - self._first]
+            yield StoredBlock(number, name, self._bytes(name))
+
+    def head(self) -> Head | None:
+        names = self._walked()
+        return Head(names[-1], self._first + len(names) - 1) if names else None
+
+    def block_at(self, sequence_number: int) -> Block:
+        names = self._walked()
+        if not self._first <= sequence_number < self._first + len(names):
+            raise no_block(f"#{sequence_number} in {self._directory}")
+        return self.block_by_hash(names[sequence_number - self._first])
+
+    def block_by_hash(self, block_hash: Multihash) -> Block:
+        """Raises NotFound, Invalid when the file's bytes are not that block."""
+        raw = self._bytes(block_hash)
+        if raw is None:
+            raise no_block(f"{block_hash.short} in {self._directory}")
+        block = decode_block(raw)
+        if block.hash != block_hash:
+            raise Invalid(
+                f"the file of block {block_hash.short} hashes to {block.hash.short}",
+                rule="block-hash",
+                hint="the copy is damaged: fetch it again",
+                place=str(self._directory),
+            )
+        return block
+
+    def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
+        for stored in self.stored_blocks(start, stop):
+            yield self.block_by_hash(stored.name).raw
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
+        """Reads back block by block: folders keep no index."""
+        wanted = set(kinds)
+        names = self._walked()
+        end = self._first + len(names)
+        for number in range((end if before is None else min(before, end)) - 1, self._first - 1, -1):
+            block = self.block_at(number)
+            if type(block.event).__name__ in wanted:
+                return block
+        return None
+
+    def _walked(self) -> list[Multihash]:
+        if self._names is None:
+            self._first, self._names = _Walk(self).run(self.stored_head())
+        return self._names
+
+    def _bytes(self, name: Multihash) -> bytes | None:
+        """The file's bytes, whatever they are; one byte past the limit when it is too long to be a block."""
+        file = self._directory / BLOCKS / str(name)
+        if not file.is_file():
+            return None
+        with disk(file), file.open("rb") as opened:
+            return opened.read(MAX_BLOCK + 1)
+
+    def readable(self, name: Multihash) -> Block | None:
+        """The block in a file, whether it hashes to its name or not; ``None`` when nothing can be read."""
+        raw = self._bytes(name)
+        if raw is None:
+            return None
+        try:
+            return decode_block(raw)
+        except Invalid:
+            return None
+
+    def file_names(self) -> Iterator[Multihash]:
+        """Names of all block files, on the chain or not."""
+        with disk(self._directory):
+            for file in sorted((self._directory / BLOCKS).iterdir()):
+                if not file.name.startswith("."):
+                    try:
+                        yield Multihash.parse(file.name)
+                    except Invalid:
+                        continue
+
+
+class _Walk:
+    """From the head back to the Seed, over gaps where the neighbour below can be told."""
+
+    def __init__(self, chain: DirectoryChain) -> None:
+        self._chain = chain
+        self._whole: dict[int, list[Multihash]] | None = None
+
+    def run(self, head: Multihash | None) -> tuple[int, list[Multihash]]:
+        """Number of the first block reached, and the names from there to the head."""
+        names: list[Multihash] = []
+        seen: set[Multihash] = set()
+        number: int | None = None
+        name = head
+        while name is not None and name not in seen:
+            seen.add(name)
+            names.append(name)
+            block = self._chain.readable(name)
+            if block is None:
+                number, name = self._below(number)
+                continue
+            if block.hash != name and number is not None and block.sequence_number != number:
+                number, name = self._below(number)
+                continue
+            number = block.sequence_number - 1
+            name = block.prev_block_hash
+        names.reverse()
+        return max(0, (number if number is not None else -1) + 1), names
+
+    def _below(self, number: int | None) -> tuple[int | None, Multihash | None]:
+        """The one whole block that can stand under a damaged one: where that stood, less one, and its name."""
+        if self._whole is None:
+            self._whole = {}
+            for name in self._chain.file_names():
+                block = self._chain.readable(name)
+                if block is not None and block.hash == name:
+                    self._whole.setdefault(block.sequence_number, []).append(name)
+        below = max(self._whole, default=None) if number is None else number - 1
+        found = self._whole.get(below, []) if below is not None else []
+        return below, found[0] if len(found) == 1 else None
+
+
+class DirectoryObjects:
+    """The objects of a folder, as an ObjectReader."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def has(self, name: Multihash) -> bool:
+        return any(file.is_file() for file in self._files(name))
+
+    def size(self, name: Multihash) -> int:
+        return self.path(name).stat().st_size
+
+    def path(self, name: Multihash) -> Path:
+        for file in self._files(name):
+            if file.is_file():
+                return file
+        raise NotFound(f"no object {name.short} in {self._directory}", rule="object-unknown")
+
+    def _files(self, name: Multihash) -> tuple[Path, Path]:
+        return self._directory / DATA / str(name), self._directory / CHECKPOINTS / str(name)
+
+
+class DirectoryWriter:
+    """Makes or continues a folder. What is written becomes visible file by file, and a dataset with ``set_head``."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises Environment when folders cannot be made."""
+        self._directory = directory
+        with disk(directory):
+            for folder in ("refs", BLOCKS, DATA, CHECKPOINTS):
+                (directory / folder).mkdir(parents=True, exist_ok=True)
+
+    def add_block(self, name: Multihash, raw: bytes) -> None:
+        target = self._directory / BLOCKS / str(name)
+        if not _has_size(target, len(raw)):
+            self._place(target, raw)
+
+    def add_object(self, folder: str, name: Multihash, source: Path) -> None:
+        """Copies a file's bytes to ``folder`` (DATA or CHECKPOINTS)."""
+        target = self._directory / folder / str(name)
+        with disk(target):
+            if not _has_size(target, source.stat().st_size):
+                staged = target.with_name("." + target.name)
+                shutil.copyfile(source, staged)
+                staged.rename(target)
+
+    def set_head(self, name: Multihash, expected: Multihash | None) -> None:
+        """Moves ``refs/head`` once everything before is on disk. Raises Conflict when it is not as expected."""
+        actual = read_head(self._directory)
+        if actual != expected:
+            raise Conflict(
+                f"the head of {self._directory} is {actual.short if actual else 'not there'}",
+                rule="compare-and-append",
+                hint="someone else wrote to this folder: try again",
+            )
+        os.sync()
+        self._place(self._directory / HEAD, str(name).encode())
+        os.sync()
+
+    def _place(self, target: Path, data: bytes) -> None:
+        staged = target.with_name("." + target.name)
+        with disk(target):
+            staged.write_bytes(data)
+            staged.rename(target)
+
+
+def _has_size(file: Path, size: int) -> bool:
+    return file.is_file() and file.stat().st_size == size
