@@ -39,8 +39,9 @@ from engines.errors import EngineFault, EngineLost, LimitExceeded
 from engines.io_plan import CHECKPOINT, DATA, IoPlan, View, plan_ingest, plan_raw_query, plan_transform
 from engines.staging import Staging
 
-Q = TypeVar("Q")
-A = TypeVar("A")
+Q = TypeVar("Q", bound=msgspec.Struct)
+A = TypeVar("A", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +140,11 @@ class GrpcEngine:
         if CHECKPOINT in names and self._staging.has(plan, CHECKPOINT):
             self._staging.collect(plan, CHECKPOINT)
 
-    async def _drain(self, call: _Call, read: Callable[[_Call], A]) -> A:
+    async def _drain(self, call: _Call, read: Callable[[_Call], T]) -> T:
         """Read the call to its end in a thread. When the scope is cancelled the call is, which ends the thread."""
-        result: A | Exception | None = None
+        result: T | Exception | None = None
 
-        def work() -> A | Exception:
+        def work() -> T | Exception:
             try:
                 return read(call)
             except grpc.RpcError as error:

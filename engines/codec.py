@@ -11,13 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from chain.codec import flat
 from chain.multibase import varint
 from engines import contract
 from engines.errors import BadFrame
 
-Q = TypeVar("Q")
-A = TypeVar("A")
+Q = TypeVar("Q", bound=msgspec.Struct)
+A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_MESSAGE: Final = 64 << 20
 """Bytes of one message: a catch-up over 100,000 blocks names as many files, about 20 MiB; data never travels here."""

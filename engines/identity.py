@@ -1,0 +1,169 @@
+"""The digest of an engine that runs on the host: sha256 of a canonical manifest of everything its answers come from.
+
+Spark's version and each of its jars, our code that runs inside, every pinned setting, Java, the time zone database,
+Python and pyarrow. Two nodes with equal digests must agree on every slice; where digests differ, a disagreement may
+have an innocent reason, and this says which. Files are hashed once per change (by size, time and inode).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment
+from engines.contract import EngineIdentity
+
+CODE: Final = (
+    ("chain", "**/*.py"),
+    ("engines", "spark/**/*.py"),
+    ("engines", "contract.py"),
+    ("engines", "codec.py"),
+    ("engines", "errors.py"),
+    ("engines", "service.py"),
+)
+"""Our code that runs inside; the node's side of the contract computes no answers."""
+_PLATFORMS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_CHUNK: Final = 1 << 20
+
+
+class _Seen(msgspec.Struct, frozen=True, array_like=True):
+    """What a file looked like when it was hashed."""
+
+    size: int
+    modified: int
+    inode: int
+    digest: str
+
+
+class FileDigests:
+    """sha256 of files, remembered in one JSON file of our own; a lost or broken memory costs a second."""
+
+    def __init__(self, memory: Path | None) -> None:
+        self._memory = memory
+        self._seen = _remembered(memory) if memory else {}
+        self._fresh: dict[str, _Seen] = {}
+
+    def of(self, path: Path) -> str:
+        """Hex digits. Raises Environment for an unreadable file."""
+        try:
+            stat = path.stat()
+            known = self._seen.get(str(path))
+            if known is None or (known.size, known.modified, known.inode) != (
+                stat.st_size,
+                stat.st_mtime_ns,
+                stat.st_ino,
+            ):
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                known = _Seen(stat.st_size, stat.st_mtime_ns, stat.st_ino, digest)
+        except OSError as error:
+            raise Environment(
+                f"cannot read a part of the engine: {path}: {error.strerror}",
+                rule="engine-digest",
+                hint="is the installation whole?",
+            ) from error
+        self._fresh[str(path)] = known
+        return known.digest
+
+    def save(self) -> None:
+        """Remember what was asked for since; forget the rest. A place that cannot be written is passed over."""
+        if self._memory is None or self._fresh == self._seen:
+            return
+        staged = self._memory.with_name(self._memory.name + ".new")
+        try:
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
+            staged.write_bytes(msgspec.json.encode(self._fresh))
+            staged.replace(self._memory)
+        except OSError as error:
+            raise Environment(
+                f"cannot write {self._memory}: {error.strerror}", rule="engine-digest", hint="is the disk full?"
+            ) from error
+
+
+def host_manifest(settings: Mapping[str, str], java_home: Path, digests: FileDigests) -> dict[str, object]:
+    """Everything that decides answers, as JSON. Raises Environment when a part is missing."""
+    spark = _package("pyspark")
+    with ThreadPoolExecutor(4) as pool:
+        jars = sorted((spark / "jars").glob("*.jar"))
+        jar_digests = dict(zip((jar.name for jar in jars), pool.map(digests.of, jars), strict=True))
+    return {
+        "engine": "spark",
+        "pyspark": importlib.metadata.version("pyspark"),
+        "jars": jar_digests,
+        "code": {name: digests.of(path) for name, path in _code()},
+        "settings": dict(settings),
+        "java": _java_version(java_home),
+        "timezones": _timezones(java_home, digests),
+        "python": platform.python_version(),
+        "pyarrow": importlib.metadata.version("pyarrow"),
+    }
+
+
+def digest_of(manifest: Mapping[str, object]) -> str:
+    """``sha256:…`` over the manifest as JSON with sorted keys and no spaces."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def identity_of(manifest: Mapping[str, object], sandbox: str) -> EngineIdentity:
+    """The identity that is pinned in transforms and written into attestations."""
+    return EngineIdentity(
+        name=str(manifest["engine"]),
+        version=str(manifest["pyspark"]),
+        digest=digest_of(manifest),
+        sandbox=sandbox,
+        platform=f"{platform.system().lower()}/{_PLATFORMS.get(platform.machine(), platform.machine())}",
+    )
+
+
+def _remembered(memory: Path) -> dict[str, _Seen]:
+    try:
+        return msgspec.json.decode(memory.read_bytes(), type=dict[str, _Seen])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise Environment(f"the package {name} is not installed", rule="engine-digest", hint="run `make install`")
+    return Path(spec.origin).parent
+
+
+def _code() -> Iterator[tuple[str, Path]]:
+    for package, pattern in CODE:
+        root = _package(package)
+        for path in sorted(root.glob(pattern)):
+            yield str(Path(package, path.relative_to(root))), path
+
+
+def _java_version(home: Path) -> str:
+    """``JAVA_VERSION`` and vendor build from the file ``release``: no process is started to find out."""
+    wanted = ("JAVA_VERSION", "JAVA_RUNTIME_VERSION", "IMPLEMENTOR")
+    try:
+        lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    stated = dict(_pairs(lines))
+    return " ".join(stated[name] for name in wanted if name in stated) or "unknown"
+
+
+def _pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        key, _, value = line.partition("=")
+        yield key, value.strip('"')
+
+
+def _timezones(home: Path, digests: FileDigests) -> str:
+    """Spark takes its zones from the JVM's own table."""
+    table = home / "lib" / "tzdb.dat"
+    return digests.of(table) if table.is_file() else "unknown"

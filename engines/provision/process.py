@@ -1,0 +1,149 @@
+"""One engine process from its fork to the removal of its last file.
+
+``run`` is the owner: whatever ends it (exit, ``leave``, cancellation) also ends the process, closes the channel and
+removes the folders. Never decides whether there should be another one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import deque
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import trio
+
+from engines.client import GrpcEngine
+from engines.io_plan import View
+from engines.provision.settings import OnEvent, WarmSettings
+from engines.sandbox.base import Job, Mount
+from engines.sandbox.process import ConfinedProcess, start
+from engines.service import READY
+from engines.staging import Staging
+
+_MAX_LINE: Final = 8192
+"""Bytes of one line that an engine prints; longer ones come in pieces."""
+_LAST_WORDS: Final = 12
+"""Lines kept for the message when an engine does not start or dies."""
+_PIPE_SECONDS: Final = 1.0
+"""For what is left in the pipes after the exit; a grandchild could hold them open for ever."""
+_INSIDE: Final = PurePosixPath("/odf")
+
+
+class EngineProcess:
+    """``ready`` is set when the engine answers or is gone; ``gone`` when nothing of it is left running."""
+
+    def __init__(self, settings: WarmSettings, home: Path, on_event: OnEvent) -> None:
+        self._settings = settings
+        self._home = home
+        self._on_event = on_event
+        self._scope = trio.CancelScope()
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._code: int | None = None
+        self.pid = 0
+        self.client: GrpcEngine | None = None
+        self.ready = trio.Event()
+        self.gone = trio.Event()
+        self.leases = 0
+        self.last_used = trio.current_time()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._scope.cancel_called or self.gone.is_set()
+
+    @property
+    def epitaph(self) -> str:
+        """How it ended and what it said last."""
+        code = self._code
+        how = "it never ran" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"{how}; it said: {' | '.join(self._last_words)}" if self._last_words else how
+
+    def note(self, line: str) -> None:
+        """Add to its last words."""
+        self._last_words.append(line)
+
+    def leave(self, why: str) -> None:
+        """Begin the end; ``gone`` tells when it is over."""
+        if not self.is_leaving:
+            self._tell("engine-leaving", why=why)
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Start, attend, end. Raises EngineLost if there is nothing to start."""
+        sockets = Path(tempfile.mkdtemp(prefix="odf-"))  # short: the path of a socket has 107 bytes
+        try:
+            staging = Staging(self._home)
+            staging.sweep()
+            (self._home / "tmp").mkdir()
+            mounts = (
+                Mount(staging.inputs, _INSIDE / "in"),
+                Mount(staging.outputs, _INSIDE / "out", writable=True),
+                Mount(self._home / "tmp", _INSIDE / "tmp", writable=True),
+                Mount(sockets, _INSIDE / "run", writable=True),
+            )
+            seen = [self._settings.sandbox.seen(mount) for mount in mounts]
+            process = start(self._settings.sandbox, self._job(mounts, f"unix:{seen[3] / 's'}", seen[2]))
+            self.pid = process.pid
+            client = GrpcEngine(f"unix:{sockets / 's'}", staging, View(seen[0], seen[1]), self._settings.calls)
+            try:
+                with self._scope:
+                    await self._attend(process, client)
+            finally:
+                client.close()
+                self._code = await process.stop(self._settings.limits.grace)
+                self._tell("engine-exited", code=self._code, last_words=tuple(self._last_words))
+        finally:
+            self.gone.set()
+            self.ready.set()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_remove, self._home, sockets)
+
+    def _job(self, mounts: tuple[Mount, ...], listen: str, scratch: PurePosixPath) -> Job:
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(scratch), "LANG": "C.UTF-8", "TZ": "UTC", **self._settings.env}
+        return Job(
+            argv=self._settings.program(listen, scratch),
+            env=env,
+            mounts=(*self._settings.mounts, *mounts),
+            memory=self._settings.memory,
+        )
+
+    async def _attend(self, process: ConfinedProcess, client: GrpcEngine) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_lines, process.stdout, client)
+            nursery.start_soon(self._read_lines, process.stderr, None)
+            nursery.start_soon(self._leave_when_idle)
+            self._code = await process.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + _PIPE_SECONDS
+
+    async def _read_lines(self, stream: trio.lowlevel.FdStream, client: GrpcEngine | None) -> None:
+        """Until its end. The first line that says READY, on standard output, makes ``client`` usable."""
+        rest = b""
+        while piece := await stream.receive_some(_MAX_LINE):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > _MAX_LINE:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                if client is not None and self.client is None and text.startswith(READY):
+                    self.client = client
+                    self.last_used = trio.current_time()
+                    self.ready.set()
+                elif text:
+                    self._last_words.append(text)
+                    self._tell("engine-said", line=text)
+
+    async def _leave_when_idle(self) -> None:
+        idle = self._settings.limits.idle
+        while True:
+            await trio.sleep_until(trio.current_time() + idle if self.leases else self.last_used + idle)
+            if self.client is not None and not self.leases and trio.current_time() >= self.last_used + idle:
+                self.leave("idle")
+
+    def _tell(self, event: str, **facts: object) -> None:
+        self._on_event(event, {"engine": self._settings.name, "pid": self.pid, **facts})
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,61 @@
+"""What a warm engine is made of, as values: the program, its sandbox, its identity, and when processes come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from engines.client import CallLimits
+from engines.contract import EngineIdentity
+from engines.sandbox.base import Mount, Sandbox
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+"""Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
+Program = Callable[[str, PurePosixPath], tuple[str, ...]]
+"""The engine's command line for an address to listen at and a folder of its own, both as it sees them."""
+
+
+class Started(Protocol):
+    """Trio's task status, as far as it is used here."""
+
+    def started(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmthLimits:
+    """When engines come and go; all in seconds."""
+
+    start: float = 120.0
+    """From fork to the ready line: a cold JVM on a busy laptop takes twenty."""
+    idle: float = 600.0
+    """Without a request before the process is stopped; it holds half a gigabyte."""
+    grace: float = 3.0
+    """For leaving by itself at the end."""
+    silence: float = 30.0
+    """Without a request before the next one asks first whether the engine still answers."""
+    pulse: float = 10.0
+    """For that answer."""
+    backoff_first: float = 1.0
+    """After the first failure to start; doubled with each further one."""
+    backoff_most: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmSettings:
+    """One engine on this machine."""
+
+    name: str
+    program: Program
+    sandbox: Sandbox
+    identity: EngineIdentity
+    scratch: Path
+    """A folder of our own, emptied at start; best on the file system of the objects: inputs are then hard links."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    """Beyond the runtime and the engine's own folders."""
+    memory: int | None = None
+    """Bytes of private memory for each of its processes."""
+    limits: WarmthLimits = field(default_factory=WarmthLimits)
+    calls: CallLimits = field(default_factory=CallLimits)

@@ -1,0 +1,200 @@
+"""``WarmEngine``: a ``contract.Engine`` over processes that come and go, so that nobody else knows of them.
+
+A query can take down its engine process, never the node: that request raises EngineLost, the next one finds a new
+process. Failures to start are paced by a growing pause. Requests are never retried here; a transaction id makes it
+safe for a coordinator to do so. ``run`` owns everything started and lives as long as the daemon.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from chain.errors import Environment, Fault, Invalid
+from engines.client import GrpcEngine
+from engines.contract import (
+    Engine,
+    EngineIdentity,
+    IngestRequest,
+    OnProgress,
+    RawQueryOutcome,
+    RawQueryRequest,
+    TransformOutcome,
+    TransformRequest,
+    ValidateRequest,
+    ValidateResponse,
+)
+from engines.errors import EngineLost
+from engines.provision.process import EngineProcess
+from engines.provision.settings import OnEvent, Started, WarmSettings
+
+A = TypeVar("A")
+
+
+class EnginePool:
+    """Engines by the name that a transform says, compared without case."""
+
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = {name.casefold(): engine for name, engine in engines.items()}
+
+    def engine(self, name: str) -> Engine:
+        """Raises Invalid for an engine that this node does not have."""
+        engine = self._engines.get(name.casefold())
+        if engine is None:
+            known = ", ".join(sorted(self._engines)) or "none"
+            raise Invalid(f"no engine called {name!r} here", rule="engine-known", hint=f"this node has: {known}")
+        return engine
+
+
+class WarmEngine:
+    """One engine of this machine; usable while ``run`` runs."""
+
+    def __init__(self, settings: WarmSettings, on_event: OnEvent) -> None:
+        self._settings = settings
+        self._on_event = on_event
+        self._nursery: trio.Nursery | None = None
+        self._process: EngineProcess | None = None
+        self._starting = trio.Lock()
+        self._started = 0
+        self._failures = 0
+        self._not_before = -float("inf")
+
+    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; then every process is stopped and its folders are removed."""
+        await trio.to_thread.run_sync(_empty, self._settings.scratch)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = self._process = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that takes requests now, if there is one."""
+        process = self._process
+        return None if process is None or process.is_leaving else process.pid
+
+    async def stop(self) -> None:
+        """Let the present process go, as idleness would, and wait for it; the next request starts another."""
+        if self._process is not None:
+            self._process.leave("asked")
+            await self._process.gone.wait()
+
+    async def identity(self) -> EngineIdentity:
+        """Computed from what would run; starts nothing."""
+        return self._settings.identity
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        return await self._with(lambda engine: engine.validate(request))
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await self._with(lambda engine: engine.transform(request, on_progress))
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await self._with(lambda engine: engine.ingest(request, on_progress))
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        return await self._with(lambda engine: engine.raw_query(request, on_progress))
+
+    async def _with(self, work: Callable[[GrpcEngine], Awaitable[A]]) -> A:
+        async with self._lease() as process:
+            assert process.client is not None
+            try:
+                return await work(process.client)
+            except EngineLost as lost:
+                # The socket breaks a moment before the process is reaped; its last words make the better message.
+                with trio.move_on_after(self._settings.limits.grace):
+                    await process.gone.wait()
+                raise EngineLost(
+                    f"the {self._settings.name} engine was lost at work ({process.epitaph})",
+                    rule="engine-alive",
+                    hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
+                ) from lost
+
+    @asynccontextmanager
+    async def _lease(self) -> AsyncIterator[EngineProcess]:
+        async with self._starting:
+            process = self._process
+            if process is None or not await self._answers(process):
+                process = self._process = await self._start()
+            process.leases += 1
+        try:
+            yield process
+        finally:
+            process.leases -= 1
+            process.last_used = trio.current_time()
+
+    async def _answers(self, process: EngineProcess) -> bool:
+        """Whether a process may be given work: after a silence it has to show that it still answers."""
+        limits = self._settings.limits
+        if process.is_leaving:
+            return False
+        if process.leases or trio.current_time() - process.last_used < limits.silence:
+            return True
+        assert process.client is not None
+        with trio.move_on_after(limits.pulse):
+            try:
+                await process.client.identity()
+            except Fault:
+                pass
+            else:
+                return not process.is_leaving
+        process.leave("silent")
+        return False
+
+    async def _start(self) -> EngineProcess:
+        limits = self._settings.limits
+        if self._nursery is None:
+            raise EngineLost(f"the {self._settings.name} engine is not being run", rule="engine-run")
+        wait = self._not_before - trio.current_time()
+        if wait > 0:
+            raise EngineLost(
+                f"the {self._settings.name} engine failed to start {self._failures} times in a row",
+                rule="engine-start",
+                hint=f"next attempt in {wait:.0f} s",
+            )
+        began = trio.current_time()
+        self._started += 1
+        process = EngineProcess(self._settings, self._settings.scratch / str(self._started), self._on_event)
+        self._nursery.start_soon(self._own, process)
+        try:
+            with trio.move_on_after(limits.start):
+                await process.ready.wait()
+        finally:
+            if process.client is None:
+                process.leave("did not become ready")
+        if process.client is None:
+            await process.gone.wait()
+            self._failures += 1
+            pause = min(limits.backoff_first * 2 ** (self._failures - 1), limits.backoff_most)
+            self._not_before = trio.current_time() + pause
+            raise EngineLost(
+                f"the {self._settings.name} engine did not start ({process.epitaph})",
+                rule="engine-start",
+                hint="`odfctl doctor` tries each of its parts",
+            )
+        self._failures = 0
+        facts = {"pid": process.pid, "sandbox": self._settings.sandbox.level.value}
+        seconds = round(trio.current_time() - began, 3)
+        self._on_event("engine-started", {"engine": self._settings.name, **facts, "seconds": seconds})
+        return process
+
+    async def _own(self, process: EngineProcess) -> None:
+        """An engine that cannot be forked concerns its requester, who sees it gone, not the daemon's tree."""
+        try:
+            await process.run()
+        except Environment as fault:
+            process.note(str(fault))
+            self._on_event("engine-start-failed", {"engine": self._settings.name, "reason": str(fault)})
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
