@@ -34,6 +34,8 @@ class ExitCode(enum.IntEnum):
     """Our own machine: disk, Java, sandbox."""
     BUG = 70
     """A fault of this program."""
+    INTERRUPTED = 130
+    """``^C``: we stopped watching; what the daemon does goes on."""
 
 
 class Usage(Fault):

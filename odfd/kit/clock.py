@@ -26,6 +26,10 @@ class SystemClock:
     def monotonic(self) -> int:
         return time.monotonic_ns()
 
+    def sleep(self, seconds: float) -> None:
+        """Blocks the thread: for programs without an event loop, which is ``odfctl`` alone."""
+        time.sleep(seconds)
+
 
 @dataclass(slots=True)
 class FixedClock:

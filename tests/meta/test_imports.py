@@ -76,7 +76,10 @@ WORLD = {
     "trio", "socket", "ssl", "subprocess", "sqlite3", "libp2p", "grpc", "httpx",
     "time", "random", "secrets", "os", "asyncio", "threading",
 }  # fmt: skip
-CLI_SEES = ["odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.kit", "odfd.errors"]
+CLI_SEES = [
+    "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.kit", "odfd.errors",
+    "odfd.__version__", "chain.errors", "chain.instant",
+]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""
 

@@ -1,0 +1,111 @@
+"""``apply``: manifests in, a table of what was created, updated or left alone out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from chain.errors import Invalid, NotFound, Remote
+from odfd.cli import words
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.errors import ExitCode, from_problem
+from odfd.errors import render as render_fault
+
+MAX_MANIFEST: Final = 4 * 1024 * 1024
+"""Bytes of one file of manifests."""
+FETCH_SECONDS: Final = 30.0
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "apply",
+        help="make it so",
+        description="Create what the manifests describe, update what differs, leave alone what is so already.",
+        epilog="example:  odfctl apply -f datasets/ --dry-run",
+    )
+    parser.add_argument(
+        "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.set_defaults(run=_apply)
+
+
+def _apply(args: argparse.Namespace) -> int:
+    session = Session(args)
+    manifests = [text for place in args.file for text in read(place)]
+    result = follow(session, session.client.post("/apply", {"manifests": manifests, "dryRun": args.dry_run}))
+    session.answer(result, _table)
+    codes = [ExitCode.OK]
+    for item in result["items"]:
+        for warning in item.get("warnings", []):
+            session.remark(f"warning: {item['name']}: {warning}")
+        if item.get("fault"):
+            fault = from_problem(item["fault"])
+            print(render_fault(fault, session.verbose), file=sys.stderr)
+            codes.append(ExitCode(item["fault"].get("exitCode", ExitCode.BUG)))
+    return max(codes)
+
+
+def _table(result: dict[str, Any]) -> str:
+    columns = (
+        Column("NAME", lambda item: item["name"]),
+        Column("KIND", lambda item: item["kind"]),
+        Column("DONE" if not result.get("dryRun") else "WOULD BE", lambda item: item["action"]),
+        Column("ID", lambda item: words.identity(item.get("id"))),
+        Column("CHANGES", lambda item: "; ".join(item.get("changes", [])), most=100),
+    )
+    return render(columns, result["items"])
+
+
+def read(place: str) -> Iterator[dict[str, str]]:
+    """Texts of manifests with where they come from. Raises NotFound, Invalid, Remote."""
+    if place == "-":
+        yield _manifest("<stdin>", _bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
+    elif place.startswith(("http://", "https://")):
+        yield _manifest(place, _fetched(place), "")
+    else:
+        for path in _files(Path(place)):
+            with path.open("rb") as file:
+                yield _manifest(str(path), _bounded(file, str(path)), str(path.parent.resolve()))
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        raise NotFound(f"there is no file {path}", hint="-f takes a file, a folder, a URL, or - for standard input")
+    found = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES and one.is_file())
+    if not found:
+        raise NotFound(f"there are no manifests in {path}", hint=f"files that end in {', '.join(_SUFFIXES)} are read")
+    return found
+
+
+def _bounded(file: BinaryIO, name: str) -> bytes:
+    data = file.read(MAX_MANIFEST + 1)
+    if len(data) > MAX_MANIFEST:
+        raise Invalid(f"larger than {MAX_MANIFEST} bytes", rule="manifest-size", place=name, hint="split it")
+    return data
+
+
+def _fetched(url: str) -> bytes:
+    import http.client
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:  # noqa: S310  http or https, checked
+            return _bounded(response, url)
+    except (OSError, http.client.HTTPException) as error:
+        raise Remote(f"cannot fetch {url}: {error}", hint="look at it in a browser; then try again") from error
+
+
+def _manifest(source: str, data: bytes, base: str) -> dict[str, str]:
+    try:
+        return {"source": source, "text": data.decode(), "base": base}
+    except UnicodeDecodeError as error:
+        raise Invalid(f"not UTF-8 text (byte {error.start})", rule="manifest-encoding", place=source) from error

@@ -1,0 +1,135 @@
+"""``ingest``, ``pull``, ``export``, ``import``: data in and out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from chain.errors import Environment, NotFound
+from odfd.cli import words
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage, from_problem
+from odfd.errors import render as render_fault
+
+
+def register(subparsers: Any) -> None:
+    ingest = subparsers.add_parser(
+        "ingest",
+        help="push files into a dataset",
+        description="Push files, or standard input (-), into a root dataset. Their bytes are sent, not their names.",
+        epilog="example:  odfctl ingest nyc.flights january.csv --format csv",
+    )
+    ingest.add_argument("ref", metavar="REF")
+    ingest.add_argument("files", nargs="+", metavar="FILE|-")
+    ingest.add_argument("--format", metavar="FORMAT", help="csv, ndjson, json, parquet, …; else as the source says")
+    ingest.add_argument("--event-time", metavar="T", help="for records without one, like 2024-05-01T12:30:00Z")
+    ingest.add_argument("--source", metavar="NAME", help="the push source, where there are several")
+    ingest.set_defaults(run=_ingest)
+    pull = subparsers.add_parser(
+        "pull",
+        help="bring up to date",
+        description="Bring datasets up to date: poll the source, run the transform, sync the mirror.",
+        epilog="example:  odfctl pull nyc.flights.delays --recursive",
+    )
+    pull.add_argument("refs", nargs="*", metavar="REF")
+    pull.add_argument("--all", action="store_true", help="everything here")
+    pull.add_argument("--recursive", action="store_true", help="inputs first")
+    pull.add_argument("--repair", action="store_true", help="look at every object again, fetch damaged ones anew")
+    pull.set_defaults(run=_pull)
+    export = subparsers.add_parser(
+        "export",
+        help="write a dataset as a directory",
+        description="Write a dataset in the ODF layout. The daemon writes it, so it must be allowed to.",
+        epilog="example:  odfctl export nyc.flights ./out",
+    )
+    export.add_argument("ref", metavar="REF")
+    export.add_argument("to", metavar="DIR|URL")
+    export.set_defaults(run=_export)
+    import_ = subparsers.add_parser(
+        "import",
+        help="take in a dataset from a directory",
+        description="Take in a dataset from the ODF layout; everything is verified before it is believed.",
+        epilog="example:  odfctl import ./out --as flights",
+    )
+    import_.add_argument("source", metavar="DIR|URL")
+    import_.add_argument("--as", dest="as_name", metavar="NAME", help="local name")
+    import_.set_defaults(run=_import)
+
+
+def _ingest(args: argparse.Namespace) -> int:
+    session = Session(args)
+    uploads = [_send(session, name)["id"] for name in args.files]
+    wish = {"uploads": uploads, "format": args.format, "eventTime": args.event_time, "source": args.source}
+    result = follow(session, session.client.post(f"/datasets/{part(args.ref)}/ingest", wish))
+    return _outcome(session, result)
+
+
+def _send(session: Session, name: str) -> Any:
+    if name == "-":
+        return session.client.upload("-", sys.stdin.buffer)
+    try:
+        with Path(name).open("rb") as file:
+            return session.client.upload(Path(name).name, file)
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise Environment(f"cannot read {name}: {error.strerror}", rule="file") from error
+
+
+def _pull(args: argparse.Namespace) -> int:
+    session = Session(args)
+    if bool(args.refs) == args.all:
+        raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
+    wish = {"refs": args.refs, "all": args.all, "recursive": args.recursive, "repair": args.repair}
+    return _outcome(session, follow(session, session.client.post("/pull", wish)))
+
+
+_COLUMNS = (
+    Column("NAME", lambda item: item["ref"]),
+    Column("DONE", lambda item: item["outcome"]),
+    Column("BLOCKS", lambda item: f"+{item['blocks']:,}" if item.get("blocks") else words.NOTHING, right=True),
+    Column("RECORDS", lambda item: f"+{item['records']:,}" if item.get("records") else words.NOTHING, right=True),
+    Column("HEAD", lambda item: words.digest(item.get("head"))),
+    Column("", lambda item: item.get("message", ""), most=100),
+)
+
+
+def _outcome(session: Session, result: dict[str, Any]) -> int:
+    session.answer(result, lambda value: render(_COLUMNS, value["items"]))
+    code = ExitCode.OK
+    for item in result["items"]:
+        if item.get("fault"):
+            print(render_fault(from_problem(item["fault"]), session.verbose), file=sys.stderr)
+            code = max(code, ExitCode(item["fault"].get("exitCode", ExitCode.BUG)))
+        elif item["outcome"] in ("failed", "blocked"):
+            code = max(code, ExitCode.NO)
+    return code
+
+
+def _place(text: str) -> str:
+    """A path as the daemon must see it; a URL as it is."""
+    return text if "://" in text else str(Path(text).expanduser().resolve())
+
+
+def _export(args: argparse.Namespace) -> int:
+    session = Session(args)
+    ref = session.client.post(f"/datasets/{part(args.ref)}/export", {"to": _place(args.to)})
+    session.answer(follow(session, ref), lambda done: f"exported {_moved(done)} to {done['place']}")
+    return ExitCode.OK
+
+
+def _import(args: argparse.Namespace) -> int:
+    session = Session(args)
+    ref = session.client.post("/import", {"source": _place(args.source), "asName": args.as_name})
+    session.answer(follow(session, ref), lambda done: f"imported {_moved(done)} from {done['place']}")
+    return ExitCode.OK
+
+
+def _moved(done: dict[str, Any]) -> str:
+    counted = f"{words.plural(done['blocks'], 'block')}, {words.plural(done['objects'], 'object')}"
+    return f"{done['ref']}: {counted}, {words.size(done['bytes'])},"

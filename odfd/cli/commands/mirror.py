@@ -1,0 +1,88 @@
+"""``mirror``: hold datasets of others, verified as they arrive."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import kinds
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "mirror",
+        help="hold datasets of others",
+        description="A mirror is a standing wish to hold someone's dataset; what comes is verified as it arrives.",
+        epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    add = actions.add_parser(
+        "add",
+        help="wish to hold a dataset",
+        description=(
+            "Wish to hold a dataset, and fetch what there is of it now.\n"
+            "EXPR is an expression of facts: chain, data, reproduced, attested:K, fresh, with & | and ( )."
+        ),
+        epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
+    )
+    add.add_argument("ref", metavar="REF")
+    add.add_argument("--as", dest="as_name", metavar="NAME", help="local name")
+    add.add_argument("--network", metavar="N", help="where to look for it")
+    add.add_argument("--want", choices=("chain", "data"), default="data", help="how much of it to hold (data)")
+    add.add_argument("--use", metavar="EXPR", help="what must be known before it is used here")
+    add.add_argument("--serve", metavar="EXPR", help="what must be known before it is passed on")
+    add.add_argument("--expect", metavar="HASH", help="a block that the chain must contain")
+    add.set_defaults(run=_add)
+    every = actions.add_parser("list", help="what we wish to hold", epilog="example:  odfctl mirror list")
+    every.set_defaults(run=_list)
+    remove = actions.add_parser(
+        "remove",
+        help="wish it no longer",
+        description="Wish it no longer; the dataset stays until it is deleted.",
+        epilog="example:  odfctl mirror remove flights",
+    )
+    remove.add_argument("ref", metavar="NAME")
+    remove.set_defaults(run=_remove)
+
+
+def _mirrors(session: Session, rows: list[Any]) -> str:
+    return render(kinds.find("mirror").columns(session.clock.now()), rows)
+
+
+def _add(args: argparse.Namespace) -> int:
+    session = Session(args)
+    wish = {
+        "source": args.ref,
+        "asName": args.as_name,
+        "network": args.network,
+        "want": args.want,
+        "use": args.use,
+        "serve": args.serve,
+        "expect": args.expect,
+    }
+    mirror = follow(session, session.client.post("/mirrors", wish))
+    session.answer(mirror, lambda row: _mirrors(session, [row]))
+    return ExitCode.OK
+
+
+def _list(args: argparse.Namespace) -> int:
+    session = Session(args)
+    rows = session.client.get("/mirrors")
+    session.answer(rows, lambda rows: _mirrors(session, rows))
+    if not rows:
+        session.remark("no mirrors yet: odfctl mirror add REF")
+    return ExitCode.OK
+
+
+def _remove(args: argparse.Namespace) -> int:
+    session = Session(args)
+    gone = session.client.delete(f"/mirrors/{part(args.ref)}")
+    session.answer(
+        gone, lambda row: f"{row['name']} is a mirror no longer; odfctl delete dataset {row['name']} frees it"
+    )
+    return ExitCode.OK

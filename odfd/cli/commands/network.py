@@ -1,0 +1,84 @@
+"""``network``: join and leave, and see what is announced there."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import kinds, words
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "network",
+        help="join and leave networks",
+        description="A network is a name, first peers to meet it by, and what is gossiped under that name.",
+        epilog="example:  odfctl network join demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    join = actions.add_parser(
+        "join",
+        help="become part of a network",
+        description="Become part of a network, now and after each start.",
+        epilog="example:  odfctl network join demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
+    )
+    join.add_argument("name", metavar="NAME")
+    join.add_argument(
+        "--bootstrap", nargs="+", action="extend", default=[], metavar="MULTIADDR", help="peers to meet first"
+    )
+    join.set_defaults(run=_join)
+    leave = actions.add_parser("leave", help="be part of it no longer", epilog="example:  odfctl network leave demo")
+    leave.add_argument("name", metavar="NAME")
+    leave.set_defaults(run=_leave)
+    every = actions.add_parser("list", help="networks we are part of", epilog="example:  odfctl network list")
+    every.set_defaults(run=_list)
+    show = actions.add_parser("show", help="what is announced there", epilog="example:  odfctl network show demo")
+    show.add_argument("name", metavar="NAME")
+    show.set_defaults(run=_show)
+
+
+def _networks(session: Session, rows: list[Any]) -> str:
+    return render(kinds.find("network").columns(session.clock.now()), rows)
+
+
+def _join(args: argparse.Namespace) -> int:
+    session = Session(args)
+    joined = session.client.post("/networks", {"name": args.name, "bootstrap": args.bootstrap})
+    session.answer(joined, lambda row: _networks(session, [row]))
+    return ExitCode.OK
+
+
+def _leave(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(session.client.delete(f"/networks/{part(args.name)}"), lambda row: f"left {row['name']}")
+    return ExitCode.OK
+
+
+def _list(args: argparse.Namespace) -> int:
+    session = Session(args)
+    rows = session.client.get("/networks")
+    session.answer(rows, lambda rows: _networks(session, rows))
+    if not rows:
+        session.remark("part of no network yet: odfctl network join NAME --bootstrap MULTIADDR")
+    return ExitCode.OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    session = Session(args)
+    now = session.clock.now()
+    columns = (
+        Column("DATASET", lambda row: row["id"], most=90),
+        Column("NAME", lambda row: row.get("name") or words.NOTHING),
+        Column("BLOCKS", lambda row: words.count(row.get("blocks")), right=True),
+        Column("SIGNED", lambda row: words.ago(row.get("signedAt"), now)),
+        Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
+        Column("HELD", lambda row: "yes" if row.get("held") else "no"),
+    )
+    shown = session.client.get(f"/networks/{part(args.name)}")
+    session.answer(shown, lambda network: render(columns, network.get("datasets", [])))
+    session.remark(f"{words.plural(shown['peers'], 'peer')} in {shown['name']}")
+    return ExitCode.OK

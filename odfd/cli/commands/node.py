@@ -1,0 +1,111 @@
+"""``status``, ``doctor``, ``watch``: the node itself."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.session import Session
+from odfd.cli.table import Column, clean, fields, render
+from odfd.errors import ExitCode
+
+_MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED"}
+
+
+def register(subparsers: Any) -> None:
+    status = subparsers.add_parser(
+        "status",
+        help="who this node is",
+        description="Who this node is, its peers, datasets, engine and disk.",
+        epilog="example:  odfctl status -o json | jq -r '.listen[0]'",
+    )
+    status.set_defaults(run=_status)
+    doctor = subparsers.add_parser(
+        "doctor",
+        help="try what the node stands on",
+        description="Try everything the node stands on. Ends with 0 when all is well, 1 when something failed.",
+        epilog="example:  odfctl doctor",
+    )
+    doctor.set_defaults(run=_doctor)
+    watch = subparsers.add_parser(
+        "watch",
+        help="what happens, as it happens",
+        description="Events as they happen, until ^C. KIND is one or the beginning of one: mirror, verdict.mismatch.",
+        epilog="example:  odfctl watch --since 0 dataset verdict",
+    )
+    watch.add_argument("kinds", nargs="*", metavar="KIND")
+    watch.add_argument("--since", type=int, metavar="N", help="from the one after number N on; 0: all that are kept")
+    watch.set_defaults(run=_watch)
+
+
+def _status(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(session.client.get("/status"), status_text)
+    return ExitCode.OK
+
+
+def status_text(status: dict[str, Any]) -> str:
+    engine, disk = status.get("engine"), status.get("disk")
+    counted = ", ".join(f"{number} {state}" for state, number in sorted(status["datasets"].items()))
+    total = sum(status["datasets"].values())
+    shown = "none started"
+    if engine:
+        bits = [engine["name"], words.digest(engine.get("digest")), f"sandbox {engine.get('sandbox')}", engine["state"]]
+        shown = "  ".join(bit for bit in bits if bit != words.NOTHING and not bit.endswith("None"))
+    return fields(
+        [
+            ("node", f"{status.get('name') or '(unnamed)'}  {status['nodeId']}"),
+            (
+                "version",
+                f"{status['version']}  pid {status.get('pid')}  up since {words.moment(status.get('startedAt'))}",
+            ),
+            ("listen", "\n         ".join(status.get("listen", [])) or "nowhere"),
+            ("networks", ", ".join(status.get("networks", [])) or "none: odfctl network join NAME --bootstrap ADDRESS"),
+            ("peers", str(status["peers"])),
+            ("datasets", f"{total}  ({counted})" if counted else "none: odfctl apply, odfctl mirror add"),
+            ("engine", shown),
+            ("disk", _disk(disk)),
+            ("memory", words.size(status["memory"]) if status.get("memory") else ""),
+            ("tasks", str(status.get("tasks", 0))),
+        ]
+    )
+
+
+def _disk(disk: dict[str, Any] | None) -> str:
+    if not disk:
+        return ""
+    held = "".join(
+        f", {words.size(disk[name])} {name}" for name in ("objects", "database") if disk.get(name) is not None
+    )
+    return f"{words.size(disk['free'])} free of {words.size(disk['total'])} at {disk['path']}{held}"
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    session = Session(args)
+    probes = session.client.get("/doctor")
+    columns = (
+        Column("PROBE", lambda probe: probe["name"]),
+        Column("RESULT", lambda probe: _MARKS.get(probe["result"], probe["result"])),
+        Column("FOUND", lambda probe: probe["message"], most=100),
+        Column("TO DO", lambda probe: probe.get("hint", ""), most=120),
+    )
+    session.answer(probes, lambda rows: render(columns, rows))
+    return ExitCode.NO if any(probe["result"] == "failed" for probe in probes) else ExitCode.OK
+
+
+def _watch(args: argparse.Namespace) -> int:
+    session = Session(args)
+    query: dict[str, object] = {"kind": args.kinds} if args.kinds else {}
+    if args.since is not None:
+        query["since"] = args.since
+    for event in session.client.stream("/events", query):
+        session.line(event, _event_text)
+    return ExitCode.OK
+
+
+def _event_text(event: dict[str, Any]) -> str:
+    if event["kind"] == "lagged":
+        return f"{'':>6}  {event['message']}"
+    time = words.moment(event["time"])
+    return clean(f"{event['sequence']:>6}  {time}  {event['kind']:<20}  {event['subject']}  {event['message']}", 400)

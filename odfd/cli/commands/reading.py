@@ -1,0 +1,106 @@
+"""``log``, ``tail``, ``schema``: what is in a dataset."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Any) -> None:
+    log = subparsers.add_parser(
+        "log",
+        help="blocks, newest first",
+        description="Blocks of a dataset, newest first.",
+        epilog="example:  odfctl log nyc.flights --kind AddData --limit 3",
+    )
+    log.add_argument("ref", metavar="REF")
+    log.add_argument("--kind", action="append", default=[], metavar="EVENT", help="only these events; repeatable")
+    log.add_argument("--limit", type=int, default=20, metavar="N", help="how many (20)")
+    log.add_argument("--before", type=int, metavar="N", help="below this sequence number")
+    log.set_defaults(run=_log)
+    tail = subparsers.add_parser(
+        "tail",
+        help="last records",
+        description="The last records of a dataset, by offset.",
+        epilog="example:  odfctl tail nyc.flights.delays -n 5",
+    )
+    tail.add_argument("ref", metavar="REF")
+    tail.add_argument("-n", "--records", type=int, default=10, metavar="N", help="how many (10)")
+    tail.set_defaults(run=_tail)
+    schema = subparsers.add_parser(
+        "schema",
+        help="columns and types",
+        description="Columns of a dataset and their types. With -o yaml, the DataSchema manifest stands beside them.",
+        epilog="example:  odfctl schema nyc.flights",
+    )
+    schema.add_argument("ref", metavar="REF")
+    schema.set_defaults(run=_schema)
+
+
+_BLOCKS = (
+    Column("BLOCK", lambda row: f"#{row['sequenceNumber']}", right=True),
+    Column("HASH", lambda row: words.digest(row["hash"])),
+    Column("TIME", lambda row: words.moment(row["systemTime"])),
+    Column("EVENT", lambda row: row["event"]),
+    Column("", lambda row: row.get("summary", ""), most=120),
+)
+_FIELDS = (
+    Column("COLUMN", lambda row: row["name"]),
+    Column("TYPE", lambda row: row["type"]),
+    Column("", lambda row: "" if row.get("optional", True) else "required"),
+)
+
+
+def _log(args: argparse.Namespace) -> int:
+    session = Session(args)
+    query: dict[str, object] = {"kind": args.kind, "limit": args.limit}
+    if args.before is not None:
+        query["before"] = args.before
+    blocks = session.client.get(f"/datasets/{part(args.ref)}/blocks", query)
+    session.answer(blocks, lambda rows: render(_BLOCKS, rows))
+    return ExitCode.OK
+
+
+def _tail(args: argparse.Namespace) -> int:
+    session = Session(args)
+    records = session.client.get(f"/datasets/{part(args.ref)}/tail", {"limit": args.records})
+    names = [column["name"] for column in records["columns"]]
+    if session.output == "ndjson":
+        for row in records["rows"]:
+            session.line(dict(zip(names, row, strict=True)), str)
+        return ExitCode.OK
+    session.answer(records, _rows)
+    return ExitCode.OK
+
+
+def _rows(records: dict[str, Any]) -> str:
+    columns = tuple(
+        Column(
+            column["name"],
+            lambda row, place=place: _cell(row[place]),  # type: ignore[misc]
+            right=column["type"].startswith(("Int", "UInt", "Float", "Decimal")),
+            most=40,
+        )
+        for place, column in enumerate(records["columns"])
+    )
+    return render(columns, records["rows"])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return words.NOTHING
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _schema(args: argparse.Namespace) -> int:
+    session = Session(args)
+    schema = session.client.get(f"/datasets/{part(args.ref)}/schema")
+    session.answer(schema, lambda value: render(_FIELDS, value["fields"]))
+    return ExitCode.OK

@@ -1,0 +1,99 @@
+"""``get``, ``describe``, ``delete``: the same three words for every kind of thing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from chain.errors import NotFound, Refused
+from odfd.cli import details, kinds
+from odfd.cli.session import Session
+from odfd.cli.table import render
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage
+
+_KINDS = "dataset, mirror, network, peer, validator or task"
+
+
+def register(subparsers: Any) -> None:
+    get = subparsers.add_parser(
+        "get",
+        help="list things of a kind",
+        description=f"List things of a kind, or one of them. KIND is {_KINDS}.",
+        epilog="example:  odfctl get datasets",
+    )
+    get.add_argument("kind", metavar="KIND")
+    get.add_argument("name", nargs="?", metavar="NAME")
+    get.set_defaults(run=_get)
+    describe = subparsers.add_parser(
+        "describe",
+        help="all there is to know of one thing",
+        description=f"All there is to know of one thing. KIND is {_KINDS}.",
+        epilog="example:  odfctl describe dataset nyc.flights",
+    )
+    describe.add_argument("kind", metavar="KIND")
+    describe.add_argument("name", metavar="NAME")
+    describe.set_defaults(run=_describe)
+    delete = subparsers.add_parser(
+        "delete",
+        help="remove one thing; a task is cancelled",
+        description="Remove a dataset, mirror, network or validator; cancel a task. A dataset's data is gone for good.",
+        epilog="example:  odfctl delete dataset nyc.flights --yes",
+    )
+    delete.add_argument("kind", metavar="KIND")
+    delete.add_argument("name", metavar="NAME")
+    delete.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    delete.set_defaults(run=_delete)
+
+
+def one(session: Session, kind: kinds.Kind, name: str) -> Any:
+    """The thing itself. Raises NotFound."""
+    if kind.single:
+        return session.client.get(f"{kind.path}/{part(name)}")
+    found = [row for row in session.client.get(kind.path) if name in (row[kind.key], row.get("id"))]
+    if not found:
+        raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.name}s lists them")
+    return found[0]
+
+
+def _get(args: argparse.Namespace) -> int:
+    session, kind = Session(args), kinds.find(args.kind)
+    columns = kind.columns(session.clock.now())
+    if args.name:
+        session.answer(one(session, kind, args.name), lambda row: render(columns, [row]))
+        return ExitCode.OK
+    rows = session.client.get(kind.path)
+    session.answer(rows, lambda rows: render(columns, rows))
+    if not rows:
+        session.remark(f"no {kind.name}s yet")
+    return ExitCode.OK
+
+
+def _describe(args: argparse.Namespace) -> int:
+    session, kind = Session(args), kinds.find(args.kind)
+    if kind.name == "dataset":
+        session.answer(session.client.get(f"/datasets/{part(args.name)}/detail"), details.dataset)
+    else:
+        session.answer(one(session, kind, args.name), details.plain)
+    return ExitCode.OK
+
+
+def _delete(args: argparse.Namespace) -> int:
+    session, kind = Session(args), kinds.find(args.kind)
+    if kind.name == "peer":
+        raise Usage("peers are not deleted", hint=f"odfctl peer block {args.name} keeps one away")
+    if kind.name == "dataset" and not args.yes:
+        _ask(f"Delete the dataset {args.name} with all its data?")
+    gone = session.client.delete(f"{kind.path}/{part(args.name)}")
+    word = "cancelled" if kind.name == "task" else "deleted"
+    session.answer(gone, lambda _: f"{kind.name} {args.name} {word}")
+    return ExitCode.OK
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise Usage("nobody is here to confirm the deletion", hint="add --yes if you mean it")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("nothing was deleted", rule="not-confirmed")

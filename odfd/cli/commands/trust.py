@@ -1,0 +1,168 @@
+"""``trust``: how far a dataset may be relied on, why not further, and who says so."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from chain.errors import Environment
+from odfd.cli import details, kinds, words
+from odfd.cli.session import Session
+from odfd.cli.table import Column, clean, render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "trust",
+        help="how far a dataset may be relied on",
+        description="What is known of a dataset, by whom, and what this node's policy makes of it.",
+        epilog="example:  odfctl trust show nyc.flights.delays",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    show = actions.add_parser("show", help="one dataset", epilog="example:  odfctl trust show nyc.flights.delays")
+    show.add_argument("ref", metavar="REF")
+    show.set_defaults(run=_show)
+    evidence = actions.add_parser(
+        "evidence",
+        help="what proves a verdict",
+        description="Save what proves a verdict: a bundle that anyone can check.",
+        epilog="example:  odfctl trust evidence f162044d0… -O lie.odfe",
+    )
+    evidence.add_argument("id", metavar="ID")
+    evidence.add_argument("-O", "--out", metavar="FILE", help="where to; else standard output")
+    evidence.set_defaults(run=_evidence)
+    _register_validators(actions, type(parser))
+    policy = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
+    policies = policy.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    shown = policies.add_parser("show", help="the policy in force", epilog="example:  odfctl trust policy show")
+    shown.set_defaults(run=_policy)
+
+
+def _register_validators(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
+    validator = actions.add_parser(
+        "validator",
+        help="whose verdicts count",
+        epilog="example:  odfctl trust validator add did:key:z6Mk… --group uni-graz",
+    )
+    inner = validator.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)
+    add = inner.add_parser(
+        "add",
+        help="count a key, as a member of a group; a group has one voice",
+        epilog="example:  odfctl trust validator add did:key:z6Mk… --group uni-graz",
+    )
+    add.add_argument("key", metavar="DID")
+    add.add_argument("--group", required=True, metavar="NAME")
+    add.set_defaults(run=_add)
+    remove = inner.add_parser(
+        "remove", help="count it no longer", epilog="example:  odfctl trust validator remove did:key:z6Mk…"
+    )
+    remove.add_argument("key", metavar="DID")
+    remove.set_defaults(run=_remove)
+    every = inner.add_parser("list", help="all that count", epilog="example:  odfctl trust validator list")
+    every.set_defaults(run=_list)
+
+
+def _show(args: argparse.Namespace) -> int:
+    session = Session(args)
+    view = session.client.get(f"/datasets/{part(args.ref)}/trust")
+    session.answer(view, lambda value: trust_text(value, session))
+    return ExitCode.OK
+
+
+def trust_text(view: dict[str, Any], session: Session) -> str:
+    now = session.clock.now()
+    fresh = {True: ", fresh", False: ", not fresh"}.get(view["facts"].get("fresh"), "")
+    signed = f", signed {words.ago(view['signedAt'], now)}" if view.get("signedAt") else ""
+    lines = [
+        f"{view['ref']}   {words.identity(view['datasetId'])}"
+        f"   head #{view['blocks'] - 1} {words.digest(view.get('head'))}{signed}{fresh}",
+        f"  {_reach(view)}",
+    ]
+    for proof in view.get("evidence", []):
+        lines += ["", *_cells(proof)]
+    rows = [*((row, "") for row in view["attestations"]), *((row, "dissents") for row in view["dissent"])]
+    if rows:
+        columns = (
+            Column("VALIDATOR", lambda row: words.identity(row[0]["validator"])),
+            Column("GROUP", lambda row: row[0].get("group") or words.NOTHING),
+            Column("SAYS", lambda row: ", ".join(row[0].get("spans", []))),
+            Column("ENGINE", lambda row: row[0].get("engine") or words.NOTHING),
+            Column("AT", lambda row: words.ago(row[0].get("at"), now)),
+            Column("", lambda row: row[1]),
+        )
+        lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
+    if view.get("unlisted"):
+        lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
+    for proof in view.get("evidence", []):
+        lines.append(f"  Evidence: {session.again} trust evidence {proof['id']} -O evidence.odfe")
+    return "\n".join(lines)
+
+
+def _reach(view: dict[str, Any]) -> str:
+    use, last = view["reach"]["use"], view["blocks"] - 1
+    why = (view.get("why") or {}).get("message", "")
+    if use >= last:
+        return f"You may rely on all of it, blocks 0-{last}."
+    if use < 0:
+        return f"You may rely on none of it yet.  {why}".rstrip()
+    return f"You may rely on blocks 0-{use}.  {why}".rstrip()
+
+
+def _cells(proof: dict[str, Any]) -> list[str]:
+    lines = [f"  #{proof.get('block')}  {clean(proof.get('message', ''), 200)}".rstrip()]
+    for cell in proof.get("cells", [])[:10]:
+        known = "  ".join(f"{name}={value}" for name, value in cell.get("context", {}).items())
+        lines.append(f"      row {cell['row']}  {known}".rstrip())
+        lines.append(f"      {cell['column']}  published {cell.get('published')}  computed {cell.get('computed')}")
+    return lines
+
+
+def _evidence(args: argparse.Namespace) -> int:
+    session = Session(args)
+    data = session.client.raw(f"/evidence/{part(args.id)}")
+    if args.out is None:
+        sys.stdout.buffer.write(data)
+        return ExitCode.OK
+    try:
+        Path(args.out).write_bytes(data)
+    except OSError as error:
+        raise Environment(f"cannot write {args.out}: {error.strerror}", rule="file") from error
+    session.remark(f"{words.size(len(data))} in {args.out}")
+    return ExitCode.OK
+
+
+def _validators(session: Session, rows: list[Any]) -> str:
+    return render(kinds.find("validator").columns(session.clock.now()), rows)
+
+
+def _add(args: argparse.Namespace) -> int:
+    session = Session(args)
+    added = session.client.post("/validators", {"key": args.key, "group": args.group})
+    session.answer(added, lambda row: _validators(session, [row]))
+    return ExitCode.OK
+
+
+def _remove(args: argparse.Namespace) -> int:
+    session = Session(args)
+    gone = session.client.delete(f"/validators/{part(args.key)}")
+    session.answer(gone, lambda row: f"{row['key']} counts no longer")
+    return ExitCode.OK
+
+
+def _list(args: argparse.Namespace) -> int:
+    session = Session(args)
+    rows = session.client.get("/validators")
+    session.answer(rows, lambda rows: _validators(session, rows))
+    if not rows:
+        session.remark("nobody's verdict counts yet: odfctl trust validator add DID --group NAME")
+    return ExitCode.OK
+
+
+def _policy(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(session.client.get("/policy"), details.plain)
+    return ExitCode.OK

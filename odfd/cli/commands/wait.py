@@ -1,0 +1,64 @@
+"""``wait``: until something is so. It looks when something has happened, and now and then in any case."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from chain.errors import NotFound
+from chain.instant import SECOND
+from odfd.cli import conditions, kinds
+from odfd.cli.commands.resources import one
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.errors import ExitCode, Usage
+
+LOOK_SECONDS: Final = 0.25
+"""Between two looks: what we wait for may be told by no event."""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "wait",
+        help="until something is so",
+        description=(
+            "Wait until CONDITION holds: exists, deleted, or a comparison of a field of the thing's JSON.\n"
+            "Ends with 0 when it holds, 1 when the time is over. A task is waited for until it is finished."
+        ),
+        epilog="example:  odfctl wait dataset nyc.flights --for 'blocks>=15' --timeout 5m",
+    )
+    parser.add_argument("kind", metavar="KIND")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--for", dest="condition", metavar="CONDITION")
+    parser.add_argument("--timeout", metavar="D", help="30s, 5m, 1h; without it, for ever")
+    parser.set_defaults(run=_wait)
+
+
+def _wait(args: argparse.Namespace) -> int:
+    session, kind = Session(args), kinds.find(args.kind)
+    if kind.name == "task" and args.condition is None and args.timeout is None:
+        result = follow(session, {"id": args.name, "kind": "task"})
+        session.answer(result, lambda _: f"task {args.name} is done")
+        return ExitCode.OK
+    if args.condition is None:
+        raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
+    condition = conditions.parse(args.condition)
+    patience = conditions.seconds(args.timeout) if args.timeout else None
+    began = session.clock.monotonic()
+    while True:
+        value = _look(session, kind, args.name)
+        if condition.holds(value):
+            session.answer(value, lambda _: f"{kind.name} {args.name}: {args.condition}")
+            return ExitCode.OK
+        if patience is not None and session.clock.monotonic() - began >= patience * SECOND:
+            session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
+            session.answer(value, lambda _: "")
+            return ExitCode.NO
+        session.clock.sleep(LOOK_SECONDS)
+
+
+def _look(session: Session, kind: kinds.Kind, name: str) -> Any:
+    try:
+        return one(session, kind, name)
+    except NotFound:
+        return None

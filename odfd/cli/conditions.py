@@ -1,0 +1,87 @@
+"""Conditions of ``odfctl wait``: ``exists``, ``deleted``, or a comparison of a field of the thing's JSON. Pure.
+
+``state=fresh``, ``blocks>=15``, ``relyOn.blocks>=14``, ``fault=null``: names are those of ``-o json``, with dots.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odfd.errors import Usage
+
+_COMPARISON: Final = re.compile(r"([A-Za-z][A-Za-z0-9.]*)\s*(>=|<=|!=|=|>|<)\s*(.+)\Z")
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    wanted: bool
+
+    def holds(self, value: Mapping[str, Any] | None) -> bool:
+        return (value is not None) is self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Compares:
+    field: str
+    sign: str
+    operand: str
+
+    def holds(self, value: Mapping[str, Any] | None) -> bool:
+        """False while the thing, or the field, is not there. Raises Usage when they cannot be compared."""
+        found: Any = value
+        for step in self.field.split("."):
+            if not isinstance(found, Mapping) or step not in found:
+                return False
+            found = found[step]
+        return _OPERATORS[self.sign](*self._pair(found))
+
+    def _pair(self, found: Any) -> tuple[Any, Any]:
+        if isinstance(found, bool) or found is None:
+            spelled = {True: "true", False: "false", None: "null"}[found]
+            if self.sign not in ("=", "!="):
+                return 1, 0 if self.sign in ("<", "<=") else 2
+            return spelled, self.operand
+        if isinstance(found, int | float):
+            try:
+                return found, float(self.operand)
+            except ValueError as error:
+                raise Usage(f"{self.field} is a number, {self.operand!r} is not", hint="like blocks>=15") from error
+        if isinstance(found, str):
+            return found, self.operand
+        raise Usage(f"{self.field} has parts of its own", hint=f"name one: {self.field}.…")
+
+
+def parse(text: str) -> Exists | Compares:
+    """Raises Usage."""
+    if text in ("exists", "deleted"):
+        return Exists(text == "exists")
+    match = _COMPARISON.match(text)
+    if match is None:
+        raise Usage(
+            f"not a condition: {text!r}", hint="exists, deleted, or a comparison like state=fresh or blocks>=15"
+        )
+    return Compares(match[1], match[2], match[3].strip())
+
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?\Z")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(text: str) -> float:
+    """A duration: ``90``, ``30s``, ``5m``, ``1h``. Raises Usage."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise Usage(f"not a duration: {text!r}", hint="write it like 30s, 5m or 1h")
+    return float(match[1]) * _SECONDS[match[2] or "s"]

@@ -1,0 +1,39 @@
+"""One thing at length, for a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.session import to_yaml
+from odfd.cli.table import clean, fields
+
+
+def dataset(detail: Mapping[str, Any]) -> str:
+    view = detail["dataset"]
+    head = fields(
+        [
+            ("name", view["name"]),
+            ("id", view["id"]),
+            ("kind", view["kind"] + (", ours" if view.get("owner") else ", of others")),
+            ("about", clean(detail.get("description") or "", 200)),
+            ("keywords", ", ".join(detail.get("keywords", []))),
+            ("state", view["state"]),
+            ("head", f"#{view['blocks'] - 1}  {view.get('head') or ''}"),
+            ("records", f"{words.count(view.get('records'))}  {words.size(view.get('bytes'))}"),
+            ("watermark", words.moment(view.get("watermark"))),
+            ("created", words.moment(detail.get("createdAt"))),
+            ("updated", words.moment(detail.get("updatedAt"))),
+            ("inputs", ", ".join(detail.get("inputs", []))),
+            ("outputs", ", ".join(detail.get("outputs", []))),
+        ]
+    )
+    parts = [head]
+    parts += [to_yaml({name: detail[name]}) for name in ("source", "transform") if detail.get(name)]
+    return "\n\n".join(part.rstrip() for part in parts)
+
+
+def plain(value: Mapping[str, Any]) -> str:
+    """Any value, as its fields in YAML: every kind can be described before it has a page of its own."""
+    return to_yaml({name: field for name, field in value.items() if field not in (None, "", [], {})})

@@ -1,0 +1,153 @@
+"""``odfctl``: read the command line, run one command, turn its faults into a message and an exit code.
+
+Only the module of the command that was typed is imported; the whole list is in ``registry``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from chain.errors import Fault
+from odfd import __version__
+from odfd.cli import registry
+from odfd.cli.session import FORMATS
+from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
+
+_TAKES_VALUE: Final = {"--socket", "-o", "--output"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is a fault like any other; options are never abbreviated; examples keep their lines."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise Usage(message, hint=f"see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point. Returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verbose = "-v" in words or "--verbose" in words
+    try:
+        return _run(words)
+    except Fault as fault:
+        return _told(fault, verbose)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough (odfctl log … | head): nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
+        return _told(sole_fault(error) or _bug(error), verbose)
+
+
+def _run(words: Sequence[str]) -> int:
+    name = _command(words)
+    known = registry.entries()
+    parser = _parser()
+    if name in known:
+        subparsers = parser.add_subparsers(dest="command", parser_class=Parser, prog="odfctl")
+        registry.load(known[name], subparsers)
+        _everywhere(subparsers)
+        args = parser.parse_args(words)
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    if name is None:
+        parser.parse_args(words)
+        print(parser.format_help().rstrip("\n"))
+        return ExitCode.OK if not words else ExitCode.USAGE
+    raise Usage(f"there is no command {name!r}", hint=_suggestion(name, list(known)))
+
+
+def _command(words: Sequence[str]) -> str | None:
+    """The first word that is neither an option nor an option's value."""
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in _TAKES_VALUE:
+            skip = True
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="odfctl",
+        usage="odfctl [--socket PATH] [-o table|json|yaml|ndjson] [-q|-v] COMMAND …",
+        description="Talk to the Open Data Fabric node on this machine.\n\n" + _listing(),
+        epilog="odfctl COMMAND -h shows each with an example.  Start a node with: odfd run",
+    )
+    parser.add_argument("--version", action="version", version=f"odfctl {__version__}")
+    parser.set_defaults(socket=None, output="table", quiet=False, verbose=False)
+    _common(parser)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    """Options that stand before or after the command; help names them once, at the top."""
+    off: Any = argparse.SUPPRESS
+
+    def told(text: str) -> str:
+        return text if parser.prog == "odfctl" else argparse.SUPPRESS
+
+    parser.add_argument("--socket", metavar="PATH", default=off, help=told("socket of the daemon (ODFD_SOCKET)"))
+    parser.add_argument(
+        "-o", "--output", choices=FORMATS, default=off, metavar="FORMAT", help=told("table, json, yaml or ndjson")
+    )
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=told("no progress, no hints"))
+    loudness.add_argument("-v", "--verbose", action="store_true", default=off, help=told("causes of errors too"))
+
+
+def _everywhere(subparsers: Any) -> None:
+    """Give the common options to every parser below that does not know them itself."""
+    for parser in subparsers.choices.values():
+        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        for action in below:
+            _everywhere(action)
+        if not below and "-o" not in parser._option_string_actions:
+            _common(parser)
+
+
+def _listing() -> str:
+    lines = []
+    for group in registry.GROUPS:
+        lines += [group.title, *(f"  {entry.name:<12}{entry.help}" for entry in group.entries), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return (f"did you mean {near[0]}?  " if near else "") + "odfctl --help lists them"
+
+
+def _told(fault: Fault, verbose: bool) -> int:
+    sys.stdout.flush()
+    print(render(fault, verbose), file=sys.stderr)
+    return exit_code(fault)
+
+
+def _bug(error: Exception) -> Bug:
+    import traceback
+
+    traceback.print_exception(error)
+    bug = Bug(f"{type(error).__name__}: {error}", rule="bug", hint="this is a fault of odfctl; please report it")
+    bug.__cause__ = error
+    return bug
+
+
+if __name__ == "__main__":
+    sys.exit(main())

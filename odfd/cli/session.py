@@ -1,0 +1,94 @@
+"""One run of ``odfctl``: where the daemon is, how to answer, where remarks go. Made from the arguments, dies with them.
+
+Answers go to standard output and are alone there; progress, hints and warnings go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from odfd.kit.clock import SystemClock
+
+if TYPE_CHECKING:
+    from odfd.control.client import Client
+
+FORMATS: Final = ("table", "json", "yaml", "ndjson")
+SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
+
+
+class Session:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.output: str = args.output
+        self.quiet: bool = args.quiet
+        self.verbose: bool = args.verbose
+        self.clock = SystemClock()
+        self._socket: str | None = args.socket
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            from odfd.control.client import Client
+
+            self._client = Client(socket_path(self._socket, os.environ))
+        return self._client
+
+    @property
+    def again(self) -> str:
+        """How a command that talks to the same daemon begins."""
+        return f"odfctl --socket {self._socket}" if self._socket else "odfctl"
+
+    def answer(self, value: Any, table: Callable[[Any], str]) -> None:
+        """Print ``value`` in the format asked for; ``table`` says it to a person."""
+        if self.output == "table":
+            text = table(value)
+        elif self.output == "yaml":
+            text = to_yaml(value)
+        elif self.output == "ndjson":
+            text = "\n".join(to_json(item) for item in (value if isinstance(value, list) else [value]))
+        else:
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+        if text:
+            print(text.rstrip("\n"))
+
+    def line(self, value: Any, text: Callable[[Any], str]) -> None:
+        """One item of an answer that has no end."""
+        print(text(value) if self.output == "table" else to_json(value), flush=True)
+
+    def remark(self, text: str) -> None:
+        """For a person, beside the answer."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
+def socket_path(given: str | None, environ: Mapping[str, str]) -> Path:
+    """``--socket``, ``ODFD_SOCKET``, the user's own daemon, the system's: the first that is said or is there."""
+    named = given or environ.get("ODFD_SOCKET")
+    if named:
+        return Path(named)
+    places = [Path(folder) / "odfd" / "control.sock" for name in _FOLDERS if (folder := environ.get(name))]
+    home = environ.get("HOME")
+    if home:
+        places.append(Path(home) / ".local" / "state" / "odfd" / "control.sock")
+    places.append(SYSTEM_SOCKET)
+    return next((place for place in places if place.exists()), places[0])
+
+
+_FOLDERS: Final = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME")
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def to_yaml(value: Any) -> str:
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))

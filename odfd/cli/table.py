@@ -1,0 +1,56 @@
+"""Tables of text: as wide as their content, numbers to the right, nothing drawn but space. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+GAP: Final = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, and how a row's cell is said."""
+
+    title: str
+    cell: Callable[[Any], str]
+    right: bool = False
+    most: int = 60
+    """Characters; a longer cell ends in an ellipsis."""
+
+
+def render(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+    """Heading and rows, without a final newline."""
+    grid = [[column.title for column in columns]]
+    grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]
+    widths = [max(width(line[place]) for line in grid) for place in range(len(columns))]
+    return "\n".join(
+        GAP.join(_fit(cell, widths[i], columns[i].right) for i, cell in enumerate(line)).rstrip() for line in grid
+    )
+
+
+def fields(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values below each other; pairs without a value are left out."""
+    kept = [(name, value) for name, value in pairs if value]
+    left = max((width(name) for name, _ in kept), default=0)
+    return "\n".join(f"{_fit(name, left, False)}{GAP}{value}" for name, value in kept)
+
+
+def width(text: str) -> int:
+    """Columns of a terminal that ``text`` takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
+
+def clean(text: str, most: int) -> str:
+    """On one line, without control characters: names and messages come from strangers."""
+    safe = "".join(char if char.isprintable() else "�" for char in text.replace("\n", " ").replace("\t", " "))
+    return safe if len(safe) <= most else safe[: most - 1] + "…"
+
+
+def _fit(text: str, columns: int, right: bool) -> str:
+    space = " " * (columns - width(text))
+    return space + text if right else text + space

@@ -1,0 +1,84 @@
+"""How values are said to people: counts, sizes, times, hashes. Pure; what is missing is a dash."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from chain import instant
+from chain.errors import Invalid
+from chain.instant import SECOND, Instant
+
+NOTHING: Final = "-"
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def count(value: Any) -> str:
+    """``336,776``."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def size(value: float | None) -> str:
+    """Bytes with three digits: ``31.2 MB``."""
+    if value is None:
+        return NOTHING
+    amount, unit = float(value), _UNITS[0]
+    for unit in _UNITS:
+        if abs(amount) < 999.5 or unit == _UNITS[-1]:
+            break
+        amount /= 1000
+    digits = 0 if unit == "B" or abs(amount) >= 99.95 else 1
+    return f"{amount:.{digits}f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """``45 s``, ``4 min``, ``3 h``, ``12 d``."""
+    whole = max(0, int(seconds))
+    length, unit = next(((length, unit) for length, unit in _SPANS if whole >= length), _SPANS[-1])
+    return f"{whole // length} {unit}"
+
+
+def ago(time: str | None, now: Instant) -> str:
+    """``4 min ago``; a time ahead of ours is said as it is."""
+    if not time:
+        return NOTHING
+    try:
+        passed = now - instant.parse(time)
+    except Invalid:
+        return time
+    return moment(time) if passed < 0 else f"{span(passed / SECOND)} ago"
+
+
+def moment(time: str | None) -> str:
+    """A time without what says nothing: midnight is a date, zero fractions and the zone are left out."""
+    if not time:
+        return NOTHING
+    date, _, clock = time.rstrip("Z").partition("T")
+    if not clock or clock == "00:00:00":
+        return date
+    return f"{date} {clock.partition('.')[0]}"
+
+
+def digest(text: str | None) -> str:
+    """A hash or digest, shortened so that two can be compared by eye: ``f1620 9c41…b2``, ``sha256:5d1e…a0``."""
+    if not text:
+        return NOTHING
+    for mark, gap in (("f1620", " "), ("fe09600120", " "), ("sha256:", "")):
+        if text.startswith(mark) and len(text) > len(mark) + 8:
+            return f"{mark}{gap}{text[len(mark) : len(mark) + 4]}…{text[-2:]}"
+    return text
+
+
+def identity(text: str | None) -> str:
+    """A DID or peer id, shortened: ``did:odf:fed01a3…7c``, ``z6Mkt…Qe4``."""
+    if not text:
+        return NOTHING
+    if text.startswith("did:odf:") and len(text) > 24:
+        return f"{text[:15]}…{text[-2:]}"
+    bare = text.removeprefix("did:key:")
+    return f"{bare[:5]}…{bare[-3:]}" if len(bare) > 24 else bare
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 block``, ``15 blocks``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
