@@ -247,7 +247,7 @@ def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
     return line
 
 
-def _reader(text: Iterable[str], dialect: CsvDialect) -> _csv._reader:
+def _reader(text: Iterable[str], dialect: CsvDialect) -> _csv.Reader:
     return csv.reader(text, delimiter=dialect.separator, quotechar=dialect.quote, escapechar=dialect.escape)
 
 

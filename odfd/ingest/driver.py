@@ -1,0 +1,306 @@
+"""Brings data in: fetch, prepare, ask the engine, look at its answer, commit; again while the source has more.
+
+One iteration is one transaction. A crash before the commit leaves the chain as it was, and files in the staging
+directories that may be deleted; the next run fetches what the source state in the chain says is next. A lost race for
+the head plans again on the new head with the files already fetched. Blocking work runs in worker threads.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+import trio
+
+from chain.data.arrow_schema import differences
+from chain.data.logical_hash import logical_hash_file
+from chain.data.parquet import open_slice
+from chain.errors import Conflict, Environment, Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import DataSlice, MetadataEvent, OffsetInterval, SetPollingSource
+from chain.model.source import ReadStep
+from chain.state import ChainState, load_state
+from chain.store.base import ChainStore, Head, ObjectStore
+from engines.contract import Engine, InternalError, InvalidQuery, Success
+from engines.errors import EngineFault
+from odfd.ingest.commit import Committer
+from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, file_identity
+from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.plan import (
+    Batch,
+    IngestPlan,
+    Nothing,
+    Settled,
+    Source,
+    block_time,
+    needs_history,
+    plan_ingest,
+    polling,
+    pushed,
+    settle,
+)
+from odfd.ingest.prep import prepare
+from odfd.ingest.settings import IngestSettings
+from odfd.ingest.slices import SliceIndex
+
+ATTEMPTS: Final = 5
+"""Times that a transaction is planned anew because somebody else moved the head."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a long pull, for people."""
+
+    file: str
+    phase: str
+    """``fetched``, ``computing``, ``committed``."""
+    rows: int = 0
+    """Committed by this call so far."""
+
+
+Report: TypeAlias = Callable[[Step], None]
+
+
+class Ingested(msgspec.Struct, frozen=True, kw_only=True):
+    """At least one block was committed."""
+
+    head: Head
+    blocks: int
+    rows: int
+    files: int
+    """Taken from the source, also those that brought no new rows."""
+
+
+class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing was committed."""
+
+    reason: str
+    """``unchanged``: the source says so. ``uncacheable``: it cannot say, and was read before. ``nothing-new``: all of
+    it is in the dataset already."""
+
+
+PullOutcome: TypeAlias = Ingested | UpToDate
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What ingestion works with; made once by the daemon."""
+
+    store: ChainStore
+    objects: ObjectStore
+    engine: Engine
+    committer: Committer
+    now: Callable[[], Instant]
+    settings: IngestSettings
+    index: SliceIndex = field(default_factory=SliceIndex)
+
+
+@dataclass(slots=True)
+class _Tally:
+    head: Head | None = None
+    blocks: int = 0
+    rows: int = 0
+    files: int = 0
+
+    def add(self, before: Head, after: Head, rows: int) -> None:
+        self.head, self.rows = after, self.rows + rows
+        self.blocks += after.sequence_number - before.sequence_number
+
+    def outcome(self, otherwise: str) -> PullOutcome:
+        if self.head is None:
+            return UpToDate(reason=otherwise)
+        return Ingested(head=self.head, blocks=self.blocks, rows=self.rows, files=self.files)
+
+
+def _quiet(_: Step) -> None:
+    """No one is looking."""
+
+
+async def pull_root(
+    shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = _quiet
+) -> PullOutcome:
+    """Bring a polling source up to date.
+
+    Raises Refused (not a root, no polling source), Invalid (data or query, with file and line), NotFound and Remote
+    (the source), Environment and the engine's faults. What was committed before a fault stays committed.
+    """
+    tally = _Tally()
+    while True:
+        state = await trio.to_thread.run_sync(_load, shop, dataset)
+        polled, source = polling(state)
+        if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
+            return tally.outcome("uncacheable")
+        async with _folder(shop) as folder:
+            found = await _fetch(shop, polled, state, folder)
+            if isinstance(found, Unchanged):
+                return tally.outcome("unchanged")
+            report(Step(file=found.name, phase="fetched", rows=tally.rows))
+            batch = await _prepared(shop, polled, found, folder)
+            tally.files += 1
+            await _transact(shop, dataset, _always(source), batch, tally, report)
+        if not found.has_more:
+            return tally.outcome("nothing-new")
+        fetch_uncacheable = False
+
+
+async def push_files(
+    shop: Workshop,
+    dataset: DatasetId,
+    files: Sequence[Path],
+    *,
+    source_name: str | None = None,
+    read: ReadStep | None = None,
+    event_time: Instant | None = None,
+    report: Report = _quiet,
+) -> PullOutcome:
+    """Ingest local files through a push source, as one transaction. ``read``: for a dataset without push source.
+
+    Raises as ``pull_root``.
+    """
+    try:
+        identity = "\n".join(file_identity(path) for path in files)
+    except OSError as error:
+        raise Environment(f"cannot read {error.filename}: {error.strerror}", rule="source-file") from error
+    batch = Batch(
+        paths=tuple(files), names=tuple(path.name for path in files), identity=identity, event_time=event_time
+    )
+    tally = _Tally(files=len(files))
+    await _transact(shop, dataset, lambda state: pushed(state, source_name, read), batch, tally, report)
+    return tally.outcome("nothing-new")
+
+
+Choose: TypeAlias = Callable[[ChainState], tuple[Source, tuple[MetadataEvent, ...]]]
+
+
+def _always(source: Source) -> Choose:
+    """The source of this iteration, also when a lost race makes it plan again."""
+    return lambda _: (source, ())
+
+
+async def _transact(
+    shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch, tally: _Tally, report: Report
+) -> None:
+    """One batch, exactly once: computed and committed on one head, or planned again on the next."""
+    for attempt in range(ATTEMPTS):
+        plan = await trio.to_thread.run_sync(_plan, shop, dataset, choose, batch)
+        report(Step(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
+        settled = await _computed(shop, plan)
+        if isinstance(settled, Nothing):
+            return
+        try:
+            head = await shop.committer.commit(
+                dataset, plan.expected, settled.events, settled.objects, plan.request.system_time
+            )
+        except Conflict:
+            if attempt + 1 == ATTEMPTS:
+                raise
+            continue
+        tally.add(plan.expected, head, settled.rows)
+        report(Step(file=", ".join(batch.names[:3]), phase="committed", rows=tally.rows))
+        return
+
+
+def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
+    state = _load(shop, dataset)
+    source, founding = choose(state)
+    slices: list[Path] = []
+    if needs_history(source.merge):
+        names = shop.index.slices(shop.store.chain(dataset), state)
+        slices = [shop.objects.path(name) for name in names]
+    plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding)
+    request = msgspec.structs.replace(plan.request, new_data_path=str(shop.objects.stage()))
+    return msgspec.structs.replace(plan, request=request)
+
+
+async def _computed(shop: Workshop, plan: IngestPlan) -> Settled:
+    """The engine's answer, looked at, with its slice in the object store."""
+    path = Path(plan.request.new_data_path)
+    try:
+        answer = await shop.engine.ingest(plan.request)
+        match answer:
+            case InvalidQuery(message=message):
+                raise Invalid(message, rule="ingest")
+            case InternalError(message=message, backtrace=trace):
+                raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
+            case Success():
+                return await trio.to_thread.run_sync(_settle, shop, plan, answer)
+    finally:
+        path.unlink(missing_ok=True)  # noqa: ASYNC240 - microseconds, and it must happen when cancelled
+    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+
+
+def _settle(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
+    slice_ = None
+    if answer.new_offset_interval is not None:
+        slice_ = _taken(shop.objects, Path(plan.request.new_data_path), plan, answer)
+    return settle(plan, answer, slice_)
+
+
+def _taken(objects: ObjectStore, path: Path, plan: IngestPlan, answer: Success) -> DataSlice:
+    """What the file really holds; then it becomes an object. Raises Invalid."""
+    with open_slice(path) as file:
+        found = file.stats(plan.request.vocab.offset_column, plan.request.vocab.event_time_column)
+        wrong = differences(answer.schema, file.schema) if answer.schema is not None else []
+    if found.offsets is None or found.rows != found.offsets[1] - found.offsets[0] + 1:
+        raise Invalid("the engine's file has gaps in its offsets", rule="engine-answer")
+    for each in wrong:
+        raise Invalid(
+            f"column {each.place} in the engine's file is {each.actual} and should be {each.expected}",
+            rule="engine-answer",
+        )
+    logical, size = logical_hash_file(path), path.stat().st_size
+    return DataSlice(
+        logical_hash=logical,
+        physical_hash=objects.add_file(path),
+        offset_interval=OffsetInterval(start=found.offsets[0], end=found.offsets[1]),
+        size=size,
+    )
+
+
+def _load(shop: Workshop, dataset: DatasetId) -> ChainState:
+    state = load_state(shop.store.chain(dataset))
+    if state.unknown is not None:
+        raise Invalid(
+            f"block {state.unknown.short} holds an event that this version does not know",
+            rule="unknown-event",
+            hint="a newer odfd can write to this dataset",
+        )
+    return state
+
+
+async def _fetch(shop: Workshop, polled: SetPollingSource, state: ChainState, folder: Path) -> FetchOutcome:
+    job = FetchJob(
+        state=state.source_state,
+        now=block_time(state, shop.now()),
+        folder=folder,
+        settings=shop.settings,
+        check=trio.from_thread.check_cancelled,
+    )
+    return await trio.to_thread.run_sync(fetch, polled.fetch, job)
+
+
+async def _prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
+    steps, check = polled.prepare or (), trio.from_thread.check_cancelled
+    path = await trio.to_thread.run_sync(prepare, found.path, steps, folder, shop.settings, check)
+    return Batch(
+        paths=(path,), names=(found.name,), identity=found.identity, event_time=found.event_time, state=found.state
+    )
+
+
+@asynccontextmanager
+async def _folder(shop: Workshop) -> AsyncIterator[Path]:
+    """A fresh folder under the staging directory, gone afterwards whatever happens."""
+    make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=shop.settings.staging)
+    folder = Path(await trio.to_thread.run_sync(make))
+    try:
+        yield folder
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))

@@ -1,0 +1,64 @@
+"""What a fetch is asked and what it may answer.
+
+A fetcher is synchronous and runs in a worker thread. It never writes outside of its folder, never keeps anything
+between calls: what was ingested last is told by the source state in the chain.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from chain.instant import Instant
+from chain.model.events import SourceState
+from odfd.ingest.settings import Check, IngestSettings, unstoppable
+
+DEFAULT_SOURCE = "default"
+"""Name of a polling source in a source state."""
+ETAG = "odf/etag"
+LAST_MODIFIED = "odf/last-modified"
+
+
+class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
+    """``folder`` is fresh and belongs to this fetch."""
+
+    state: SourceState | None
+    now: Instant
+    folder: Path
+    settings: IngestSettings
+    check: Check = unstoppable
+    """Called at every block of bytes; raises once nobody waits for them any more."""
+
+    def known(self, kind: str) -> str | None:
+        """Value of the last source state if it is of ``kind``; other kinds are passed over."""
+        return self.state.value if self.state is not None and self.state.kind == kind else None
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """One file to ingest now."""
+
+    path: Path
+    name: str
+    """What people call it, for messages."""
+    identity: str
+    """Changes whenever the bytes do; part of the transaction's identity."""
+    event_time: Instant | None = None
+    """For rows that carry none."""
+    state: SourceState | None = None
+    """What the next fetch needs to know; ``None``: this source cannot tell what is new."""
+    has_more: bool = False
+
+
+class Unchanged(msgspec.Struct, frozen=True):
+    """The source has nothing newer than the source state."""
+
+
+FetchOutcome: TypeAlias = Fetched | Unchanged
+
+
+def file_identity(path: Path) -> str:
+    """Of a local file, without reading it: any write to it changes size or times. Raises OSError."""
+    found = path.stat()
+    return f"file:{path}:{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"

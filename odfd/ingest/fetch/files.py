@@ -1,0 +1,98 @@
+"""FilesGlob: local files that appear over time, one per iteration, in the order of their names.
+
+The source state is the name of the last file taken. A file that appears later under a smaller name is never seen: that
+is the contract of ordering by name (spec: FetchStep.FilesGlob).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import glob
+import itertools
+import re
+from pathlib import Path
+
+from chain.errors import Environment, Invalid, NotFound
+from chain.instant import SECOND, Instant
+from chain.model.events import SourceState
+from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, SourceOrdering
+from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged, file_identity
+
+DEFAULT_FORMAT = "%Y-%m-%d"
+_MICROSECOND = 1000
+
+
+def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
+    """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
+    if step.order is SourceOrdering.BY_EVENT_TIME:
+        raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
+    files = sorted(matching(step.path), key=lambda path: path.name)
+    _refuse_equal_names(files)
+    last = job.known(ETAG)
+    ahead = [path for path in files if last is None or path.name > last]
+    if not ahead:
+        if not files and last is None:
+            raise NotFound(
+                f"no file matches {step.path}", rule="files-glob", hint="the path is seen from the daemon's machine"
+            )
+        return Unchanged()
+    path = ahead[0]
+    try:
+        identity = file_identity(path)
+    except OSError as error:
+        raise Environment(f"cannot read {path}: {error.strerror}", rule="source-file") from error
+    return Fetched(
+        path=path,
+        name=path.name,
+        identity=identity,
+        event_time=_event_time(step, path, job.now),
+        state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=path.name),
+        has_more=len(ahead) > 1,
+    )
+
+
+def matching(pattern: str) -> list[Path]:
+    """Files that match a glob pattern (``*``, ``?``, ``[…]``, ``**``), in no order."""
+    found = (Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
+    return [path for path in found if path.is_file()]
+
+
+def _refuse_equal_names(files: list[Path]) -> None:
+    for one, other in itertools.pairwise(files):
+        if one.name == other.name:
+            raise Invalid(
+                f"{one} and {other} have one name",
+                rule="files-order",
+                hint="files are taken in the order of their names, so each needs its own",
+            )
+
+
+def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant:
+    match step.event_time:
+        case FromMetadata():
+            raise Invalid(
+                "eventTime FromMetadata has no meaning for FilesGlob", rule="event-time-source", hint="use FromPath"
+            )
+        case FromPath(pattern=pattern, timestamp_format=form):
+            return time_in_path(str(path), pattern, form or DEFAULT_FORMAT)
+        case _:
+            return now
+
+
+def time_in_path(path: str, pattern: str, form: str) -> Instant:
+    """The first group of ``pattern`` in ``path``, read by ``form``; UTC unless it says otherwise. Raises Invalid."""
+    try:
+        match = re.search(pattern, path)
+    except re.error as error:
+        raise Invalid(f"not a regular expression: {pattern!r}: {error}", rule="event-time-source") from error
+    if match is None or not match.groups() or match[1] is None:
+        raise Invalid(
+            f"no event time in {path}: the first group of {pattern!r} matches nothing", rule="event-time-source"
+        )
+    try:
+        found = dt.datetime.strptime(match[1], form)
+    except ValueError as error:
+        raise Invalid(f"{match[1]!r} in {path} is not a time like {form}", rule="event-time-source") from error
+    aware = found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found
+    whole = aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return Instant((whole.days * 86_400 + whole.seconds) * SECOND + whole.microseconds * _MICROSECOND)

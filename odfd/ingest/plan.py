@@ -1,0 +1,268 @@
+"""One ingest transaction as a value: what the engine is asked, and which events its answer makes.
+
+Pure. A plan is a function of the chain's state, the source, the files fetched and the block's time; planned again after
+a crash on the same head and files it is the same plan, with the same transaction id, so nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid, Refused
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DataSlice,
+    MetadataEvent,
+    OffsetInterval,
+    SetDataSchema,
+    SetPollingSource,
+    SourceState,
+)
+from chain.model.schema import DataSchema
+from chain.model.source import (
+    MergeAppend,
+    MergeChangelogStream,
+    MergeStrategy,
+    ReadStep,
+    Transform,
+)
+from chain.multihash import Multihash
+from chain.state import ChainState
+from chain.store.base import Head
+from engines.contract import IngestRequest, Success, Vocabulary
+
+LINK_TYPE: Final = "opendatafabric.org/type"
+"""Attribute by which a column says that its values name objects."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """How files become rows: the part that polling and push sources share."""
+
+    name: str
+    read: ReadStep
+    preprocess: Transform | None
+    merge: MergeStrategy
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that make one transaction."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]
+    identity: str
+    """Changes whenever the bytes do."""
+    event_time: Instant | None = None
+    state: SourceState | None = None
+
+
+class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """``request`` goes to the engine; the rest is needed to turn its answer into events on ``expected``."""
+
+    expected: Head
+    state: ChainState
+    request: IngestRequest
+    source_state: SourceState | None
+    founding: tuple[MetadataEvent, ...] = ()
+    """Events to commit before the data: a push source that is made by its first use."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What to commit, in this order."""
+
+    events: tuple[MetadataEvent, ...]
+    objects: tuple[Multihash, ...]
+    rows: int
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """The batch brought neither data nor a change of watermark, schema or source state."""
+
+
+Settled: TypeAlias = Outcome | Nothing
+
+
+def polling(state: ChainState) -> tuple[SetPollingSource, Source]:
+    """The polling source in force. Raises Refused for datasets that have none."""
+    require_root(state)
+    found = state.polling_source
+    if found is None:
+        hint = "push data with `odfctl ingest`" if state.active_push_sources else "add one with SetPollingSource"
+        raise Refused("the dataset has no polling source", rule="polling-source", hint=hint)
+    return found, Source(name="default", read=found.read, preprocess=found.preprocess, merge=found.merge)
+
+
+def pushed(state: ChainState, name: str | None, read: ReadStep | None) -> tuple[Source, tuple[MetadataEvent, ...]]:
+    """The push source to use, and the event that makes it if this is its first use.
+
+    ``read`` is how to read files when the dataset has no push source yet. Raises Refused, Invalid.
+    """
+    require_root(state)
+    if state.polling_source is not None:
+        raise Refused("the dataset polls its source", rule="push-source", hint="bring it up to date with `odfctl pull`")
+    sources = state.active_push_sources
+    if name is None and len(sources) == 1:
+        name = next(iter(sources))
+    if name is None and sources:
+        known = ", ".join(sorted(sources))
+        raise Invalid("the dataset has several push sources", rule="push-source", hint=f"name one of {known}")
+    if name is not None and name not in sources:
+        known = ", ".join(sorted(sources)) or "none"
+        raise Invalid(f"no push source {name!r}", rule="push-source", hint=f"there are: {known}")
+    if name is not None:
+        found = sources[name]
+        return Source(name=name, read=found.read, preprocess=found.preprocess, merge=found.merge), ()
+    if read is None:
+        raise Invalid("the dataset has no push source yet", rule="push-source", hint="say --format csv or another")
+    made = AddPushSource(source_name="auto", read=read, merge=MergeAppend())
+    return Source(name="auto", read=read, preprocess=None, merge=made.merge), (made,)
+
+
+def require_root(state: ChainState) -> None:
+    """Raises Refused unless data can be ingested into this chain."""
+    if state.kind is not DatasetKind.ROOT:
+        raise Refused(
+            "data is ingested into root datasets only", rule="root-only", hint="a derived dataset runs its transform"
+        )
+
+
+def needs_history(merge: MergeStrategy) -> bool:
+    """Whether rows already in the dataset decide what is news."""
+    return not isinstance(merge, MergeAppend | MergeChangelogStream)
+
+
+def schema_in_force(state: ChainState) -> DataSchema | None:
+    """What rows of the dataset look like, system columns included. Raises Refused for the legacy form."""
+    if state.schema is None:
+        return None
+    if state.schema.schema is None:
+        raise Refused(
+            "the dataset's schema is in the legacy form (rawArrowSchema), which is kept but not written by",
+            rule="legacy-schema",
+            hint="append a SetDataSchema with the same columns first",
+        )
+    return state.schema.schema
+
+
+def block_time(state: ChainState, now: Instant) -> Instant:
+    """Time of the next block: whole milliseconds, never before the head's."""
+    whole = Instant(now // MILLISECOND * MILLISECOND)
+    return whole if state.system_time is None else max(whole, state.system_time)
+
+
+def plan_ingest(
+    state: ChainState,
+    source: Source,
+    batch: Batch,
+    system_time: Instant,
+    slices: Sequence[Path] = (),
+    founding: tuple[MetadataEvent, ...] = (),
+) -> IngestPlan:
+    """``slices`` are the earlier ones, oldest first, if the strategy needs them; the output path is not decided yet."""
+    assert state.dataset is not None
+    assert state.head is not None
+    _refuse_links(source.read)
+    said = state.vocab
+    vocab = Vocabulary(
+        offset_column=said.offset,
+        operation_type_column=said.operation_type,
+        system_time_column=said.system_time,
+        event_time_column=said.event_time,
+    )
+    request = IngestRequest(
+        dataset_id=state.dataset,
+        system_time=system_time,
+        vocab=vocab,
+        read=source.read,
+        preprocess=source.preprocess,
+        merge=source.merge,
+        source_paths=tuple(str(path) for path in batch.paths),
+        source_names=batch.names,
+        source_event_time=batch.event_time,
+        schema=schema_in_force(state),
+        prev_data_paths=tuple(str(path) for path in slices),
+        prev_watermark=state.watermark,
+        next_offset=state.next_offset,
+        new_data_path="",
+        transaction_id=transaction_id(state, source, batch, system_time),
+    )
+    expected = Head(state.head, state.sequence_number)
+    return IngestPlan(expected=expected, state=state, request=request, source_state=batch.state, founding=founding)
+
+
+def transaction_id(state: ChainState, source: Source, batch: Batch, system_time: Instant) -> str:
+    """The same for the same question: dataset, head, source, its state and files, and the time of the block."""
+    parts = (
+        bytes(state.dataset or b""),
+        bytes(state.head or b""),
+        source.name,
+        source.read,
+        source.preprocess,
+        source.merge,
+        state.source_state,
+        batch.identity,
+        batch.event_time,
+        system_time,
+    )
+    return str(Multihash.sha3_256(msgspec.json.encode(parts, order="deterministic")))
+
+
+def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> Settled:
+    """Events for the engine's answer. ``slice_`` is what was found in the file it wrote. Raises Invalid."""
+    state = plan.state
+    _check_answer(plan, answer, slice_)
+    data = AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_data=slice_,
+        new_watermark=answer.new_watermark,
+        new_source_state=plan.source_state,
+    )
+    events = list(plan.founding)
+    if state.schema is None and answer.schema is not None:
+        events.append(SetDataSchema(schema=answer.schema))
+    learnt = data.new_source_state is not None and data.new_source_state != state.source_state
+    if slice_ is not None or learnt or data.new_watermark != state.watermark:
+        events.append(data)
+    if not events:
+        return Nothing()
+    rows = slice_.offset_interval.end - slice_.offset_interval.start + 1 if slice_ else 0
+    return Outcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), rows=rows)
+
+
+def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> None:
+    """An engine is not believed where looking is cheap."""
+    interval = answer.new_offset_interval
+    if (interval is None) != (slice_ is None):
+        raise Invalid("the engine's answer and its file disagree on whether there is data", rule="engine-answer")
+    if interval is not None and slice_ is not None:
+        expected = OffsetInterval(start=plan.request.next_offset, end=interval.end)
+        if interval != expected or slice_.offset_interval != interval or interval.end < interval.start:
+            raise Invalid(
+                f"the engine wrote offsets {slice_.offset_interval.start}..{slice_.offset_interval.end}, "
+                f"says {interval.start}..{interval.end}, and was asked to begin at {expected.start}",
+                rule="engine-answer",
+            )
+        if answer.schema is None or (plan.request.schema is not None and answer.schema != plan.request.schema):
+            raise Invalid("the engine wrote data of another schema than the one in force", rule="engine-answer")
+    before = plan.request.prev_watermark
+    if before is not None and (answer.new_watermark is None or answer.new_watermark < before):
+        raise Invalid("the engine moved the watermark back", rule="engine-answer")
+
+
+def _refuse_links(read: ReadStep) -> None:
+    """Linked objects must exist before a row may name them; until that is checked such columns are refused."""
+    fields = read.schema.fields if read.schema is not None else ()
+    for field in fields:
+        if field.extra and LINK_TYPE in field.extra:
+            raise Refused(
+                f"column {field.name!r} names linked objects, which cannot be checked yet",
+                rule="linked-objects",
+                hint=f"leave out the attribute {LINK_TYPE}",
+            )

@@ -1,0 +1,39 @@
+"""What ingestion may do on this machine: values handed in by the daemon, never read from the environment here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import msgspec
+
+MAX_SOURCE: Final = 64 << 30
+"""Bytes of one source file after all preparation; stops an endless download or a decompression bomb."""
+HTTP_TIMEOUT: Final = 60.0
+"""Seconds without a byte from a web server before it counts as unreachable."""
+PIPE_TIMEOUT: Final = 3600.0
+"""Seconds that a Pipe step may run."""
+CHUNK: Final = 1 << 20
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+
+Check: TypeAlias = Callable[[], None]
+
+
+def unstoppable() -> None:
+    """The check of work that is always waited for."""
+
+
+class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and permissions of ingestion."""
+
+    staging: Path
+    """A directory of our own for downloads and unpacked files; what a crash leaves here may be deleted."""
+    max_source_bytes: int = MAX_SOURCE
+    http_timeout: float = HTTP_TIMEOUT
+    allow_pipe: bool = False
+    """Whether ``prepare: Pipe`` may run commands of a manifest as this user."""
+    pipe_timeout: float = PIPE_TIMEOUT
+    variables: Mapping[str, str] = _NO_VARIABLES
+    """What ``${{ env.NAME }}`` in source URLs and headers may name."""
