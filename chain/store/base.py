@@ -57,6 +57,9 @@ class StoredChain(Protocol):
     def stored_head(self) -> Multihash | None:
         """The name of the last block; the block itself may be missing or damaged."""
 
+    def stored_size(self) -> int:
+        """Number of blocks, as far as it can be told."""
+
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         """Blocks ``start <= n < stop`` (to the head), oldest first, streamed. Never raises for their content."""
 

@@ -67,6 +67,9 @@ class DirectoryChain:
     def stored_head(self) -> Multihash | None:
         return read_head(self._directory)
 
+    def stored_size(self) -> int:
+        return self._first + len(self._walked()) if self._walked() else 0
+
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         names = self._walked()
         end = self._first + len(names)

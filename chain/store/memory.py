@@ -91,6 +91,9 @@ class MemoryChain:
         head = self.head()
         return head.hash if head else None
 
+    def stored_size(self) -> int:
+        return len(self._blocks)
+
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         for block in itertools.islice(self._blocks, max(start, 0), stop):
             yield StoredBlock(block.sequence_number, block.hash, block.raw)

@@ -110,6 +110,10 @@ class SqliteChain:
         head = self.head()
         return head.hash if head else None
 
+    def stored_size(self) -> int:
+        head = self.head()
+        return head.size if head else 0
+
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         for sequence, block_hash, raw in self._rows(start, 1 << 62 if stop is None else stop):
             yield StoredBlock(sequence, Multihash.from_bytes(block_hash), raw)

@@ -1,0 +1,82 @@
+"""What a verification found, as programs read it (the JSON of ``odfctl verify``) and as it grows (progress)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+
+class Level(enum.Enum):
+    """How deep this node looks by itself. Each level holds the one before."""
+
+    CHAIN = "chain"
+    """Hashes, encoding, links, append rules."""
+    DATA = "data"
+    """And every object: both hashes, size, offsets, system columns, schema."""
+
+
+class BlockRef(msgspec.Struct, frozen=True, rename="camel"):
+    hash: str
+    sequence_number: int
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken rule, before it is said of which block."""
+
+    rule: str
+    message: str
+    expected: str = ""
+    actual: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One broken rule of one block. ``rule`` is a documented name that programs may match on."""
+
+    block: BlockRef
+    rule: str
+    message: str
+    expected: str = ""
+    actual: str = ""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How much was looked at."""
+
+    blocks: int = 0
+    slices: int = 0
+    bytes: int = 0
+    """Of objects."""
+    transforms: int = 0
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer. ``ok`` exactly when ``failures`` is empty; failures are in the order of the chain."""
+
+    ref: str
+    dataset_id: str
+    """Empty when the chain does not say."""
+    head: str
+    blocks: int
+    level: str
+    ok: bool
+    checked: Checked
+    failures: tuple[Failure, ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a verification is. Totals of objects grow while the chain is read."""
+
+    blocks: int
+    blocks_total: int
+    objects: int
+    objects_known: int
+    bytes: int
+    bytes_known: int
+    failures: int
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+"""Called between blocks, on the verifying thread; an exception it raises ends the verification."""
