@@ -20,7 +20,7 @@ MAY: dict[str, set[str]] = {
     "odfd": {"chain", "config", "engines", "p2p"},
 }
 LAYERS = {
-    "config": ["load check render", "paths", "model", "errors", "."],
+    "config": ["load", "check render", "schema paths", "model", "errors", "."],
     "chain": [
         "store",
         "data",
@@ -29,6 +29,7 @@ LAYERS = {
         "statements",
         "codec",
         "model",
+        "refs",
         "ids",
         "multihash",
         "multibase instant",

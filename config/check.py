@@ -1,0 +1,65 @@
+"""Rules between settings: what each alone cannot tell. Pure; gives all mistakes, believes nothing about the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from config.errors import Problem
+from config.model import Settings
+
+MAX_SOCKET_PATH = 107
+"""Bytes of a unix socket's address on Linux."""
+
+
+def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
+    """``origins`` tells where to point: key to place."""
+
+    def at(*names: str) -> str:
+        return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
+
+    return [*_places(settings, at("control.socket", "node.state-dir")), *_network(settings, at("p2p.bootstrap")),
+            *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
+
+
+def _places(settings: Settings, place: str) -> Iterator[Problem]:
+    size = len(settings.control.socket.encode())
+    if size > MAX_SOCKET_PATH:
+        yield Problem(
+            place,
+            f"the socket path has {size} bytes, and the kernel takes {MAX_SOCKET_PATH}: {settings.control.socket}",
+            "name a shorter one: --socket /tmp/odfd.sock, or [control] socket",
+        )
+
+
+def _network(settings: Settings, place: str) -> Iterator[Problem]:
+    p2p = settings.p2p
+    if p2p.bootstrap and not p2p.network:
+        yield Problem(place, "p2p.bootstrap names peers of no network", 'set p2p.network = "NAME" too')
+    for name, addresses in (("listen", p2p.listen), ("announce", p2p.announce), ("bootstrap", p2p.bootstrap)):
+        for address in addresses:
+            if not address.startswith("/"):
+                yield Problem(place if name == "bootstrap" else f"setting p2p.{name}", f"not a multiaddr: {address!r}",
+                              "write it like /ip4/0.0.0.0/tcp/4150")  # fmt: skip
+            elif name == "bootstrap" and "/p2p/" not in address:
+                yield Problem(place, f"a bootstrap address names its peer: {address!r}", "end it with /p2p/12D3Koo…")
+
+
+def _trust(settings: Settings, place: str) -> Iterator[Problem]:
+    policy = settings.policy
+    asks = [text for text in (policy.use, policy.serve) if text and "attested" in text]
+    if asks and not policy.validators.groups:
+        yield Problem(
+            place,
+            f"{asks[0]!r} counts attestations, and no validator's would count",
+            'add [policy.validators] groups = [{name = "…", keys = ["did:key:…"]}]',
+        )
+    for kind, groups in (("validators", policy.validators.groups), ("witness", policy.witness.groups)):
+        names = [group.name for group in groups]
+        members = [key for group in groups for key in group.keys]
+        for twice in sorted({name for name in names if names.count(name) > 1}):
+            yield Problem(place, f"policy.{kind} has the group {twice!r} twice", "put their keys into one")
+        for twice in sorted({key for key in members if members.count(key) > 1}):
+            yield Problem(place, f"policy.{kind} has the key {twice} twice", "a key speaks for one group")
+        for group in groups:
+            if not group.keys:
+                yield Problem(place, f"policy.{kind} group {group.name!r} has no keys", "it could never speak")

@@ -1,0 +1,168 @@
+"""Every setting there is: its type, default, unit, bounds and reason. Frozen values; nothing here reads anything.
+
+Each class is a table of the file, each field a key of it (``state_dir`` is written ``state-dir``). A default of
+``None`` means "not said": whoever uses the setting knows what follows, and the reason names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is to know of one setting beside its type and default."""
+
+    why: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+
+
+def setting(default: Any, why: str, **about: Any) -> Any:
+    """A field with its ``About`` in the metadata."""
+    return field(default=default, metadata={"about": About(why, **about)})
+
+
+def about(of: dataclasses.Field[Any]) -> About | None:
+    """``None`` for a field that is a table of its own."""
+    found = of.metadata.get("about")
+    return found if isinstance(found, About) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str = setting("", "what people call this node in tables and logs; never an identity")
+    state_dir: str = setting("", "chains, objects, keys; empty: systemd's StateDirectory, else XDG_STATE_HOME/odfd")
+    log_level: str = setting("info", "what is worth a line", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("auto", "auto is text on a terminal, JSON elsewhere", choices=("auto", "text", "json"))
+    drain_seconds: float = setting(
+        30.0, "for work under way when the daemon is asked to stop; below TimeoutStopSec", unit="s", low=0, high=3600
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    socket: str = setting("", "where odfctl finds the daemon; empty: the runtime folder, or the state folder")
+    group: str = setting("", "members may command the node beside its own user and root; empty: nobody else")
+
+
+@dataclass(frozen=True, slots=True)
+class P2p:
+    listen: tuple[str, ...] = setting(("/ip4/0.0.0.0/tcp/4150",), "multiaddrs; an empty list: dial only")
+    announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
+    network: str = setting("", "network to join at start; empty: those joined by odfctl")
+    bootstrap: tuple[str, ...] = setting((), "peers to meet first in that network, with /p2p/…")
+    max_peers: int = setting(64, "connections at once; each costs about 1 MB of buffers", low=1, high=4096)
+    max_streams: int = setting(256, "streams of one connection; more are reset", low=8, high=4096)
+    dial_seconds: float = setting(10.0, "to connect and secure a connection", unit="s", low=0.1, high=300)
+    idle_seconds: float = setting(30.0, "without a byte, before a transfer is given to another peer", unit="s", low=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
+    heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
+    idle_seconds: float = setting(300.0, "before an unused engine is stopped; it costs its heap", unit="s", low=1)
+    request_seconds: float = setting(3600.0, "of one transaction; over it the engine is stopped", unit="s", low=1)
+    sandbox: str = setting(
+        "auto",
+        "least isolation that is accepted; auto: host under systemd, none (with a warning) elsewhere",
+        choices=("auto", "none", "host", "image"),
+    )
+    java_home: str = setting("", "Java 17 or newer; empty: JAVA_HOME, the PATH, or the wheel")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Keys that speak with one voice."""
+
+    name: str = setting("", "what people call them")
+    keys: tuple[str, ...] = setting((), "did:key:… of each")
+
+
+@dataclass(frozen=True, slots=True)
+class Validators:
+    f: int = setting(1, "groups that may be wrong or lie at the same time", low=0, high=100)
+    min_sandbox: str | None = setting(None, "least isolation under which a verdict counts; not said: by profile")
+    min_engines: int = setting(1, "different engine digests that must agree", low=1, high=100)
+    spot_check: float | None = setting(None, "share of blocks re-run anyway; not said: by profile", low=0, high=1)
+    groups: tuple[Group, ...] = setting((), "whose verdicts count")
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    f: int = setting(0, "witnesses that may lie at the same time", low=0, high=100)
+    quorum: int = setting(0, "cosignatures that make a head witnessed; 0: not asked for", low=0, high=100)
+    max_age: str = setting("7d", "of a cosignature")
+    groups: tuple[Group, ...] = setting((), "whose cosignatures count")
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    max_stale: str | None = setting(None, "since a head was signed, before it is not fresh; not said: by profile")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    follow: str | None = setting(None, "a new epoch: ask, follow or refuse; not said: by profile",
+                                 choices=("ask", "follow", "refuse"))  # fmt: skip
+    keep_epochs: int | None = setting(None, "old epochs kept; not said: by profile", low=0, high=1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile")
+    cosign: bool | None = setting(None, "sign heads of others as a witness; not said: by profile")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    profile: str = setting(
+        "laptop", "fills what is not said", choices=("laptop", "mirror", "validator", "archive")
+    )  # fmt: skip
+    use: str | None = setting(None, "facts before data feeds a query or a transform; not said: by profile")
+    serve: str | None = setting(None, "facts before data is passed on; not said: by profile")
+    validators: Validators = field(default_factory=Validators)
+    witness: Witness = field(default_factory=Witness)
+    fresh: Fresh = field(default_factory=Fresh)
+    rewrite: Rewrite = field(default_factory=Rewrite)
+    publish: Publish = field(default_factory=Publish)
+
+
+@dataclass(frozen=True, slots=True)
+class Ipfs:
+    api: str = setting("", "RPC of a Kubo, like http://127.0.0.1:5001; empty: no IPFS")
+    token: str = setting("", "what that Kubo asks for in Authorization: Bearer", secret=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    object_bytes: int = setting(16 * 2**30, "of one object from others; slices are far smaller", unit="B", low=1)
+    upload_bytes: int = setting(16 * 2**30, "of one ingested file", unit="B", low=1)
+    disk_reserve_bytes: int = setting(2**30, "left free on the state directory's disk; below it we take no more",
+                                      unit="B", low=0)  # fmt: skip
+    tasks_running: int = setting(16, "long operations at once; more wait", low=1, high=1024)
+    tasks_kept: int = setting(500, "finished ones that odfctl get tasks still shows", low=1, high=100_000)
+    events_kept: int = setting(4096, "for odfctl watch --since", low=16, high=1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of them. After ``load``, ``state_dir``, ``socket`` and ``sandbox`` hold what their defaults stand for."""
+
+    node: Node = field(default_factory=Node)
+    control: Control = field(default_factory=Control)
+    p2p: P2p = field(default_factory=P2p)
+    engine: Engine = field(default_factory=Engine)
+    policy: Policy = field(default_factory=Policy)
+    ipfs: Ipfs = field(default_factory=Ipfs)
+    limits: Limits = field(default_factory=Limits)
+
+
+MAX_FILE: Final = 1 << 20
+"""Bytes of a file of settings."""

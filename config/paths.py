@@ -1,0 +1,42 @@
+"""Where things are: systemd's directories when it gives them, else those of the XDG base directory specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+SYSTEM_FILE: Final = Path("/etc/odfd/odfd.toml")
+
+
+def under_systemd(environ: Mapping[str, str]) -> bool:
+    """Started as a system service with a state directory of its own."""
+    return "STATE_DIRECTORY" in environ
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    if given := environ.get("STATE_DIRECTORY"):
+        return Path(given.split(":")[0])
+    if xdg := environ.get("XDG_STATE_HOME"):
+        return Path(xdg) / "odfd"
+    return Path(environ.get("HOME", "/")) / ".local" / "state" / "odfd"
+
+
+def socket(environ: Mapping[str, str], state: Path, own_state: bool) -> Path:
+    """``own_state``: a state directory was named, so this is one node of several and its socket stays with it."""
+    if own_state:
+        return state / "control.sock"
+    if given := environ.get("RUNTIME_DIRECTORY"):
+        return Path(given.split(":")[0]) / "control.sock"
+    if xdg := environ.get("XDG_RUNTIME_DIR"):
+        return Path(xdg) / "odfd" / "control.sock"
+    return state / "control.sock"
+
+
+def settings_file(environ: Mapping[str, str]) -> Path | None:
+    """The file that is read when none is named: the user's, else the system's, else none."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    places = [Path(home) / "odfd" / "odfd.toml", SYSTEM_FILE]
+    if given := environ.get("CONFIGURATION_DIRECTORY"):
+        places.insert(0, Path(given.split(":")[0]) / "odfd.toml")
+    return next((place for place in places if place.is_file()), None)

@@ -1,0 +1,95 @@
+"""Settings as text: the effective file with where each value comes from, secrets masked; and their JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from config import schema
+from config.model import Group, Settings
+from config.schema import Key
+
+MASK: Final = "********"
+
+
+def toml(settings: Settings, origins: Mapping[str, str]) -> str:
+    """A file that loads to the same settings (but for secrets), each line telling its origin."""
+    lines: list[str] = []
+    table = ""
+    for key in schema.every():
+        if key.table != table:
+            table = key.table
+            lines += ["", f"[{table}]"] if lines else [f"[{table}]"]
+        value = schema.get(settings, key.path)
+        name = key.name.rpartition(".")[2]
+        origin = origins.get(key.name, "default")
+        if value is None:
+            lines.append(f"# {name} is not said".ljust(44) + f"  # {origin}")
+        else:
+            lines.append(f"{name} = {_literal(_masked(key, value))}".ljust(44) + f"  # {origin}")
+    return "\n".join(lines) + "\n"
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """Nested tables of JSON values, keys as in the file, secrets masked."""
+    tree: dict[str, Any] = {}
+    for key in schema.every():
+        table = tree
+        for step in key.table.split("."):
+            table = table.setdefault(step, {})
+        value = _masked(key, schema.get(settings, key.path))
+        if isinstance(value, tuple):
+            value = [{"name": one.name, "keys": list(one.keys)} if isinstance(one, Group) else one for one in value]
+        table[key.name.rpartition(".")[2]] = value
+    return tree
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the file, for editors."""
+    root = _object()
+    root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    root["title"] = "odfd.toml"
+    for key in schema.every():
+        table = root
+        for step in key.table.split("."):
+            table = table["properties"].setdefault(step, _object())
+        table["properties"][key.name.rpartition(".")[2]] = _field(key)
+    return root
+
+
+def _object() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": {}}
+
+
+def _field(key: Key) -> dict[str, Any]:
+    text = {"type": "array", "items": {"type": "string"}}
+    group = _object() | {"properties": {"name": {"type": "string"}, "keys": text}, "required": ["name", "keys"]}
+    shapes: dict[Any, dict[str, Any]] = {
+        str: {"type": "string"},
+        int: {"type": "integer"},
+        float: {"type": "number"},
+        bool: {"type": "boolean"},
+        tuple[str, ...]: text,
+        tuple[Group, ...]: {"type": "array", "items": group},
+    }
+    known = key.about
+    shape = dict(shapes[key.type])
+    shape["description"] = known.why + (f" [{known.unit}]" if known.unit else "")
+    bounds = {"minimum": known.low, "maximum": known.high, "enum": list(known.choices) or None}
+    if key.default is not None:
+        bounds["default"] = list(key.default) if isinstance(key.default, tuple) else key.default
+    return shape | {name: value for name, value in bounds.items() if value is not None}
+
+
+def _masked(key: Key, value: Any) -> Any:
+    return MASK if key.about.secret and value else value
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, Group):
+        return f"{{name = {_literal(value.name)}, keys = {_literal(value.keys)}}}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_literal(one) for one in value) + "]"
+    # JSON texts, numbers and booleans are TOML too, but for DEL, which JSON leaves as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

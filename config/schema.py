@@ -1,0 +1,159 @@
+"""The settings as a flat list of keys, found by looking at the model: what loading and rendering walk over."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from config.errors import Problem
+from config.model import About, Group, Settings, about
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting: ``policy.validators.min-sandbox``."""
+
+    path: tuple[str, ...]
+    """Field names from the root of the model: ``("policy", "validators", "min_sandbox")``."""
+    type: Any
+    """``str``, ``int``, ``float``, ``bool``, ``tuple[str, ...]`` or ``tuple[Group, ...]``."""
+    optional: bool
+    default: Any
+    about: About
+
+    @property
+    def name(self) -> str:
+        return ".".join(step.replace("_", "-") for step in self.path)
+
+    @property
+    def table(self) -> str:
+        return self.name.rpartition(".")[0]
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable: ``ODFD_POLICY_VALIDATORS_MIN_SANDBOX``."""
+        return "ODFD_" + "_".join(self.path).upper()
+
+
+@cache
+def every() -> tuple[Key, ...]:
+    """All settings, in the order of the model."""
+    return tuple(_walk(Settings, ()))
+
+
+def _walk(table: type, path: tuple[str, ...]) -> Iterator[Key]:
+    hints = typing.get_type_hints(table)
+    for field in dataclasses.fields(table):
+        known = about(field)
+        if known is None:
+            yield from _walk(hints[field.name], (*path, field.name))
+        else:
+            kind, optional = _plain(hints[field.name])
+            yield Key((*path, field.name), kind, optional, field.default, known)
+
+
+def _plain(hint: Any) -> tuple[Any, bool]:
+    if isinstance(hint, types.UnionType):
+        (kind,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        return kind, True
+    return hint, False
+
+
+def build(values: Mapping[tuple[str, ...], Any]) -> Settings:
+    """Settings with these values and defaults elsewhere."""
+
+    def table(kind: Any, path: tuple[str, ...]) -> Any:
+        hints = typing.get_type_hints(kind)
+        given: dict[str, Any] = {}
+        for field in dataclasses.fields(kind):
+            here = (*path, field.name)
+            if about(field) is None:
+                given[field.name] = table(hints[field.name], here)
+            elif here in values:
+                given[field.name] = values[here]
+        return kind(**given)
+
+    built: Settings = table(Settings, ())
+    return built
+
+
+def get(settings: Settings, path: tuple[str, ...]) -> Any:
+    value: Any = settings
+    for step in path:
+        value = getattr(value, step)
+    return value
+
+
+def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
+    """``value`` as TOML gives it, as the setting's type and within its bounds; or what is wrong with it."""
+    converted = _converted(key, value)
+    if converted is None:
+        return None, Problem(place, f"{key.name} is {_words(key)}, not {_shown(value)}", key.about.why)
+    known = key.about
+    if known.choices and converted not in known.choices:
+        return None, Problem(place, f"{key.name} is one of {', '.join(known.choices)}, not {_shown(value)}")
+    if isinstance(converted, int | float) and not isinstance(converted, bool):
+        low, high = known.low, known.high
+        if (low is not None and converted < low) or (high is not None and converted > high) or converted != converted:
+            bounds = f"at least {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
+            return None, Problem(place, f"{key.name} is {bounds} {known.unit}".rstrip() + f", not {value}")
+    return converted, None
+
+
+def _converted(key: Key, value: Any) -> Any:
+    kind = key.type
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind is int:
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if kind in (str, bool):
+        return value if isinstance(value, kind) else None
+    if not isinstance(value, list):
+        return None
+    if kind == tuple[str, ...]:
+        return tuple(value) if all(isinstance(item, str) for item in value) else None
+    if kind == tuple[Group, ...]:
+        groups = [_group(item) for item in value]
+        return None if None in groups else tuple(groups)
+    return None
+
+
+def _group(value: Any) -> Group | None:
+    if not isinstance(value, dict) or set(value) != {"name", "keys"}:
+        return None
+    name, members = value["name"], value["keys"]
+    if not isinstance(name, str) or not isinstance(members, list) or not all(isinstance(one, str) for one in members):
+        return None
+    return Group(name, tuple(members))
+
+
+def _words(key: Key) -> str:
+    if key.type == tuple[str, ...]:
+        return "a list of texts"
+    if key.type == tuple[Group, ...]:
+        return 'a list of {name = "…", keys = ["did:key:…"]}'
+    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[key.type]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def from_text(key: Key, text: str) -> Any:
+    """What a person wrote in an environment variable, as TOML would give it; the text itself when it does not fit."""
+    if key.type == tuple[str, ...]:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if key.type is bool:
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
+    if key.type in (int, float):
+        try:
+            return key.type(text)
+        except ValueError:
+            return text
+    return text
