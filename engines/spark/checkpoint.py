@@ -98,6 +98,4 @@ def runs_of(blocks: Sequence[str]) -> tuple[tuple[str, str], ...]:
     depend on which others were mounted, so on the route.
     """
     share = -(-len(blocks) // MAX_RANGES) or 1
-    return tuple(
-        (blocks[start], blocks[min(start + share, len(blocks)) - 1]) for start in range(0, len(blocks), share)
-    )
+    return tuple((blocks[start], blocks[min(start + share, len(blocks)) - 1]) for start in range(0, len(blocks), share))

@@ -1,0 +1,113 @@
+"""The JVM side of plans: parse a text, analyse it without running it, find places in it, carry hidden columns through.
+
+Statements are never executed to be looked at: a CREATE or an INSERT would act. Everything here works on one session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from engines.spark.analysis.tree import Node
+
+HIDDEN_OFFSET: Final = "__odf_offset"
+HIDDEN_OP: Final = "__odf_op"
+_IDS: Final = re.compile(r"#(\d+)")
+
+
+def analysed(session: SparkSession, sql: str) -> Any:
+    """The analysed plan of a text (a JVM object). Raises Spark's ParseException and AnalysisException."""
+    state = session._jsparkSession.sessionState()
+    skip = session._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    return state.executePlan(state.sqlParser().parsePlan(sql), skip).analyzed()
+
+
+def frame_of(session: SparkSession, plan: Any) -> DataFrame:
+    """A DataFrame over a plan. Never call it with a command: that would run it."""
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(dataset, session)
+
+
+def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
+    """(line, column) of an operator or expression in its text, both from one; ``None`` if the plan does not say.
+
+    The plan's JSON has no positions, so the node is sought again: same class, same attributes.
+    """
+    wanted = {part.id for part in culprit.preorder() if part.kind == "AttributeReference"} - {None}
+    fallback = None
+    for node in _nodes(plan):
+        if node.getClass().getSimpleName() != culprit.kind:
+            continue
+        origin = node.origin()
+        if origin.line().isEmpty() or origin.startPosition().isEmpty():
+            continue
+        place = (origin.line().get(), origin.startPosition().get() + 1)
+        if not wanted or wanted <= {int(found) for found in _IDS.findall(node.toString())}:
+            return place
+        fallback = fallback or place
+    return fallback
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for expression in _items(plan.expressions()):
+        yield from _parts(expression)
+    for child in _items(plan.children()):
+        yield from _nodes(child)
+
+
+def _parts(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in _items(expression.children()):
+        yield from _parts(child)
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(position) for position in range(sequence.size())]
+
+
+def carried(session: SparkSession, plan: Any) -> DataFrame:
+    """The query with the hidden columns of its inputs as its last two columns: offset and op of the row it came from.
+
+    For linear plans only. Spark resolves columns by id, so they need no place in any list that a person wrote.
+    """
+    inlined = session._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+    widened, hidden = _carry(session, inlined)
+    visible = _items(plan.output())
+    sequence = plan.output()
+    for attribute in hidden:
+        sequence = sequence.appended(attribute)
+    if len(visible) + len(hidden) != sequence.size():
+        raise AssertionError("columns were lost")
+    return frame_of(session, _project(session, sequence, widened))
+
+
+def _carry(session: SparkSession, plan: Any) -> tuple[Any, list[Any]]:
+    present = {attribute.name(): attribute for attribute in _items(plan.output())}
+    if HIDDEN_OFFSET in present:
+        return plan, [present[HIDDEN_OFFSET], present[HIDDEN_OP]]
+    kind = plan.getClass().getSimpleName()
+    children = plan.children()
+    hidden: list[Any] = []
+    for position, child in enumerate(_items(children)):
+        below, columns = _carry(session, child)
+        if kind == "Union":
+            sequence = child.output()
+            for attribute in columns:
+                sequence = sequence.appended(attribute)
+            below = _project(session, sequence, below)
+        hidden = hidden or columns
+        children = children.updated(position, below)
+    if kind == "Project":
+        listed = plan.projectList()
+        for attribute in hidden:
+            listed = listed.appended(attribute)
+        return _project(session, listed, children.apply(0)), hidden
+    return plan.withNewChildren(children), hidden
+
+
+def _project(session: SparkSession, columns: Any, child: Any) -> Any:
+    return session._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)

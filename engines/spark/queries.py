@@ -1,0 +1,168 @@
+"""Texts to plans: analyses the queries of a transform over empty views, and runs them over filled ones.
+
+Analysis is done once per text and input schemas; its verdict holds nothing of the session. A query is judged before
+anything runs: a statement that is not a query has no rule in the walk, so it is refused, and never executed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from chain.errors import Invalid
+from chain.model.source import SqlQueryStep
+from engines.contract import Diagnostic, Severity, Vocabulary
+from engines.spark.analysis.classify import Classification, classify
+from engines.spark.analysis.determinism import Finding, literals
+from engines.spark.analysis.tree import parse_plan
+from engines.spark.analysis.walk import Walk
+from engines.spark.plans import analysed, frame_of, place_of
+from engines.spark.views import empty_view, name_view
+
+REMEMBERED: Final = 256
+"""Queries whose analysis is kept."""
+_POSITION: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+_BLAME_QUERY: Final = ("0A", "21", "22", "23", "42", "46", "54")
+"""Classes of SQLSTATE that blame the query or its data; the others blame the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputView:
+    """An input as a query sees it."""
+
+    alias: str
+    schema: st.StructType
+    event_time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What came of looking at a query: a classification and the columns it gives, or diagnostics."""
+
+    classification: Classification | None
+    columns: pa.Schema | None
+    """As Spark returns them."""
+    diagnostics: tuple[Diagnostic, ...]
+
+
+class Analyst:
+    """Analyses queries, and remembers. Safe to use from several threads: at worst a text is analysed twice."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], Analysis] = OrderedDict()
+
+    def analyse(
+        self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
+    ) -> Analysis:
+        """Judge the queries. Names views in ``session``. What is wrong with them is in the answer."""
+        key = (tuple(steps), tuple((view.alias, view.schema.json(), view.event_time) for view in inputs), vocab)
+        known = self._known.get(key)
+        if known is None:
+            known = _analyse(session, steps, inputs, vocab)
+            self._known[key] = known
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+
+def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
+    """The analysed plan of the last query over the views of this session; the others become views. Runs nothing yet.
+
+    Only for queries that ``Analyst`` accepted.
+    """
+    for step in steps[:-1]:
+        name_view(frame_of(session, analysed(session, step.query)), step.alias or "")
+    return analysed(session, steps[-1].query)
+
+
+def _analyse(
+    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
+) -> Analysis:
+    event_times = {view.alias: view.event_time for view in inputs}
+    for view in inputs:
+        name_view(empty_view(session, view.schema), view.alias)
+    for number, step in enumerate(steps):
+        found = literals(step.query)
+        last = number == len(steps) - 1
+        try:
+            plan = analysed(session, step.query)
+        except (ParseException, AnalysisException) as fault:
+            return Analysis(None, None, (_spark_diagnostic(fault, number),))
+        text = plan.toJSON()
+        if last:
+            verdict = classify(text, event_times, vocab)
+            found.extend(verdict.findings)
+        else:
+            walk = Walk(event_times)
+            walk.go(parse_plan(text))
+            found.extend(walk.findings)
+        if not found and not plan.deterministic():
+            found.append(Finding("not-deterministic", "Spark says that the query is not deterministic"))
+        if found:
+            return Analysis(None, None, tuple(_diagnostic(finding, plan, number) for finding in found))
+        frame = frame_of(session, plan)
+        if last:
+            return Analysis(verdict.classification, to_arrow_schema(frame.schema, timezone="UTC"), ())
+        name_view(frame, step.alias or "")
+    raise Invalid("the transform has no query", rule="no-query")
+
+
+def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:
+    place = place_of(plan, finding.node) if finding.node is not None else None
+    line, column = place if place is not None else (None, None)
+    return Diagnostic(
+        code=finding.code,
+        severity=Severity.ERROR,
+        message=finding.message,
+        query=query,
+        line=line,
+        column=column,
+        replace=finding.replace,
+    )
+
+
+def _spark_diagnostic(fault: PySparkException, query: int) -> Diagnostic:
+    place = _POSITION.search(str(fault))
+    return Diagnostic(
+        code=(fault.getCondition() or "parse").lower().replace("_", "-"),
+        severity=Severity.ERROR,
+        message=first_lines(fault),
+        query=query,
+        line=int(place[1]) if place is not None else None,
+        column=int(place[2]) + 1 if place is not None else None,
+    )
+
+
+def blames_query(fault: PySparkException) -> bool:
+    """Whether an error of Spark is the query's or the data's, and not the engine's."""
+    return (fault.getSqlState() or "XX").startswith(_BLAME_QUERY)
+
+
+def first_lines(fault: PySparkException) -> str:
+    """What Spark says, without plans and stacks."""
+    text = str(fault).split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
+    return " ".join(text.split())[:1000]
+
+
+def as_text(diagnostics: Sequence[Diagnostic], steps: int) -> str:
+    """Diagnostics as the message of an ``InvalidQuery``: one line each, with place and remedy."""
+    return "\n".join(_line(diagnostic, steps) for diagnostic in diagnostics)
+
+
+def _line(diagnostic: Diagnostic, steps: int) -> str:
+    parts = []
+    if steps > 1:
+        parts.append(f"query {diagnostic.query}, ")
+    if diagnostic.line is not None:
+        parts.append(f"line {diagnostic.line}, column {diagnostic.column}: ")
+    remedy = f" Instead: {diagnostic.replace}" if diagnostic.replace else ""
+    return f"{''.join(parts)}{diagnostic.message} [{diagnostic.code}].{remedy}"
