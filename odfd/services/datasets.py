@@ -1,0 +1,166 @@
+"""The port ``Datasets``: what is here, block by block and row by row, and its removal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import trio
+
+from chain.codec.blocks import content_of
+from chain.codec.manifest import to_builtins
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.store.base import ChainReader
+from chain.store.schema import KINDS
+from odfd.control import wire
+from odfd.datasets import reading
+from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.references import drop_references
+from odfd.kit.clock import Clock
+from odfd.obs.events import EventLog
+from odfd.resources.store import Resources
+from odfd.services.apply import Applying
+from odfd.services.home import Home
+from odfd.services.views import Views, block_view, schema_view
+from odfd.trust.ledger import Ledger
+
+MAX_LOG = 10_000
+"""Blocks that one ``log`` gives at the most."""
+T = TypeVar("T")
+
+
+class DatasetService:
+    """See the module."""
+
+    def __init__(self, home: Home, views: Views, applying: Applying, events: EventLog, clock: Clock) -> None:
+        self._home = home
+        self._views = views
+        self._applying = applying
+        self._events = events
+        self._clock = clock
+
+    async def list(self) -> Sequence[wire.DatasetView]:
+        return await _in_thread(self._list)
+
+    async def get(self, ref: str) -> wire.DatasetView:
+        return await _in_thread(lambda: self._views.dataset(self._resolve(ref)))
+
+    async def describe(self, ref: str) -> wire.DatasetDetail:
+        return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
+
+    async def delete(self, ref: str) -> wire.DatasetView:
+        view = await _in_thread(lambda: self._delete(ref))
+        self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
+        return view
+
+    async def log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
+        return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before))
+
+    async def block(self, ref: str, at: str) -> wire.BlockDetail:
+        return await _in_thread(lambda: self._block(ref, at))
+
+    async def tail(self, ref: str, limit: int) -> wire.Records:
+        return await _in_thread(lambda: self._tail(ref, limit))
+
+    async def schema(self, ref: str) -> wire.Schema:
+        def look() -> wire.Schema:
+            entry = self._resolve(ref)
+            return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
+
+        return await _in_thread(look)
+
+    async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        return await self._applying.submit(request)
+
+    def _resolve(self, ref: str) -> Entry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _list(self) -> Sequence[wire.DatasetView]:
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        return [self._views.dataset(entry) for entry in entries]
+
+    def _log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
+        chain = self._home.chains.chain(self._resolve(ref).id)
+        head = chain.head()
+        if head is None:
+            return []
+        end = head.size if before is None else min(before, head.size)
+        if not kinds:
+            return [block_view(chain.block_at(number)) for number in range(end - 1, max(0, end - limit) - 1, -1)]
+        return [block_view(block) for block in islice(_back(chain, kinds, end), limit)]
+
+    def _block(self, ref: str, at: str) -> wire.BlockDetail:
+        chain = self._home.chains.chain(self._resolve(ref).id)
+        number = at.removeprefix("#")
+        block: Block = chain.block_at(int(number)) if number.isdigit() else chain.block_by_hash(Multihash.parse(at))
+        return wire.BlockDetail(
+            hash=str(block.hash),
+            manifest_version=block.version,
+            size=len(block.raw),
+            manifest=to_builtins(content_of(block)),
+        )
+
+    def _tail(self, ref: str, limit: int) -> wire.Records:
+        entry = self._resolve(ref)
+        chain = self._home.chains.chain(entry.id)
+        described = schema_view(entry.name, load_state(chain))
+        table = reading.tail(chain, self._home.objects, limit)
+        if table is None:
+            return wire.Records(columns=described.fields, rows=())
+        known = {column.name: column for column in described.fields}
+        columns = tuple(known.get(name) or wire.Column(name=name, type="?") for name in table.column_names)
+        return wire.Records(columns=columns, rows=tuple(reading.plain_rows(table)))
+
+    def _delete(self, ref: str) -> wire.DatasetView:
+        entry = self._resolve(ref)
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        readers = [other.name for other in entries if other.id != entry.id and self._views.reads(other.id, entry.id)]
+        if readers:
+            raise Refused(
+                f"{', '.join(readers)} derive from {entry.name}",
+                rule="dataset-in-use",
+                hint=f"delete them first: odfctl delete dataset {readers[0]}",
+            )
+        view = self._views.dataset(entry)
+        with self._home.database.write() as connection:
+            Catalog(Resources(connection)).remove(entry.name, self._clock.now())
+            Resources(connection).delete("mirror", str(entry.id), self._clock.now())
+            Ledger(connection).forget(entry.id)
+            unneeded = drop_references(connection, entry.id)
+        self._home.chains.drop(entry.id)
+        for name in unneeded:
+            self._home.objects.remove(name)
+        return view
+
+
+def known_dataset(home: Home, ref: str) -> DatasetId:
+    """The id behind a ref, whether or not it has a name here. Raises NotFound, Invalid."""
+    with home.catalog() as catalog:
+        try:
+            return catalog.resolve(ref).id
+        except NotFound:
+            if ref.startswith("did:"):
+                return DatasetId.parse(ref)
+            raise
+
+
+def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Block]:
+    """Blocks of these kinds, newest first. Raises Invalid for a kind that is none."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise Invalid(f"{unknown[0]!r} is not an event", rule="event-kind", hint=f"one of {', '.join(KINDS)}")
+    while (block := chain.last_of(kinds, before)) is not None:
+        before = block.sequence_number
+        yield block
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(work)

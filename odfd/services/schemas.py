@@ -1,0 +1,93 @@
+"""The schema that a dataset has, or will have once its first data comes.
+
+A transform can be checked before there is data to run it on: a root dataset's first slice will have the columns that
+its source reads and its preprocessing makes, and the engine tells those.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from chain.data.ddl import parse_ddl
+from chain.ids import DatasetId
+from chain.model.events import AddPushSource, DatasetKind, SetPollingSource
+from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Timestamp, TimeUnit
+from chain.model.source import MergeAppend, MergeLedger, MergeStrategy, ReadStep
+from chain.state import ChainState, Vocab
+from engines.contract import Engine, ValidateInput, ValidateRequest, Vocabulary
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """``changelog``: its rows can be retracted and corrected."""
+
+    schema: DataSchema
+    changelog: bool
+
+
+async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
+    """``None`` when it cannot be told before there is data."""
+    changelog = is_changelog(state)
+    if state.schema is not None:
+        return Expected(state.schema.schema, changelog) if state.schema.schema else None
+    source = state.polling_source or next(iter(state.active_push_sources.values()), None)
+    if state.kind is not DatasetKind.ROOT or source is None:
+        return None
+    columns = _read_schema(source.read)
+    if columns is None:
+        return None
+    if source.preprocess is not None:
+        answer = await engine.validate(
+            ValidateRequest(
+                transform=source.preprocess,
+                inputs=(
+                    ValidateInput(
+                        query_alias="input",
+                        dataset_id=state.dataset or DatasetId(),
+                        schema=columns,
+                        vocab=Vocabulary(),
+                        changelog=False,
+                    ),
+                ),
+                vocab=Vocabulary(),
+            )
+        )
+        if not answer.ok or answer.schema is None:
+            return None
+        columns = answer.schema
+    return Expected(with_system_columns(columns, state.vocab), changelog)
+
+
+def is_changelog(state: ChainState) -> bool:
+    """Read from the chain, never guessed from data: merge strategies that correct make changelogs."""
+    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
+    if state.set_polling_source is not None:
+        sources.append(state.set_polling_source)
+    return any(not _appends(source.merge) for source in sources)
+
+
+def _appends(merge: MergeStrategy) -> bool:
+    return isinstance(merge, MergeAppend | MergeLedger)
+
+
+def _read_schema(read: ReadStep) -> DataSchema | None:
+    if read.schema is not None:
+        return read.schema
+    if read.ddl_schema:
+        return parse_ddl(read.ddl_schema)
+    return None
+
+
+def with_system_columns(columns: DataSchema, names: Vocab) -> DataSchema:
+    """offset, op, system_time, event_time, then the data columns in their order."""
+    stamp = Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+    reserved = {names.offset, names.operation_type, names.system_time, names.event_time}
+    event_time = next((each for each in columns.fields if each.name == names.event_time), None)
+    return DataSchema(
+        fields=(
+            DataField(name=names.offset, type=Int64()),
+            DataField(name=names.operation_type, type=Int32()),
+            DataField(name=names.system_time, type=stamp),
+            event_time or DataField(name=names.event_time, type=Option(inner=stamp)),
+            *(each for each in columns.fields if each.name not in reserved),
+        )
+    )

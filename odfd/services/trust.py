@@ -1,0 +1,216 @@
+"""The port ``Trust``: how far a dataset may be relied on, who said so, and whose word counts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound
+from chain.ids import KeyDid
+from chain.statements.statement import Attestation
+from odfd.control import wire
+from odfd.kit.clock import Clock
+from odfd.resources.store import Resources
+from odfd.services.home import Home
+from odfd.trust.evidence import Finding
+from odfd.trust.judge import Reach
+from odfd.trust.ledger import Ledger, Run
+from odfd.trust.policy import facts_of
+from odfd.trust.standing import Known, Standing
+
+GROUP: Final = "validator"
+"""Resource kind: a key and the group it stands in, listed by a person here."""
+
+
+class TrustService:
+    """See the module. ``changed`` is told when the policy changes."""
+
+    def __init__(self, home: Home, standing: Standing, clock: Clock, profile: str, changed: Callable[[], None]) -> None:
+        self._home = home
+        self._standing = standing
+        self._clock = clock
+        self._profile = profile
+        self._changed = changed
+
+    async def show(self, ref: str) -> wire.TrustView:
+        return await trio.to_thread.run_sync(self._show, ref)
+
+    async def evidence(self, evidence_id: str) -> bytes:
+        raise NotFound(
+            f"no evidence {evidence_id[:60]!r} here", rule="evidence", hint="odfctl trust show REF lists what is kept"
+        )
+
+    async def validators(self) -> Sequence[wire.ValidatorView]:
+        policy = self._standing.policy
+        return [
+            wire.ValidatorView(key=str(key), group=group.name) for group in policy.groups for key in sorted(group.keys)
+        ]
+
+    async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView:
+        key = KeyDid.parse(request.key)
+        spec = msgspec.json.encode({"group": request.group})
+
+        def add() -> None:
+            with self._home.database.write() as connection:
+                Resources(connection).apply(GROUP, str(key), spec, self._clock.now())
+
+        await trio.to_thread.run_sync(add)
+        self._changed()
+        return wire.ValidatorView(key=str(key), group=request.group)
+
+    async def remove_validator(self, key: str) -> wire.ValidatorView:
+        parsed = KeyDid.parse(key)
+
+        def remove() -> bool:
+            with self._home.database.write() as connection:
+                return Resources(connection).delete(GROUP, str(parsed), self._clock.now())
+
+        group = self._standing.policy.group_of(parsed)
+        if not await trio.to_thread.run_sync(remove):
+            hint = (
+                "it stands in the configuration: change it there, then reload"
+                if group
+                else "odfctl trust validator list"
+            )
+            raise Invalid(f"{parsed.short} was not added here", rule="validator", hint=hint)
+        self._changed()
+        return wire.ValidatorView(key=str(parsed), group=group or "")
+
+    async def policy(self) -> wire.PolicyView:
+        policy = self._standing.policy
+        return wire.PolicyView(
+            profile=self._profile,
+            use=str(policy.use),
+            serve=str(policy.serve),
+            groups={group.name: tuple(str(key) for key in sorted(group.keys)) for group in policy.groups},
+            publish=("attest",) if policy.attest else (),
+            settings={"f": policy.tolerated, "maxStaleSeconds": policy.max_stale},
+        )
+
+    def _show(self, ref: str) -> wire.TrustView:
+        with self._home.catalog() as catalog:
+            entry = catalog.resolve(ref)
+        standing, chain = self._standing, self._home.chains.chain(entry.id)
+        known = standing.known(entry.id)
+        use = standing.reach_of(chain, known, standing.policy.use)
+        serve = standing.reach_of(chain, known, standing.policy.serve)
+        with self._home.database.read() as connection:
+            newest = Ledger(connection).newest_head(entry.id)
+        head = chain.head()
+        agree, dissent = self._voices(known)
+        return wire.TrustView(
+            ref=entry.name,
+            dataset_id=str(entry.id),
+            head=str(head.hash) if head else None,
+            epoch=newest[0].epoch if newest else 0,
+            signed_at=newest[0].issued_at if newest else None,
+            blocks=known.size,
+            reach=wire.Reach(use=use.blocks, serve=serve.blocks),
+            why=self._why(known, use),
+            facts=self._facts(known),
+            attestations=agree,
+            dissent=dissent,
+            unlisted=sum(standing.policy.group_of(key) is None for key in known.heard),
+            evidence=tuple(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
+        )
+
+    def _why(self, known: Known, found: Reach) -> wire.Why | None:
+        if found.blocks >= known.size:
+            return None
+        block = found.why.block
+        sids: tuple[str, ...] = ()
+        message = _REASONS.get(found.why.rule, found.why.rule)
+        if block is not None:
+            decision = self._standing.decision(known, block) if found.why.rule in _REASONS else None
+            if decision is not None and decision.against:
+                message = f"{message}: {decision.against} computed another answer, {decision.attested} the same"
+        return wire.Why(rule=found.why.rule, block=block, sids=sids, message=message)
+
+    def _facts(self, known: Known) -> wire.TrustFacts:
+        policy = self._standing.policy
+        needed = [
+            fact.count
+            for purpose in (policy.use, policy.serve)
+            for fact in facts_of(purpose)
+            if fact.name == "attested"
+        ]
+        judged = [self._standing.decision(known, step) for step in known.runs]
+        have = self._attested(known)
+        return wire.TrustFacts(
+            reproduced=known.root or (bool(judged) and all(each.reproduced for each in judged)),
+            attested=None if known.root else wire.Attested(have=have, needed=max(needed, default=0)),
+            fresh=known.extent.fresh,
+            forked=known.extent.forked_at is not None,
+        )
+
+    def _attested(self, known: Known) -> int:
+        """Groups behind the newest step that anybody speaks of."""
+        places = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        last = max((place for place in places if place < known.size), default=None)
+        return 0 if last is None else self._standing.decision(known, last).attested
+
+    def _voices(self, known: Known) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
+        """Who agrees with what this node found or the majority says, and who does not."""
+        views = [
+            (said, attestation_view(key, said, self._standing.policy.group_of(key)))
+            for key, said in known.heard.items()
+        ]
+        denying = [view for said, view in views if said.mismatch]
+        affirming = [view for said, view in views if not said.mismatch]
+        own = {run.verdict for run in known.runs.values()}
+        if "mismatch" in own or (len(denying) > len(affirming) and "reproduced" not in own):
+            return tuple(denying), tuple(affirming)
+        return tuple(affirming), tuple(denying)
+
+
+_REASONS: Final = {
+    "refuted": "validators re-ran it and got another answer",
+    "own-mismatch": "this node re-ran it and got another answer",
+    "split": "validators contradict each other",
+    "nondeterministic": "it does not give the same answer twice",
+    "disputed": "a validator got another answer, not enough to decide",
+    "pending": "nobody has re-run it yet",
+}
+
+
+def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:
+    engine = said.engines[0] if said.engines else None
+    spans = [
+        f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}"
+        for span in said.spans
+    ]
+    return wire.AttestationView(
+        validator=str(key),
+        group=group,
+        spans=tuple(spans),
+        at=said.finished_at,
+        engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
+        platform=engine.platform if engine else None,
+    )
+
+
+def evidence_view(name: str, run: Run) -> wire.EvidenceView:
+    finding = Finding.from_bytes(run.evidence or b"")
+    return wire.EvidenceView(
+        id=str(run.block),
+        kind=run.verdict,
+        dataset=name,
+        block=run.sequence_number,
+        at=instant.render(run.at),
+        message=finding.message,
+        cells=tuple(
+            wire.CellView(
+                block=run.sequence_number,
+                row=cell.row,
+                column=cell.column,
+                published=cell.published,
+                computed=cell.computed,
+                context=cell.context,
+            )
+            for cell in finding.cells
+        ),
+    )

@@ -1,0 +1,125 @@
+"""Datasets as people see them: values of the wire made from chain, catalogue and standing."""
+
+from __future__ import annotations
+
+from chain import instant
+from chain.codec.manifest import to_builtins
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import DatasetKind
+from chain.state import ChainState, load_state
+from odfd.control import wire
+from odfd.datasets import reading
+from odfd.datasets.catalog import Entry
+from odfd.services.home import Home
+from odfd.trust.judge import STOPS, Reach
+from odfd.trust.policy import facts_of
+from odfd.trust.standing import Known, Standing
+
+
+class Views:
+    """Looks at datasets; changes nothing. Called from worker threads."""
+
+    def __init__(self, home: Home, standing: Standing) -> None:
+        self._home = home
+        self._standing = standing
+
+    def dataset(self, entry: Entry) -> wire.DatasetView:
+        chain = self._home.chains.chain(entry.id)
+        state = load_state(chain)
+        known = self._standing.known(entry.id)
+        found = self._standing.reach_of(chain, known, self._standing.policy.use)
+        return wire.DatasetView(
+            name=entry.name,
+            id=str(entry.id),
+            kind="derivative" if state.kind is DatasetKind.DERIVATIVE else "root",
+            blocks=state.size,
+            records=state.next_offset,
+            watermark=None if state.watermark is None else instant.render(state.watermark),
+            head=None if state.head is None else str(state.head),
+            state=self._state(known, found),
+            owner=self._home.keys.has_dataset_key(entry.id),
+            rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
+        )
+
+    def detail(self, entry: Entry) -> wire.DatasetDetail:
+        state = load_state(self._home.chains.chain(entry.id))
+        source = state.polling_source or next(iter(state.active_push_sources.values()), None)
+        with self._home.catalog() as catalog:
+            inputs = tuple(
+                f"{catalog.name_of(DatasetId.parse(each.dataset_ref))} ({each.dataset_ref})"
+                for each in (state.set_transform.inputs if state.set_transform else ())
+            )
+            entries = catalog.entries()
+        return wire.DatasetDetail(
+            dataset=self.dataset(entry),
+            description=state.set_info.description if state.set_info else None,
+            keywords=(state.set_info.keywords or ()) if state.set_info else (),
+            source=to_builtins(source) if source else None,
+            transform=to_builtins(state.set_transform.transform) if state.set_transform else None,
+            inputs=inputs,
+            outputs=tuple(other.name for other in entries if self.reads(other.id, entry.id)),
+            created_at=instant.render(entry.created_at),
+            updated_at=None if state.system_time is None else instant.render(state.system_time),
+        )
+
+    def reads(self, output: DatasetId, source: DatasetId) -> bool:
+        """Whether ``output`` is derived from ``source``."""
+        state = load_state(self._home.chains.chain(output))
+        return state.set_transform is not None and any(
+            each.dataset_ref == str(source) for each in state.set_transform.inputs
+        )
+
+    def _state(self, known: Known, found: Reach) -> str:
+        if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
+            return "forked" if found.why.rule == "fork" else "refuted"
+        if known.head is not None and known.head.size > known.size:
+            return "syncing"
+        if known.head is None:
+            return "unsigned"
+        return "fresh" if known.extent.fresh else "stale"
+
+    def _fact(self, known: Known, found: Reach) -> str:
+        """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
+        if found.blocks < known.size and found.why.block is not None:
+            return f"{found.why.rule} at #{found.why.block}"
+        if known.root:
+            return "data" if known.extent.data >= found.blocks else "chain"
+        last = self._home_last_step(known)
+        if last is None:
+            return "data" if known.extent.data >= found.blocks else "chain"
+        decision = self._standing.decision(known, last)
+        policy = self._standing.policy
+        if decision.reproduced:
+            return "reproduced"
+        asked = [fact for fact in facts_of(policy.use) if fact.name == "attested"]
+        if decision.attested and (asked or policy.groups):
+            return f"attested {decision.attested}/{len(policy.groups)}"
+        return "data" if known.extent.data >= found.blocks else "chain"
+
+    def _home_last_step(self, known: Known) -> int | None:
+        """The newest step anybody judged: verdicts stretch to it."""
+        judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
+
+
+def block_view(block: Block) -> wire.BlockView:
+    return wire.BlockView(
+        sequence_number=block.sequence_number,
+        hash=str(block.hash),
+        system_time=instant.render(block.system_time),
+        event=reading.event_name(block),
+        summary=reading.summary(block),
+        size=len(block.raw),
+    )
+
+
+def schema_view(name: str, state: ChainState) -> wire.Schema:
+    if state.schema is None:
+        return wire.Schema(ref=name, fields=())
+    fields = tuple(
+        wire.Column(name=column, type=kind, optional=optional)
+        for column, kind, optional in reading.columns_of(state.schema)
+    )
+    manifest = to_builtins(state.schema.schema) if state.schema.schema else None
+    return wire.Schema(ref=name, fields=fields, manifest=manifest)

@@ -1,0 +1,105 @@
+"""Where two answers to one question differ, in rows and columns that a person can look at.
+
+Compares the slice that was published with the one that a re-run made: vectorised, column by column, and only as many
+cells are kept as anyone will read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odfd.datasets.reading import plain_value
+
+MAX_CELLS: Final = 20
+"""Differences kept in a finding."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One value that differs; ``context`` holds the other columns of its row, as computed."""
+
+    row: int
+    column: str
+    published: Any = None
+    computed: Any = None
+    context: dict[str, Any]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mismatch looks like."""
+
+    message: str
+    cells: tuple[Cell, ...] = ()
+    published_rows: int = 0
+    computed_rows: int = 0
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Finding:
+        return msgspec.json.decode(raw, type=cls)
+
+
+def compare(published: pa.Table, computed: pa.Table) -> Finding:
+    """The first differences, row by row in the order of offsets."""
+    sizes = {"published_rows": published.num_rows, "computed_rows": computed.num_rows}
+    if published.schema.names != computed.schema.names:
+        return Finding(message=f"columns {published.schema.names} published, {computed.schema.names} computed", **sizes)
+    rows = min(published.num_rows, computed.num_rows)
+    differing = {
+        name: np.flatnonzero(_differs(published[name].slice(0, rows), computed[name].slice(0, rows)))
+        for name in published.schema.names
+    }
+    places = sorted((int(row), name) for name, found in differing.items() for row in found[:MAX_CELLS])[:MAX_CELLS]
+    cells = tuple(_cell(published, computed, row, name) for row, name in places)
+    return Finding(message=_message(published, computed, differing, cells), cells=cells, **sizes)
+
+
+def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
+    """True where values differ; null equals null."""
+    if one.type != other.type:
+        other = other.cast(one.type)
+    unequal = (
+        pc.fill_null(pc.not_equal(one, other), value=False) if _comparable(one.type) else _plain_differs(one, other)
+    )
+    nulls = pc.not_equal(pc.is_null(one), pc.is_null(other))
+    return np.asarray(pc.or_(unequal, nulls))
+
+
+def _comparable(kind: pa.DataType) -> bool:
+    return not pa.types.is_nested(kind)
+
+
+def _plain_differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
+    """Nested values have no vectorised comparison; a slice that differs in one is small or rare."""
+    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+    return pa.array([left != right for left, right in pairs], pa.bool_())
+
+
+def _cell(published: pa.Table, computed: pa.Table, row: int, column: str) -> Cell:
+    context = {
+        name: plain_value(computed[name][row].as_py())
+        for name in computed.schema.names
+        if name not in (column, "op", "system_time")
+    }
+    return Cell(
+        row=row,
+        column=column,
+        published=plain_value(published[column][row].as_py()),
+        computed=plain_value(computed[column][row].as_py()),
+        context=context,
+    )
+
+
+def _message(published: pa.Table, computed: pa.Table, differing: dict[str, np.ndarray], cells: tuple[Cell, ...]) -> str:
+    columns = [f"{name} ({len(found)})" for name, found in differing.items() if len(found)]
+    if published.num_rows != computed.num_rows:
+        return f"{published.num_rows} rows published, {computed.num_rows} computed"
+    if not cells:
+        return "the rows are equal; offsets, watermark or schema differ"
+    return f"{', '.join(columns)} of {published.num_rows} rows differ"
