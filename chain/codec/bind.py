@@ -47,12 +47,8 @@ class Binding:
     mistakes: list[Mistake] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
 
-    def bind(self, cls: type[msgspec.Struct] | Kind, node: Node, path: str = "") -> Any:
-        """A value of ``cls``, or anything when mistakes were added: look at ``mistakes`` before using it."""
-        kind = cls if not isinstance(cls, type) else Table(cls)
-        return self._value(kind, node, path)
-
-    def _value(self, kind: Kind, node: Node, path: str) -> Any:
+    def bind(self, kind: Kind, node: Node, path: str = "") -> Any:
+        """A value of ``kind``, or anything when mistakes were added: look at ``mistakes`` before using it."""
         self.lines.setdefault(path, node.line)
         match kind:
             case Table(of):
@@ -82,7 +78,7 @@ class Binding:
             place = f"{path}.{key}" if path else key
             if each := fields.get(key):
                 if child.value is not None:
-                    values[each.name] = self._value(each.kind, child, place)
+                    values[each.name] = self.bind(each.kind, child, place)
                 elif each.required:
                     self._wrong(child, place, "is empty, and must be given", "required-field")
             elif not (tagged and key == TAG):
@@ -113,7 +109,7 @@ class Binding:
     def _vector(self, item: Kind, node: Node, path: str) -> Any:
         if not isinstance(node.value, list):
             return self._wrong(node, path, f"expected a list, found {_found(node.value)}", "manifest-type")
-        values = [self._value(item, child, f"{path}[{index}]") for index, child in enumerate(node.value)]
+        values = [self.bind(item, child, f"{path}[{index}]") for index, child in enumerate(node.value)]
         return _WRONG if any(value is _WRONG for value in values) else tuple(values)
 
     def _json_object(self, node: Node, path: str) -> Any:

@@ -105,7 +105,8 @@ def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
 def from_builtins(cls: type[T], plain: object) -> T:
     """The inverse, for decoded JSON. Raises Invalid, or Mistakes when several things are wrong."""
     binding = Binding()
-    value = binding.bind(cls, node_of(plain))
+    shape = Table(cls) if cls.__struct_config__.tag is None else Union((cls,))
+    value = binding.bind(shape, node_of(plain))
     faults = tuple(_fault(mistake, cls.__name__) for mistake in binding.mistakes)
     if faults:
         raise faults[0] if len(faults) == 1 else Mistakes(cls.__name__, faults)
