@@ -208,10 +208,7 @@ class TransferRun:
     async def run(self, peers: Sequence[PeerId]) -> None:
         """Raises Remote when nobody could give it, and what the judge raises beside Invalid (a full disk)."""
         async with trio.open_nursery() as nursery:
-            for peer in peers:
-                self._feed(Joined(peer), nursery)
-            if not peers:
-                self._feed(Tick(), nursery)
+            self._feed(Joined(tuple(peers)), nursery)
             while self._end is None and self._fault is None:
                 event: Input = Tick()
                 with trio.move_on_at(self._wake):

@@ -30,8 +30,9 @@ class Provider:
     out: bool = False
     reason: str = "it was not asked"
 
-    def answered(self, now: float, available: int) -> None:
-        self.failures = 0
+    def answered(self, now: float, units: int, available: int) -> None:
+        if units:
+            self.failures = 0
         self.heard = now
         self.available = available
 

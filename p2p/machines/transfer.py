@@ -62,9 +62,9 @@ class Denied(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """A peer that may have it."""
+    """Peers that may have it. Those that are known at first come together, so that the first questions are shared."""
 
-    peer: PeerId
+    peers: tuple[PeerId, ...]
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -196,8 +196,9 @@ class Transfer:
             return []
         effects: list[Effect] = []
         match event:
-            case Joined(peer):
-                self._providers.join(peer)
+            case Joined(peers):
+                for peer in peers:
+                    self._providers.join(peer)
             case Left(peer, reason):
                 self._drop_flights_of(peer)
                 self._providers.drop(peer, reason)
@@ -232,7 +233,7 @@ class Transfer:
             reason = f"asked for {stop - start} units from {start} on, it sent {answer.units}"
             self._providers.drop(answer.peer, reason)
             return [Penalise(answer.peer, reason, GARBAGE)]
-        provider.answered(now, answer.available)
+        provider.answered(now, answer.units, answer.available)
         if answer.units == 0:
             self._put_back(flight.span)
             self._providers.failed(answer.peer, f"it has no more than {answer.available} units", now)

@@ -1,0 +1,350 @@
+"""Nodes in one process: the real driver over streams in memory, virtual time, and threads that run in place."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.ports import ConnectionChange, StreamHandler, Validator
+from p2p.driver.replication import ReplicationDriver
+from p2p.driver.settings import ReplicationSettings
+from p2p.errors import ProtocolUnsupported, StreamBroken, Unreachable
+from p2p.ports import Judgement, PeerId, StatementRef, Topic
+
+PROTOCOLS = {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1"}
+
+
+class MemoryStream:
+    """One end of a stream. With ``lockstep`` a send waits until it is read, as on a full connection."""
+
+    def __init__(self, stream: Any, peer: PeerId) -> None:
+        self._stream = stream
+        self.peer = peer
+        self.other: MemoryStream | None = None
+        self.was_reset = False
+        self.closed = False
+
+    async def send_all(self, data: bytes) -> None:
+        self._check()
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            raise StreamBroken(self.peer, "the other side is gone") from error
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        self._check()
+        try:
+            data = await self._stream.receive_some(max_bytes)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise StreamBroken(self.peer, "reset") from error
+        if self.was_reset:
+            raise StreamBroken(self.peer, "reset")
+        return bytes(data)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        self.closed = True
+        await self._stream.aclose()
+
+    async def reset(self) -> None:
+        if not self.closed:
+            self.closed = True
+            if self.other:
+                self.other.was_reset = True
+            await self._stream.aclose()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise trio.ClosedResourceError
+        if self.was_reset:
+            raise StreamBroken(self.peer, "reset")
+
+
+class MemoryHost:
+    """A ``HostPort`` on a fabric."""
+
+    def __init__(self, fabric: Fabric, name: str) -> None:
+        self.fabric = fabric
+        self.peer_id = PeerId(name)
+        self.handlers: dict[str, StreamHandler] = {}
+        self.validators: dict[str, Validator] = {}
+        self.links: set[PeerId] = set()
+        self.dials: list[tuple[float, str]] = []
+        self._changes, self._inbox = trio.open_memory_channel[ConnectionChange](math.inf)
+        self.reachable = True
+        self.lockstep = False
+
+    def addresses(self) -> Sequence[str]:
+        return [f"/memory/{self.peer_id}"]
+
+    def peers(self) -> Mapping[PeerId, str]:
+        return {peer: f"/memory/{peer}" for peer in self.links}
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        self.dials.append((trio.current_time(), multiaddr))
+        await trio.sleep(0.01)
+        other = self.fabric.hosts.get(PeerId(multiaddr.removeprefix("/memory/")))
+        if other is None or not other.reachable:
+            raise Unreachable(multiaddr, "nobody there")
+        self.fabric.join(self, other)
+        return other.peer_id
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await trio.lowlevel.checkpoint()
+        self.fabric.part(self, self.fabric.hosts[peer])
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> MemoryStream:
+        await trio.lowlevel.checkpoint()
+        if peer not in self.links:
+            raise Unreachable(peer, "not connected")
+        handler = self.fabric.hosts[peer].handlers.get(protocol)
+        if handler is None:
+            raise ProtocolUnsupported(peer, f"does not speak {protocol}")
+        lockstep = self.lockstep or self.fabric.hosts[peer].lockstep
+        pair = trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
+        mine, theirs = MemoryStream(pair[0], peer), MemoryStream(pair[1], self.peer_id)
+        mine.other, theirs.other = theirs, mine
+        self.fabric.nursery.start_soon(self.fabric.serve, handler, theirs, self.peer_id)
+        return mine
+
+    def set_handler(self, protocol: str, handler: StreamHandler) -> None:
+        self.handlers[protocol] = handler
+
+    async def next_change(self) -> ConnectionChange:
+        return await self._inbox.receive()
+
+    def tell(self, peer: PeerId, up: bool) -> None:
+        self._changes.send_nowait(ConnectionChange(peer, up, f"/memory/{peer}" if up else ""))
+
+    async def join(self, topic: str, validator: Validator) -> None:
+        self.validators[topic] = validator
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        for peer in sorted(self.links):
+            self.fabric.nursery.start_soon(self.fabric.gossip, self, self.fabric.hosts[peer], topic, data)
+
+
+class Fabric:
+    """Hosts by name, and the tasks that carry things between them."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.hosts: dict[PeerId, MemoryHost] = {}
+
+    def host(self, name: str) -> MemoryHost:
+        host = MemoryHost(self, name)
+        self.hosts[host.peer_id] = host
+        return host
+
+    def join(self, one: MemoryHost, other: MemoryHost) -> None:
+        for here, there in ((one, other), (other, one)):
+            if there.peer_id not in here.links:
+                here.links.add(there.peer_id)
+                here.tell(there.peer_id, up=True)
+
+    def part(self, one: MemoryHost, other: MemoryHost) -> None:
+        for here, there in ((one, other), (other, one)):
+            if there.peer_id in here.links:
+                here.links.discard(there.peer_id)
+                here.tell(there.peer_id, up=False)
+
+    async def serve(self, handler: StreamHandler, stream: MemoryStream, peer: PeerId) -> None:
+        await handler(stream, peer)
+
+    async def gossip(self, sender: MemoryHost, receiver: MemoryHost, topic: str, data: bytes) -> None:
+        validator = receiver.validators.get(topic)
+        if validator and await validator(sender.peer_id, data) is Judgement.ACCEPT:
+            for peer in sorted(receiver.links - {sender.peer_id}):
+                self.nursery.start_soon(self.gossip, receiver, self.hosts[peer], topic, data)
+
+
+def made_chain(name: str, count: int, size: int = 600) -> tuple[bytes, ...]:
+    """Blocks that each begin with the hash of the one before."""
+    blocks: list[bytes] = []
+    for number in range(count):
+        before = hashlib.sha3_256(blocks[-1]).digest() if blocks else bytes(32)
+        blocks.append((before + f"{name} {number} ".encode()).ljust(size, b"."))
+    return tuple(blocks)
+
+
+class Shelf:
+    """A ``Library`` of chains and objects."""
+
+    def __init__(self) -> None:
+        self.chains: dict[DatasetId, tuple[bytes, ...]] = {}
+        self.things: dict[Multihash, bytes] = {}
+        self.reads = 0
+
+    def size(self, dataset: DatasetId) -> int:
+        return len(self.chains.get(dataset, ()))
+
+    def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        self.reads += 1
+        return self.chains[dataset][start : start + 1 + max_bytes // 100]
+
+    def object_size(self, name: Multihash) -> int | None:
+        return len(self.things[name]) if name in self.things else None
+
+    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+        self.reads += 1
+        if name not in self.things:
+            raise NotFound("no such object")
+        return self.things[name][offset : offset + length]
+
+
+class Board:
+    """A ``Noticeboard``: a statement is good when it begins with ``ok``, and speaks of the dataset named after it."""
+
+    def __init__(self) -> None:
+        self.held: dict[Multihash, tuple[Topic, bytes, DatasetId]] = {}
+        self.judged: list[tuple[Topic, bytes, PeerId]] = []
+
+    def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
+        self.judged.append((topic, envelope, sender))
+        if not envelope.startswith(b"ok"):
+            return Judgement.REJECT
+        sid = Multihash.sha3_256(envelope)
+        if sid in self.held:
+            return Judgement.IGNORE
+        self.held[sid] = (topic, envelope, DatasetId.from_public_key(envelope[2:3] * 32))
+        return Judgement.ACCEPT
+
+    def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
+        return [StatementRef(sid, held[2]) for sid, held in self.held.items() if not datasets or held[2] in datasets]
+
+    def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
+        return self.held[sid][:2] if sid in self.held else None
+
+
+class ChainBook:
+    """A ``ChainSink`` that checks links, and at the end the hash of the last block."""
+
+    def __init__(self, last: bytes) -> None:
+        self.blocks: list[bytes] = []
+        self.givers: list[PeerId] = []
+        self._last = last
+
+    @property
+    def size(self) -> int:
+        return len(self.blocks)
+
+    def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
+        assert start == len(self.blocks)
+        for block in blocks:
+            before = hashlib.sha3_256(self.blocks[-1]).digest() if self.blocks else bytes(32)
+            if block[:32] != before:
+                self.blocks.clear()
+                raise Invalid(f"block #{start} does not follow")
+            self.blocks.append(block)
+            self.givers.append(peer)
+
+    def finish(self) -> None:
+        if hashlib.sha3_256(self.blocks[-1]).digest() != self._last:
+            self.blocks.clear()
+            raise Invalid("not the chain whose head was signed")
+
+
+class Part:
+    """An ``ObjectSink`` in memory."""
+
+    def __init__(self, name: Multihash, begun: bytes = b"") -> None:
+        self.name = name
+        self.data = bytearray(begun)
+        self.visible: bytes | None = None
+        self.abandoned = 0
+
+    @property
+    def received(self) -> int:
+        return len(self.data)
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def finish(self) -> None:
+        if Multihash.sha3_256(self.data) != self.name:
+            self.data.clear()
+            raise Invalid("the bytes do not hash to the name")
+        self.visible = bytes(self.data)
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+        self.data.clear()
+
+
+class Node:
+    """A driver with what it stands on."""
+
+    def __init__(self, fabric: Fabric, name: str, **settings: Any) -> None:
+        self.host = fabric.host(name)
+        self.shelf = Shelf()
+        self.board = Board()
+        self.driver = ReplicationDriver(
+            self.host,
+            self.shelf,
+            self.board,
+            ReplicationSettings(network="test", **settings),
+            Random(name),
+            lambda: 1_700_000_000_000_000_000,
+        )
+        self.peer = self.host.peer_id
+
+    def score(self, other: Node | MemoryHost) -> float:
+        peer = other.peer if isinstance(other, Node) else other.peer_id
+        return {view.peer: view.score for view in self.driver.peers()}.get(peer, 0.0)
+
+
+class Town:
+    """What a test uses: make nodes and bare hosts, and the sinks and chains above."""
+
+    made_chain = staticmethod(made_chain)
+    ChainBook = ChainBook
+    Part = Part
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.fabric = Fabric(nursery)
+
+    async def node(self, name: str, *, connect: Sequence[Node | MemoryHost] = (), **settings: Any) -> Node:
+        node = Node(self.fabric, name, **settings)
+        await self.nursery.start(node.driver.run)
+        for other in connect:
+            peer = other.peer if isinstance(other, Node) else other.peer_id
+            await node.driver.connect(f"/memory/{peer}")
+        return node
+
+    def bare(self, name: str, **handlers: StreamHandler) -> MemoryHost:
+        host = self.fabric.host(name)
+        for protocol, handler in handlers.items():
+            host.set_handler(
+                {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1"}[protocol], handler
+            )
+        return host
+
+
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time does not know that a thread is at work, so here none is."""
+
+    async def run_sync(work: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter | None = None) -> Any:
+        async with limiter or trio.CapacityLimiter(1):
+            return work(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture
+async def town(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, in_place: None) -> Town:
+    return Town(nursery)

@@ -1,0 +1,284 @@
+"""Chains and objects between real drivers, among peers that are slow, silent, lying or gone."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Environment, Remote
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.framing import FramedStream
+from p2p.errors import PeerFault
+from p2p.ports import PeerId
+from p2p.wire import chains, objects
+from p2p.wire.chains import Blocks
+from p2p.wire.limits import MAX_REPLY
+
+DATASET = DatasetId.from_public_key(b"d" * 32)
+BIG = bytes(range(256)) * 4096 * 5 + b"tail"
+NAME = Multihash.sha3_256(BIG)
+
+
+def sink(town: Any, blocks: tuple[bytes, ...]) -> Any:
+    return town.ChainBook(hashlib.sha3_256(blocks[-1]).digest())
+
+
+async def silence(stream: Any, peer: PeerId) -> None:
+    """Takes all and says nothing."""
+    while await stream.receive_some(1024):
+        pass
+
+
+async def test_a_chain_comes_from_several_peers_at_once(town: Any) -> None:
+    blocks = town.made_chain("x", 9000)
+    givers = [await town.node(name) for name in "abc"]
+    for giver in givers:
+        giver.shelf.chains[DATASET] = blocks
+    puller = await town.node("puller", connect=givers)
+    wanted = sink(town, blocks)
+    await puller.driver.pull_chain([giver.peer for giver in givers], DATASET, 9000, wanted)
+    assert tuple(wanted.blocks) == blocks
+    assert set(wanted.givers) == {"a", "b", "c"}
+
+
+async def test_one_range_and_the_size(town: Any) -> None:
+    blocks = town.made_chain("x", 50)
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = blocks
+    puller = await town.node("puller", connect=[giver])
+    assert await puller.driver.chain_size(giver.peer, DATASET) == 50
+    assert await puller.driver.chain_size(giver.peer, DatasetId.from_public_key(b"e" * 32)) == 0
+    assert tuple(await puller.driver.fetch_blocks(giver.peer, DATASET, 10, 1800)) == blocks[10:13]
+    assert tuple(await puller.driver.fetch_blocks(giver.peer, DATASET, 10, 5)) == blocks[10:11]
+    assert tuple(await puller.driver.fetch_blocks(giver.peer, DATASET, 50, 5)) == ()
+    with pytest.raises(PeerFault, match="does not have it"):
+        await puller.driver.fetch_blocks(giver.peer, DatasetId.from_public_key(b"e" * 32), 0, 100)
+
+
+async def test_a_silent_peer_delays_and_does_not_prevent(town: Any) -> None:
+    blocks = town.made_chain("x", 4000)
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = blocks
+    silent = town.bare("a-silent", chain=silence)
+    puller = await town.node("puller", connect=[giver, silent])
+    wanted = sink(town, blocks)
+    started = trio.current_time()
+    await puller.driver.pull_chain([silent.peer_id, giver.peer], DATASET, 4000, wanted)
+    assert tuple(wanted.blocks) == blocks
+    assert trio.current_time() - started < 5, "the part that all waited for was asked of the other"
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_liar_is_found_and_nobody_else_accused(town: Any, seed: int) -> None:
+    blocks, lies = town.made_chain("x", 9000), town.made_chain("lie", 9000)
+    names = ["a", "b", "c"]
+    givers = [await town.node(name) for name in names]
+    liar = givers[seed % 3]
+    for giver in givers:
+        giver.shelf.chains[DATASET] = lies if giver is liar else blocks
+    puller = await town.node(f"puller{seed}", connect=givers)
+    wanted = sink(town, blocks)
+    await puller.driver.pull_chain([giver.peer for giver in givers], DATASET, 9000, wanted)
+    assert tuple(wanted.blocks) == blocks
+    for giver in givers:
+        assert puller.score(giver) >= 0 or giver is liar
+
+
+async def test_only_liars(town: Any) -> None:
+    givers = [await town.node(name) for name in "ab"]
+    for giver in givers:
+        giver.shelf.chains[DATASET] = town.made_chain("lie", 500)
+    puller = await town.node("puller", connect=givers)
+    wanted = sink(town, town.made_chain("x", 500))
+    with pytest.raises(Remote, match=r"no peer could give it: .*not the chain whose head was signed"):
+        await puller.driver.pull_chain([giver.peer for giver in givers], DATASET, 500, wanted)
+    assert puller.score(givers[0]) < -9
+    assert puller.score(givers[1]) < -9
+    assert wanted.blocks == []
+
+
+async def test_nobody_to_ask(town: Any) -> None:
+    puller = await town.node("puller")
+    with pytest.raises(Remote, match="no peer to ask"):
+        await puller.driver.pull_chain([], DATASET, 5, sink(town, town.made_chain("x", 5)))
+    with pytest.raises(PeerFault, match="not connected"):
+        await puller.driver.pull_chain([PeerId("ghost")], DATASET, 5, sink(town, town.made_chain("x", 5)))
+
+
+async def test_a_peer_that_lacks_the_end(town: Any) -> None:
+    blocks = town.made_chain("x", 100)
+    short, whole = await town.node("a-short"), await town.node("whole")
+    short.shelf.chains[DATASET] = blocks[:60]
+    whole.shelf.chains[DATASET] = blocks
+    puller = await town.node("puller", connect=[short, whole])
+    wanted = sink(town, blocks)
+    await puller.driver.pull_chain([short.peer, whole.peer], DATASET, 100, wanted)
+    assert tuple(wanted.blocks) == blocks
+    alone = sink(town, blocks)
+    with pytest.raises(PeerFault, match="no more than 60"):
+        await puller.driver.pull_chain([short.peer], DATASET, 100, alone)
+    assert len(alone.blocks) == 60, "what came is kept"
+    assert puller.score(short) == 0
+
+
+async def test_an_object_is_resumed_and_comes_from_many(town: Any) -> None:
+    givers = [await town.node(name) for name in "ab"]
+    for giver in givers:
+        giver.shelf.things[NAME] = BIG
+    puller = await town.node("puller", connect=givers)
+    part = town.Part(NAME, BIG[:1_234_567])
+    await puller.driver.fetch_object([giver.peer for giver in givers], NAME, len(BIG), part)
+    assert part.visible == BIG
+    assert sum(giver.shelf.reads for giver in givers) == 4
+    assert all(giver.shelf.reads for giver in givers)
+
+
+async def test_bad_bytes_begun_by_nobody_known_start_anew(town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.things[NAME] = BIG
+    puller = await town.node("puller", connect=[giver])
+    part = town.Part(NAME, b"?" * 1000)
+    await puller.driver.fetch_object([giver.peer], NAME, len(BIG), part)
+    assert part.visible == BIG
+    assert puller.score(giver) == 0
+
+
+@pytest.mark.parametrize("liar", ["a", "b", "c"])
+async def test_a_flipped_byte_is_laid_at_the_right_door(town: Any, liar: str) -> None:
+    givers = {name: await town.node(name) for name in "abc"}
+    for name, giver in givers.items():
+        giver.shelf.things[NAME] = BIG.replace(b"\x01\x02", b"\x02\x02") if name == liar else BIG
+    puller = await town.node("puller", connect=list(givers.values()))
+    part = town.Part(NAME)
+    await puller.driver.fetch_object([giver.peer for giver in givers.values()], NAME, len(BIG), part)
+    assert part.visible == BIG
+    for name, giver in givers.items():
+        assert puller.score(giver) >= 0 or name == liar
+
+
+async def test_an_empty_object(town: Any) -> None:
+    puller = await town.node("puller")
+    part = town.Part(Multihash.sha3_256(b""))
+    await puller.driver.fetch_object([], part.name, 0, part)
+    assert part.visible == b""
+
+
+async def test_a_full_disk_ends_the_transfer_as_itself(town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.things[NAME] = BIG
+    puller = await town.node("puller", connect=[giver])
+    part = town.Part(NAME)
+
+    def full(data: bytes) -> None:
+        raise Environment("no space left")
+
+    part.write = full
+    with pytest.raises(Environment, match="no space left"):
+        await puller.driver.fetch_object([giver.peer], NAME, len(BIG), part)
+    assert puller.score(giver) == 0
+
+
+async def test_an_object_of_another_size_is_a_violation(town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.things[NAME] = BIG
+    puller = await town.node("puller", connect=[giver])
+    with pytest.raises(PeerFault, match="its block says 10"):
+        await puller.driver.fetch_object([giver.peer], NAME, 10, town.Part(NAME))
+    assert puller.score(giver) < -10
+
+
+@pytest.mark.parametrize(
+    "speech",
+    [
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\x05hello",
+        b"\0\0\0\0",
+        (MAX_REPLY + 1).to_bytes(4, "big") + bytes(99),
+        b"\0\0\0\x09" + chains.encode_blocks(Blocks(request=0, size=9, start=0, blocks=()))[:9],
+    ],
+)
+async def test_a_giver_that_speaks_garbage(town: Any, speech: bytes) -> None:
+    async def babble(stream: Any, peer: PeerId) -> None:
+        await stream.receive_some(1000)
+        await stream.send_all(speech)
+
+    blocks = town.made_chain("x", 3000)
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = blocks
+    babbler = town.bare("a-babbler", chain=babble)
+    puller = await town.node("puller", connect=[giver, babbler])
+    wanted = sink(town, blocks)
+    await puller.driver.pull_chain([babbler.peer_id, giver.peer], DATASET, 3000, wanted)
+    assert tuple(wanted.blocks) == blocks
+    await trio.testing.wait_all_tasks_blocked()
+    assert puller.score(babbler) <= -19
+    assert puller.score(giver) == 0
+
+
+async def test_an_answer_nobody_asked_for(town: Any) -> None:
+    async def wrong_number(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, 256)
+        ask = chains.decode_range(await framed.read() or b"")
+        await framed.write(chains.encode_blocks(Blocks(request=ask.request + 77, size=1, start=0, blocks=())))
+
+    other = town.bare("other", chain=wrong_number)
+    puller = await town.node("puller", connect=[other])
+    with pytest.raises(PeerFault, match="none of ours"):
+        await puller.driver.chain_size(other.peer_id, DATASET)
+    await trio.testing.wait_all_tasks_blocked()
+    assert puller.score(other) <= -19
+
+
+async def test_who_stops_waiting_disturbs_nobody(town: Any) -> None:
+    """Cancelled questions leave whole frames behind, and their late answers are dropped."""
+
+    async def slow(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, 256)
+        while body := await framed.read():
+            ask = chains.decode_range(body)
+            await trio.sleep(5)
+            await framed.write(
+                chains.encode_blocks(Blocks(request=ask.request, size=ask.request + 1, start=ask.start, blocks=()))
+            )
+
+    other = town.bare("other", chain=slow)
+    puller = await town.node("puller", connect=[other])
+    for _ in range(3):
+        with trio.move_on_after(1):
+            await puller.driver.chain_size(other.peer_id, DATASET)
+    assert await puller.driver.chain_size(other.peer_id, DATASET) == 4
+    assert puller.score(other) == 0
+
+
+async def test_a_question_has_an_end(town: Any) -> None:
+    silent = town.bare("silent", chain=silence)
+    puller = await town.node("puller", connect=[silent])
+    with pytest.raises(PeerFault, match="no answer in 30 s"):
+        await puller.driver.chain_size(silent.peer_id, DATASET)
+
+
+async def test_a_lost_connection_is_dialled_again(town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = town.made_chain("x", 3)
+    puller = await town.node("puller", connect=[giver])
+    await puller.host.disconnect(giver.peer)
+    assert await puller.driver.chain_size(giver.peer, DATASET) == 3
+
+
+async def test_an_object_protocol_reply_of_too_few_bytes(town: Any) -> None:
+    async def stingy(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, 256)
+        while body := await framed.read():
+            ask = objects.decode_read(body)
+            answer = objects.ObjectBytes(request=ask.request, size=len(BIG), offset=ask.offset, data=b"one byte")
+            await framed.write(objects.encode_bytes(answer))
+
+    other = town.bare("other", object=stingy)
+    puller = await town.node("puller", connect=[other])
+    with pytest.raises(PeerFault, match="asked for 1048576 bytes"):
+        await puller.driver.fetch_object([other.peer_id], NAME, len(BIG), town.Part(NAME))
+    assert puller.score(other) <= -19
