@@ -1,0 +1,120 @@
+"""``block``: blocks of metadata as files. Shows one as the manifest it stands for, names it, and makes it again."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, Final
+
+from chain.codec.blocks import MAX_BLOCK, decode_block, encode_block
+from chain.codec.manifest import parse_manifests, render_yaml, to_builtins
+from chain.errors import Invalid
+from chain.model.block import Block, MetadataBlock, UnknownEvent
+from odfd.cli.offline import files
+from odfd.cli.session import Session
+from odfd.errors import ExitCode
+
+_MAX_MANIFEST: Final = 4 * MAX_BLOCK
+_OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "block",
+        help="show, hash and encode blocks of metadata",
+        description="Blocks of metadata as files (†: no daemon needed), or of a dataset by REF@#N.",
+        epilog=(
+            "example:  odfctl block show ./flights/blocks/f1620…\n"
+            "          odfctl block show nyc.flights@#3 -o yaml > third.yaml\n"
+            "          odfctl block encode third.yaml -O third.block"
+        ),
+    )
+    below = parser.add_subparsers(dest="action", required=True, metavar="show|hash|encode")
+    show = below.add_parser("show", help="a block as its manifest", epilog="example:  odfctl block show nyc.flights@#3")
+    show.add_argument("block", metavar="FILE|REF@#N", help="a file, - for standard input, or a dataset's block")
+    show.set_defaults(run=_show)
+    named = below.add_parser("hash", help="the hash of a block", epilog="example:  odfctl block hash FILE")
+    named.add_argument("block", metavar="FILE|REF@#N", help="a file, - for standard input, or a dataset's block")
+    named.set_defaults(run=_hash)
+    encode = below.add_parser(
+        "encode",
+        help="the block that a manifest describes",
+        description="Takes what `block show -o yaml` prints, and gives back the same bytes.",
+        epilog="example:  odfctl block encode seed.yaml -O seed.block",
+    )
+    encode.add_argument("manifest", metavar="MANIFEST.yaml", help="a MetadataBlock manifest, - for standard input")
+    encode.add_argument("-O", "--output-file", metavar="FILE", required=True, help="where the block's bytes go")
+    encode.set_defaults(run=_encode)
+
+
+def _show(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(_detail(session, args.block), _text)
+    return ExitCode.OK
+
+
+def _hash(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer({"hash": _detail(session, args.block)["hash"]}, lambda answer: str(answer["hash"]))
+    return ExitCode.OK
+
+
+def _encode(args: argparse.Namespace) -> int:
+    session = Session(args)
+    source = "standard input" if args.manifest == "-" else args.manifest
+    raw = files.read_limited(args.manifest, _MAX_MANIFEST, "manifest")
+    try:
+        manifests = parse_manifests(raw.decode(), source)
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{source} is not text in UTF-8", rule="manifest-text", place=source) from error
+    blocks = [(one, one.content) for one in manifests if isinstance(one.content, MetadataBlock)]
+    if len(blocks) != 1 or len(manifests) != 1:
+        raise Invalid(
+            f"{source} holds {len(manifests)} manifests, of which {len(blocks)} are blocks",
+            rule="manifest-kind",
+            hint="it must hold one MetadataBlock, as `odfctl block show -o yaml` prints it",
+        )
+    manifest, content = blocks[0]
+    block = encode_block(content, manifest.version)
+    files.replace(args.output_file, block.raw)
+    answer = {**_beside(block), "file": args.output_file}
+    session.answer(answer, lambda made: f"{made['hash']}  {made['file']}")
+    return ExitCode.OK
+
+
+def _detail(session: Session, named: str) -> dict[str, Any]:
+    """The manifest with what stands beside it: of a file, or of a dataset's block as the daemon tells it."""
+    of_dataset = _OF_DATASET.match(named)
+    if of_dataset is None:
+        return describe(decode_block(files.read_limited(named, MAX_BLOCK, "block")))
+    from odfd.control.client import part
+
+    at = of_dataset["number"] or of_dataset["hash"]
+    told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}")
+    return {**told["manifest"], **{name: told[name] for name in ("hash", "manifestVersion", "size")}}
+
+
+def describe(block: Block) -> dict[str, Any]:
+    """``{kind, version, content, hash, manifestVersion, size}``: the contract of ``block show``."""
+    content: dict[str, Any]
+    if isinstance(block.event, UnknownEvent):
+        content = {"sequenceNumber": block.sequence_number, "event": to_builtins(block.event)}
+    else:
+        content = to_builtins(
+            MetadataBlock(
+                system_time=block.system_time,
+                prev_block_hash=block.prev_block_hash,
+                sequence_number=block.sequence_number,
+                event=block.event,
+            )
+        )
+    return {"kind": "MetadataBlock", "version": block.version, "content": content, **_beside(block)}
+
+
+def _beside(block: Block) -> dict[str, Any]:
+    return {"hash": str(block.hash), "manifestVersion": block.version, "size": len(block.raw)}
+
+
+def _text(detail: dict[str, Any]) -> str:
+    head = f"# {detail['hash']}\n# {detail['size']:,} bytes, manifest version {detail['manifestVersion']}\n"
+    return head + render_yaml({name: detail[name] for name in ("kind", "version", "content")})

@@ -1,0 +1,175 @@
+"""``data``: slices as files. Both hashes of one, and what is in it, with the types that ODF gives its columns."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import decimal
+import hashlib
+import math
+from pathlib import Path
+from typing import Any, Final
+
+from chain import instant
+from chain.errors import Invalid
+from chain.model.schema import Option
+from chain.multihash import SHA3_256, Multihash
+from chain.store.objects import disk
+from odfd.cli.offline import files
+from odfd.cli.session import Session
+from odfd.cli.table import Column, fields, render
+from odfd.errors import ExitCode
+
+_SAFE: Final = 1 << 53
+"""Beyond this JSON's readers round integers, so they are written as text."""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "data",
+        help="show and hash slices of data",
+        description="Slices of data as files (†: no daemon needed).",
+        epilog="example:  odfctl data hash ./flights/data/f1620…\n          odfctl data show part.parquet -n 20",
+    )
+    below = parser.add_subparsers(dest="action", required=True, metavar="show|hash")
+    named = below.add_parser(
+        "hash",
+        help="both hashes of a slice",
+        description="The physical hash names the file's bytes, the logical hash its rows, however they are encoded.",
+        epilog="example:  odfctl data hash part.parquet -o json",
+    )
+    named.add_argument("file", metavar="FILE.parquet")
+    named.set_defaults(run=_hash)
+    show = below.add_parser(
+        "show", help="columns and first rows of a slice", epilog="example:  odfctl data show part.parquet -n 20"
+    )
+    show.add_argument("file", metavar="FILE.parquet")
+    show.add_argument("-n", "--rows", type=_count, default=10, metavar="N", help="rows to show (10)")
+    show.set_defaults(run=_show)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 10000")
+    return int(text)
+
+
+def _hash(args: argparse.Namespace) -> int:
+    from chain.data.logical_hash import logical_hash_file
+    from chain.data.parquet import open_slice
+
+    path = files.existing(args.file)
+    with open_slice(path) as source:
+        records = source.rows
+    answer = {
+        "physicalHash": str(_physical_hash(path)),
+        "logicalHash": str(logical_hash_file(path)),
+        "size": path.stat().st_size,
+        "records": records,
+    }
+    Session(args).answer(answer, _hash_text)
+    return ExitCode.OK
+
+
+def _physical_hash(path: Path) -> Multihash:
+    with disk(path), path.open("rb") as file:
+        return Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+
+
+def _hash_text(answer: dict[str, Any]) -> str:
+    return fields(
+        [
+            ("physical", answer["physicalHash"]),
+            ("logical", answer["logicalHash"]),
+            ("size", f"{answer['size']:,} bytes"),
+            ("records", f"{answer['records']:,}"),
+        ]
+    )
+
+
+def _show(args: argparse.Namespace) -> int:
+    from chain.data.arrow_schema import from_arrow
+    from chain.data.parquet import open_slice
+    from chain.data.spell import spell
+
+    path = files.existing(args.file)
+    with open_slice(path) as source:
+        schema, stats = from_arrow(source.schema), source.stats()
+        batch = next(source.batches(rows=max(args.rows, 1)), None)
+        rows = [] if batch is None else batch.slice(0, args.rows).to_pylist()
+        answer = {
+            "records": source.rows,
+            "size": path.stat().st_size,
+            "rowGroups": len(source.row_groups),
+            "offsets": None if stats.offsets is None else {"start": stats.offsets[0], "end": stats.offsets[1]},
+            "eventTimes": None if stats.event_times is None else _ends(stats.event_times),
+            "columns": [
+                {
+                    "name": field.name,
+                    "type": spell(field.type).removesuffix("?"),
+                    "optional": isinstance(field.type, Option),
+                }
+                for field in schema.fields
+            ],
+            "rows": [[_cell(value) for value in row.values()] for row in rows],
+        }
+    Session(args).answer(answer, _show_text)
+    return ExitCode.OK
+
+
+def _ends(times: tuple[instant.Instant, instant.Instant]) -> dict[str, str]:
+    return {"min": instant.render(times[0]), "max": instant.render(times[1])}
+
+
+def _cell(value: Any) -> Any:
+    """A value of JSON: decimals, times, bytes and integers beyond 2^53 as text, NaN and infinities too."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return value if abs(value) <= _SAFE else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dt.datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case dict():
+            return {str(name): _cell(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_cell(inner) for inner in value]
+        case decimal.Decimal() | dt.timedelta():
+            return str(value)
+    raise Invalid(f"a value of {type(value).__name__} cannot be shown", rule="value-type")
+
+
+def _show_text(answer: dict[str, Any]) -> str:
+    offsets, times = answer["offsets"], answer["eventTimes"]
+    facts = fields(
+        [
+            ("records", f"{answer['records']:,}"),
+            ("size", f"{answer['size']:,} bytes in {answer['rowGroups']} row groups"),
+            ("offsets", f"{offsets['start']:,} to {offsets['end']:,}" if offsets else ""),
+            ("event time", f"{times['min']} to {times['max']}" if times else ""),
+        ]
+    )
+    columns = [
+        Column("COLUMN", lambda one: one["name"]),
+        Column("TYPE", lambda one: one["type"] + ("?" if one["optional"] else "")),
+    ]
+    parts = [facts, render(columns, answer["columns"])]
+    if answer["rows"]:
+        names = [one["name"] for one in answer["columns"]]
+        cells = [Column(name, _reader(place), right=_is_number(answer, place)) for place, name in enumerate(names)]
+        parts.append(render(cells, answer["rows"]))
+    return "\n\n".join(parts)
+
+
+def _reader(place: int) -> Any:
+    return lambda row: "-" if row[place] is None else str(row[place])
+
+
+def _is_number(answer: dict[str, Any], place: int) -> bool:
+    return all(isinstance(row[place], int | float | None) for row in answer["rows"])

@@ -1,0 +1,44 @@
+"""Reading what a person named and writing what they asked for, with messages about files and not about calls."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from chain.errors import Invalid, NotFound
+from chain.store.objects import disk
+
+
+def read_limited(name: str, limit: int, what: str) -> bytes:
+    """The bytes of a file, or of standard input when it is ``-``. Raises NotFound, Invalid when longer, Environment."""
+    if name == "-":
+        raw = sys.stdin.buffer.read(limit + 1)
+    else:
+        path = existing(name)
+        with disk(path), path.open("rb") as file:
+            raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise Invalid(f"{name} is longer than {limit:,} bytes, so it is no {what}", rule="file-size", place=name)
+    return raw
+
+
+def existing(name: str) -> Path:
+    """Raises NotFound when there is no such file."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "not there"
+        raise NotFound(f"cannot read {name}: it is {kind}", rule="file-missing", hint="name an existing file")
+    return path
+
+
+def replace(name: str, data: bytes) -> Path:
+    """Writes a file in one step, so that a failure leaves what was there. Raises Environment."""
+    path = Path(name).expanduser()
+    staged = path.with_name(f".{path.name}.tmp")
+    with disk(path):
+        try:
+            staged.write_bytes(data)
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
+    return path
