@@ -1,0 +1,29 @@
+"""Where a transaction goes when it is ready: one compare-and-append, signed by whoever holds the writer's key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import MetadataEvent
+from chain.multihash import Multihash
+from chain.store.base import Head
+
+
+class Committer(Protocol):
+    """Makes blocks of events, checks them by the rules for authors, and moves head and signature together."""
+
+    async def commit(
+        self,
+        dataset: DatasetId,
+        expected_head: Head | None,
+        events: Sequence[MetadataEvent],
+        objects: Sequence[Multihash],
+        system_time: Instant,
+    ) -> Head:
+        """All events or none, the objects being in the store already. The new head.
+
+        Raises Conflict when the head moved since, Invalid when a rule is broken.
+        """

@@ -1,0 +1,197 @@
+"""Runs a derived dataset's next transaction: read, plan, execute, commit; once, whatever happens in between.
+
+The plan names the head it was made for, and the commit compares: whoever loses reads again and plans again. A crash
+before the commit leaves a few staged files; the next attempt is a new transaction on the same head. One call at a time
+per dataset is cheapest, several are safe.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+import trio
+
+from chain.errors import Conflict, Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import ExecuteTransform, ExecuteTransformInput
+from chain.multihash import Multihash
+from chain.state import ChainState, InputPosition, StateReader, load_state
+from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
+from engines.contract import Engine, OnProgress
+from engines.spark.checkpoint import MAX_CHECKPOINT, open_blocks
+from odfd.transform.commit import Committer
+from odfd.transform.execute import Executed, Files, Rejected, execute
+from odfd.transform.inputs import Runs, input_ids, view_input
+from odfd.transform.plan import (
+    Blocked,
+    Diverged,
+    InputView,
+    Planned,
+    TransformPlan,
+    UpToDate,
+    block_time,
+    plan_transform,
+)
+
+ATTEMPTS: Final = 5
+"""Plans made in one call when the head keeps moving under it."""
+_START: Final = InputPosition(None, None)
+
+
+class Engines(Protocol):
+    """Where engines come from (``engines.provision.warm.EnginePool``)."""
+
+    def engine(self, name: str, /) -> Engine:
+        """Raises Invalid for one that this node does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """All that a transaction needs of the node."""
+
+    chains: ChainStore
+    objects: ObjectStore
+    engines: Engines
+    committer: Committer
+    now: Callable[[], Instant]
+    staging: Path
+    """A folder on the file system of the objects."""
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that is in the chain."""
+
+    head: Head
+    event: ExecuteTransform
+    records: int
+    late: int
+    """Rows of inputs dropped as late."""
+
+
+Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
+
+
+async def run_transform(shop: Workshop, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
+    """One transaction over everything new. Raises Conflict when others kept winning, and what engines raise."""
+    for attempt in range(1, ATTEMPTS + 1):
+        plan = await trio.to_thread.run_sync(plan_next, shop, dataset)
+        if not isinstance(plan, TransformPlan):
+            return plan
+        try:
+            return await _transact(shop, plan, on_progress)
+        except Conflict:
+            if attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def plan_next(shop: Workshop, dataset: DatasetId) -> Planned:
+    """The next transaction, without doing it (``--dry-run``). Synchronous; a bounded number of reads."""
+    reader = shop.chains.chain(dataset)
+    state = load_state(reader)
+    if state.dataset is None:
+        raise Invalid(f"no dataset {dataset.short} here", rule="dataset-exists")
+    heads: dict[DatasetId, Multihash] = {}
+    for each, declared in input_ids(state):
+        head = shop.chains.chain(each).head()
+        if head is None:
+            name = declared.alias or each.short
+            return Blocked(f"input {name} ({each.short}) is not held here", f"odfctl mirror add {each}")
+        heads[each] = head.hash
+    time = block_time(state, shop.now())
+    return plan_at(shop.chains, reader, state, heads, reopening(shop.objects, state), time)
+
+
+def plan_at(
+    chains: ChainStore,
+    reader: StateReader,
+    state: ChainState,
+    cuts: dict[DatasetId, Multihash],
+    reopen: dict[DatasetId, Runs],
+    system_time: Instant,
+) -> Planned:
+    """The transaction on ``state`` that consumes each input up to its cut."""
+    declared = reader.last_of(("SetTransform",), state.size)
+    positions = state.input_positions
+    views: list[InputView | Diverged] = []
+    for each, said in input_ids(state):
+        position = positions.get(each, _START)
+        alias = said.alias or said.dataset_ref
+        views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen.get(each, ())))
+    return plan_transform(state, declared.hash if declared is not None else Multihash(), views, system_time)
+
+
+def reopening(objects: ObjectStore, state: ChainState) -> dict[DatasetId, Runs]:
+    """What the checkpoint in force needs again. Raises NotFound when it is not held, Invalid when it is not one."""
+    if state.checkpoint is None:
+        return {}
+    return dict(open_blocks(objects.read(state.checkpoint.physical_hash, 0, MAX_CHECKPOINT + 1)))
+
+
+def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, Multihash]:
+    """Where a recorded transaction cut its inputs. Raises Invalid for one that never began."""
+    cuts = {}
+    for each in inputs:
+        cut = each.new_block_hash or each.prev_block_hash
+        if cut is None:
+            raise Invalid(f"the transaction consumed nothing of {each.dataset_id.short}", rule="input-prev-block")
+        cuts[each.dataset_id] = cut
+    return cuts
+
+
+async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress) -> Ran:
+    state = plan.state
+    assert state.head is not None
+    async with fresh_folder(shop.staging) as folder:
+        files = Files(folder=folder, previous=_previous(shop.objects, state))
+        engine = shop.engines.engine(plan.transform.engine)
+        done = await execute(plan, plan.transaction_id, engine, shop.objects, files, on_progress)
+        if not isinstance(done, Executed):
+            return done
+        await trio.to_thread.run_sync(_keep, shop.objects, files, done)
+        named = (done.data, done.checkpoint)
+        head = await shop.committer.commit(
+            plan.dataset,
+            Head(state.head, state.sequence_number),
+            done.events,
+            tuple(each.physical_hash for each in named if each is not None),
+            plan.system_time,
+        )
+    event = done.events[-1]
+    assert isinstance(event, ExecuteTransform)
+    return Committed(head=head, event=event, records=done.records, late=done.late)
+
+
+def _previous(objects: ObjectReader, state: ChainState) -> Path | None:
+    return objects.path(state.checkpoint.physical_hash) if state.checkpoint is not None else None
+
+
+def _keep(objects: ObjectStore, files: Files, done: Executed) -> None:
+    """Outputs become objects, durably, before any block names them. Raises Invalid if a file changed since."""
+    for path, named in ((files.data, done.data), (files.checkpoint, done.checkpoint)):
+        if named is None:
+            continue
+        staged = objects.stage()
+        path.replace(staged)
+        if objects.add_file(staged) != named.physical_hash:
+            raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
+
+
+@asynccontextmanager
+async def fresh_folder(parent: Path) -> AsyncIterator[Path]:
+    """Gone afterwards, whatever happens."""
+    folder = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="transform-", dir=parent)))
+    try:
+        yield folder
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))

@@ -1,0 +1,160 @@
+"""Reads the inputs of a transform from their chains: what is new since a position, and what a checkpoint reopens.
+
+Cost is in proportion to the blocks named, never to a chain's length. Synchronous, like the store it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetVocab, TransformInput
+from chain.model.schema import DataSchema
+from chain.multihash import Multihash
+from chain.state import ChainState, InputPosition, Vocab
+from chain.store.base import ChainReader, Head
+from odfd.transform.plan import DataBlock, Diverged, InputView
+
+_DATA = ("AddData", "ExecuteTransform")
+Runs = Sequence[tuple[Multihash, Multihash]]
+"""First and last block of stretches of a chain, both included."""
+
+
+class UpTo:
+    """A chain as it was when it had ``size`` blocks: what planning for a recorded block may know."""
+
+    def __init__(self, reader: ChainReader, size: int) -> None:
+        self._reader = reader
+        self._size = size
+
+    def head(self) -> Head | None:
+        if not self._size:
+            return None
+        last = self._reader.block_at(self._size - 1)
+        return Head(last.hash, last.sequence_number)
+
+    def block_at(self, sequence_number: int) -> Block:
+        if sequence_number >= self._size:
+            raise NotFound(f"block #{sequence_number} of a chain of {self._size}", rule="block-number")
+        return self._reader.block_at(sequence_number)
+
+    def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
+        return self._reader.last_of(kinds, self._size if before is None else min(before, self._size))
+
+
+def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]:
+    """Inputs of the transform in force, in order. Raises Invalid for one that is still a name."""
+    inputs = state.set_transform.inputs if state.set_transform is not None else ()
+    return tuple((DatasetId.parse(each.dataset_ref), each) for each in inputs)
+
+
+def view_input(
+    reader: ChainReader, dataset: DatasetId, alias: str, position: InputPosition, cut: Multihash, reopen: Runs
+) -> InputView | Diverged:
+    """One input after ``position`` and up to ``cut``, with the stretches that ``reopen`` names."""
+    numbers = {}
+    for needed in (cut, *([position.block_hash] if position.block_hash else [])):
+        try:
+            numbers[needed] = reader.block_by_hash(needed).sequence_number
+        except NotFound:
+            return Diverged(alias, needed)
+    stop = numbers[cut] + 1
+    start = numbers[position.block_hash] + 1 if position.block_hash else 0
+    if start > stop:
+        return Diverged(alias, cut)
+    new = tuple(_data_blocks(reader, start, stop))
+    last = new[-1] if new else _before(reader, stop)
+    return InputView(
+        dataset=dataset,
+        name=alias,
+        alias=alias,
+        position=position,
+        cut=cut,
+        last_offset=_last_offset(reader, last),
+        new=new,
+        reopened=tuple(_reopened(reader, start, reopen)),
+        schema=_schema(reader, stop),
+        vocab=_vocab(reader, stop),
+    )
+
+
+def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlock]:
+    """Data blocks with ``start <= number < stop``, oldest first."""
+    found: list[Block] = []
+    before = stop
+    while (block := reader.last_of(_DATA, before)) is not None and block.sequence_number >= start:
+        found.append(block)
+        before = block.sequence_number
+    # The rules let no data block drop the watermark, so the newest block before says the greatest.
+    watermark = _data(block).new_watermark if block is not None else None
+    for each in reversed(found):
+        event = _data(each)
+        made = DataBlock(
+            hash=each.hash,
+            sequence_number=each.sequence_number,
+            system_time=each.system_time,
+            new_data=event.new_data,
+            stated_watermark=event.new_watermark,
+            watermark_before=watermark,
+        )
+        yield made
+        watermark = made.watermark_after
+
+
+def _reopened(reader: ChainReader, position: int, runs: Runs) -> Iterator[DataBlock]:
+    """Blocks of all runs in chain order, each once. Raises Invalid when a run is not in what was consumed."""
+    spans = []
+    for first, last in runs:
+        try:
+            span = reader.block_by_hash(first).sequence_number, reader.block_by_hash(last).sequence_number + 1
+        except NotFound as error:
+            raise Invalid(
+                "the checkpoint names a block that is not in the input's chain",
+                rule="open-blocks",
+                hint="replay the transform from its start",
+            ) from error
+        if not span[0] < span[1] <= position:
+            raise Invalid("the checkpoint names blocks that were not consumed yet", rule="open-blocks")
+        spans.append(span)
+    done = 0
+    for start, stop in sorted(spans):
+        yield from _data_blocks(reader, max(start, done), stop)
+        done = max(done, stop)
+
+
+def _before(reader: ChainReader, stop: int) -> DataBlock | None:
+    block = reader.last_of(_DATA, stop)
+    return None if block is None else next(_data_blocks(reader, block.sequence_number, stop))
+
+
+def _last_offset(reader: ChainReader, last: DataBlock | None) -> int | None:
+    if last is None:
+        return None
+    if last.new_data is not None:
+        return last.new_data.offset_interval.end
+    return _data(reader.block_at(last.sequence_number)).prev_offset
+
+
+def _data(block: Block) -> AddData | ExecuteTransform:
+    assert isinstance(block.event, AddData | ExecuteTransform)
+    return block.event
+
+
+def _schema(reader: ChainReader, stop: int) -> DataSchema | None:
+    block = reader.last_of(("SetDataSchema",), stop)
+    if block is None:
+        return None
+    assert isinstance(block.event, SetDataSchema)
+    if block.event.schema is None:
+        raise Invalid("an input has its schema in the legacy form only", rule="input-schema")
+    return block.event.schema
+
+
+def _vocab(reader: ChainReader, stop: int) -> Vocab:
+    block = reader.last_of(("SetVocab",), stop)
+    if block is None:
+        return Vocab()
+    assert isinstance(block.event, SetVocab)
+    return ChainState(set_vocab=block.event).vocab

@@ -1,0 +1,239 @@
+"""One transform transaction as a value: which blocks of which inputs it consumes, and what the engine is asked.
+
+Pure. A plan is a function of the output's state, the inputs up to a cut, the block's time and the previous checkpoint.
+The live coordinator cuts at the inputs' heads, a validator where the recorded block says: one code path for both, so
+that what is replayed is what was done. ODF specification, ExecuteTransform; engine semantics, sections 1, 2 and 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import (
+    Checkpoint,
+    DataSlice,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    MetadataEvent,
+    SetDataSchema,
+)
+from chain.model.schema import DataSchema
+from chain.model.source import Transform
+from chain.multihash import Multihash
+from chain.state import ChainState, InputPosition, Vocab
+from engines.contract import Success, Vocabulary
+
+
+class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of an input that moved data or watermark."""
+
+    hash: Multihash
+    sequence_number: int
+    system_time: Instant
+    new_data: DataSlice | None
+    stated_watermark: Instant | None
+    """What the block itself says."""
+    watermark_before: Instant | None
+    """The greatest stated before it."""
+
+    @property
+    def watermark_after(self) -> Instant | None:
+        stated, before = self.stated_watermark, self.watermark_before
+        return before if stated is None else stated if before is None else max(stated, before)
+
+
+class InputView(msgspec.Struct, frozen=True, kw_only=True):
+    """One input between where it was left and a cut, as its chain says."""
+
+    dataset: DatasetId
+    name: str
+    """What people call it; the engine uses it in messages only."""
+    alias: str
+    """What the query calls it."""
+    position: InputPosition
+    """Where the last transaction left it."""
+    cut: Multihash
+    """The block up to which it shall be consumed: its head, or what a recorded transaction says."""
+    last_offset: int | None
+    """At the cut."""
+    new: tuple[DataBlock, ...]
+    """After the position, up to the cut, oldest first."""
+    reopened: tuple[DataBlock, ...]
+    """Up to the position, named by the previous checkpoint, oldest first."""
+    schema: DataSchema | None
+    """At the cut; ``None``: it never had data."""
+    vocab: Vocab
+
+    @property
+    def consumed(self) -> ExecuteTransformInput:
+        """As it is recorded; what did not move is left out."""
+        moved = self.cut != self.position.block_hash
+        return ExecuteTransformInput(
+            dataset_id=self.dataset,
+            prev_block_hash=self.position.block_hash,
+            new_block_hash=self.cut if moved else None,
+            prev_offset=self.position.offset,
+            new_offset=self.last_offset if moved and self.last_offset != self.position.offset else None,
+        )
+
+
+class Diverged(msgspec.Struct, frozen=True):
+    """An input's chain does not hold the block where the last transaction left it, or the recorded cut."""
+
+    name: str
+    missing: Multihash
+
+
+class UpToDate(msgspec.Struct, frozen=True):
+    """Nothing to do; ``reason`` is for people."""
+
+    reason: str
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Something else has to happen first; ``reason`` and ``hint`` say what."""
+
+    reason: str
+    hint: str = ""
+
+
+class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to ask, and what to record when it is answered."""
+
+    state: ChainState
+    transform: Transform
+    inputs: tuple[InputView, ...]
+    query_inputs: tuple[ExecuteTransformInput, ...]
+    system_time: Instant
+    transaction_id: str
+    output_schema: DataSchema | None
+
+    @property
+    def dataset(self) -> DatasetId:
+        assert self.state.dataset is not None
+        return self.state.dataset
+
+    @property
+    def input_slices(self) -> tuple[DataSlice, ...]:
+        """All that the engine has to see, reopened ones included."""
+        blocks = (block for view in self.inputs for block in (*view.reopened, *view.new))
+        return tuple(block.new_data for block in blocks if block.new_data is not None)
+
+
+Planned: TypeAlias = TransformPlan | UpToDate | Blocked
+
+
+def plan_transform(
+    state: ChainState, set_transform: Multihash, inputs: Sequence[InputView | Diverged], system_time: Instant
+) -> Planned:
+    """The next transaction on ``state``; ``set_transform`` is the hash of the block that declares the transform.
+
+    ``inputs`` are those of SetTransform, in its order.
+    """
+    if state.set_transform is None:
+        return Blocked("the dataset has no transform", "add one with SetTransform")
+    if state.unknown is not None:
+        return Blocked("the chain holds an event that this version does not know", "use a newer odfd")
+    views = []
+    for each in inputs:
+        if isinstance(each, Diverged):
+            return Blocked(
+                f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
+                "derive anew as a new dataset",
+            )
+        if each.schema is None:
+            return UpToDate(f"input {each.name} has no data yet")
+        views.append(each)
+    if state.schema is not None and not any(view.new for view in views):
+        return UpToDate("no input has new data or a new watermark")
+    consumed = tuple(view.consumed for view in views)
+    return TransformPlan(
+        state=state,
+        transform=state.set_transform.transform,
+        inputs=tuple(views),
+        query_inputs=consumed,
+        system_time=system_time,
+        transaction_id=transaction_id(state, set_transform, consumed, system_time),
+        output_schema=state.schema.schema if state.schema is not None else None,
+    )
+
+
+def transaction_id(
+    state: ChainState, set_transform: Multihash, consumed: Sequence[ExecuteTransformInput], system_time: Instant
+) -> str:
+    """sha3-256 of output, its last block, the transform's block, the cut, the time: the same id, the same bytes."""
+    assert state.dataset is not None
+    assert state.head is not None
+    cut = [each.new_block_hash or each.prev_block_hash or b"" for each in consumed]
+    parts = (state.dataset, state.head, set_transform, *cut, system_time.to_bytes(12, "big", signed=True))
+    return str(Multihash.sha3_256(b"".join(len(part).to_bytes(2, "big") + part for part in parts)))
+
+
+def block_time(state: ChainState, now: Instant) -> Instant:
+    """Time of the next block: whole milliseconds, never before the head's."""
+    whole = Instant(now // MILLISECOND * MILLISECOND)
+    return whole if state.system_time is None else max(whole, state.system_time)
+
+
+def vocabulary(vocab: Vocab) -> Vocabulary:
+    return Vocabulary(
+        offset_column=vocab.offset,
+        operation_type_column=vocab.operation_type,
+        system_time_column=vocab.system_time,
+        event_time_column=vocab.event_time,
+    )
+
+
+def settle(
+    plan: TransformPlan, answer: Success, data: DataSlice | None, checkpoint: Checkpoint | None
+) -> tuple[MetadataEvent, ...]:
+    """Events for the engine's answer, ``data`` and ``checkpoint`` being what was found in its files.
+
+    A watermark or a checkpoint that did not move is named again. Raises Invalid when answer and files disagree.
+    """
+    state = plan.state
+    _check_answer(plan, answer, data)
+    schema = () if plan.output_schema or answer.schema is None else (SetDataSchema(schema=answer.schema),)
+    event = ExecuteTransform(
+        query_inputs=plan.query_inputs,
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_data=data,
+        new_checkpoint=checkpoint or state.checkpoint,
+        new_watermark=answer.new_watermark if answer.new_watermark is not None else state.watermark,
+    )
+    return (*schema, event)
+
+
+def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) -> None:
+    """An engine is not believed where looking is cheap."""
+    said = answer.new_offset_interval
+    found = data.offset_interval if data is not None else None
+    if said != found:
+        raise Invalid(f"the engine says it wrote {_shown(said)}, its file holds {_shown(found)}", rule="engine-answer")
+    if found is not None and found.start != plan.state.next_offset:
+        raise Invalid(
+            f"the engine's slice begins at offset {found.start}, it should at {plan.state.next_offset}",
+            rule="engine-answer",
+        )
+    if plan.output_schema is None and answer.schema is None:
+        raise Invalid("the engine told no schema for the first transaction", rule="engine-answer")
+    if plan.output_schema is not None and answer.schema not in (None, plan.output_schema):
+        raise Invalid(
+            "the engine's result has another schema than the dataset",
+            rule="engine-answer",
+            hint="a transform that changes its columns is a new dataset",
+        )
+    before, after = plan.state.watermark, answer.new_watermark
+    if before is not None and after is not None and after < before:
+        raise Invalid("the engine moved the watermark back", rule="engine-answer")
+
+
+def _shown(interval: object) -> str:
+    return "no rows" if interval is None else f"offsets {interval.start}..{interval.end}"  # type: ignore[attr-defined]

@@ -1,0 +1,225 @@
+"""Does a recorded transaction again and tells what came out: the evidence that validators give and keep.
+
+A replay plans with the chain as it was before the block, cuts its inputs where the block says, and starts from the
+checkpoint that the replay of the step before made itself; a stranger's checkpoint is never an input. It commits
+nothing. Engine semantics, sections 2 and 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.events import DataSlice, ExecuteTransform, OffsetInterval, SetDataSchema
+from chain.model.schema import DataSchema
+from chain.multihash import Multihash
+from chain.state import ChainState, load_state
+from chain.store.base import ChainReader, ChainStore, ObjectReader
+from engines.contract import OnProgress
+from engines.spark.checkpoint import open_blocks
+from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
+from odfd.transform.execute import Executed, Files, Rejected, execute
+from odfd.transform.inputs import UpTo
+from odfd.transform.plan import Blocked, TransformPlan, UpToDate
+
+
+class ReplayShop(Protocol):
+    """What a replay needs of the node; ``driver.Workshop`` has all of it."""
+
+    @property
+    def chains(self) -> ChainStore: ...
+
+    @property
+    def objects(self) -> ObjectReader: ...
+
+    @property
+    def engines(self) -> Engines: ...
+
+    @property
+    def staging(self) -> Path: ...
+
+
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One field in which the recorded event and ours differ."""
+
+    field: str
+    recorded: str
+    computed: str
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the block's transaction computes here."""
+
+    block: Block
+    event: ExecuteTransform
+    """As this node would have written it."""
+    schema: DataSchema | None
+    """Told by the engine for a first transaction."""
+    data: DataSlice | None
+    rows: Path | None
+    """Our slice, for finding the row that differs; gone when the next step is asked for."""
+    checkpoint: bytes | None
+    """Ours; the next step starts from it."""
+    late: int
+    mismatches: tuple[Mismatch, ...]
+    """Empty: reproduced."""
+
+    @property
+    def is_reproduced(self) -> bool:
+        return not self.mismatches
+
+
+ReplayOutcome = Replayed | Rejected | Blocked
+
+
+async def replay_step(
+    shop: ReplayShop,
+    dataset: DatasetId,
+    sequence_number: int,
+    checkpoint: bytes | None,
+    folder: Path,
+    on_progress: OnProgress = lambda: None,
+) -> ReplayOutcome:
+    """Do the ExecuteTransform of one block again.
+
+    ``checkpoint`` is what replaying the transaction before gave (``None`` for the first); ``folder`` is fresh and the
+    caller's. Raises Invalid if the block is no transaction or contradicts its chain, and what engines raise.
+    """
+    recorded, plan = await trio.to_thread.run_sync(_plan, shop.chains, dataset, sequence_number, checkpoint)
+    if not isinstance(plan, TransformPlan):
+        return plan
+    previous = None
+    if checkpoint is not None:
+        previous = folder / "previous-checkpoint"
+        await trio.to_thread.run_sync(previous.write_bytes, checkpoint)
+    files = Files(folder=folder, previous=previous)
+    engine = shop.engines.engine(plan.transform.engine)
+    done = await execute(plan, f"replay:{plan.transaction_id}", engine, shop.objects, files, on_progress)
+    if not isinstance(done, Executed):
+        return done
+    made = await trio.to_thread.run_sync(files.checkpoint.read_bytes) if done.checkpoint else checkpoint
+    schema = next((event.schema for event in done.events if isinstance(event, SetDataSchema)), None)
+    event = done.events[-1]
+    assert isinstance(event, ExecuteTransform)
+    declared = await trio.to_thread.run_sync(_declared_schema, shop.chains.chain(dataset), sequence_number)
+    return Replayed(
+        block=recorded,
+        event=event,
+        schema=schema,
+        data=done.data,
+        rows=files.data if done.data is not None else None,
+        checkpoint=made,
+        late=done.late,
+        mismatches=tuple(_compare(recorded.event, event, declared, schema)),
+    )
+
+
+async def replay(shop: ReplayShop, dataset: DatasetId, stop: int | None = None) -> AsyncIterator[ReplayOutcome]:
+    """Every transaction of a chain from genesis on, up to block ``stop`` (not included; the head's end if ``None``).
+
+    Ends after the first that is not reproduced: what follows builds on it.
+    """
+    reader = shop.chains.chain(dataset)
+    checkpoint: bytes | None = None
+    for number in await trio.to_thread.run_sync(_transactions, reader, stop):
+        async with fresh_folder(shop.staging) as folder:
+            outcome = await replay_step(shop, dataset, number, checkpoint, folder)
+            yield outcome
+        if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
+            return
+        checkpoint = outcome.checkpoint
+
+
+def _transactions(reader: ChainReader, stop: int | None) -> list[int]:
+    numbers = []
+    block = reader.last_of(("ExecuteTransform",), stop)
+    while block is not None:
+        numbers.append(block.sequence_number)
+        block = reader.last_of(("ExecuteTransform",), block.sequence_number)
+    return numbers[::-1]
+
+
+def _plan(
+    chains: ChainStore, dataset: DatasetId, number: int, checkpoint: bytes | None
+) -> tuple[Block, TransformPlan | Blocked]:
+    reader = chains.chain(dataset)
+    block = reader.block_at(number)
+    if not isinstance(block.event, ExecuteTransform):
+        raise Invalid(
+            f"block #{number} is no transaction of a transform", rule="replay", hint="name an ExecuteTransform"
+        )
+    before = UpTo(reader, number)
+    state = load_state(before)
+    if state.last_transform is None:
+        state = _without_its_schema(state, block, reader)
+    elif checkpoint is None and state.checkpoint is not None:
+        raise Invalid("a replay needs the checkpoint of the step before", rule="replay", hint="begin at the first one")
+    for each in block.event.query_inputs:
+        if chains.chain(each.dataset_id).head() is None:
+            return block, Blocked(
+                f"input {each.dataset_id.short} is not held here", f"odfctl mirror add {each.dataset_id}"
+            )
+    reopen = open_blocks(checkpoint) if checkpoint is not None else {}
+    cuts = recorded_cuts(block.event.query_inputs)
+    plan = plan_at(chains, before, state, cuts, dict(reopen), block.system_time)
+    if isinstance(plan, UpToDate):
+        raise Invalid(f"block #{number} records a transaction with nothing to do: {plan.reason}", rule="replay")
+    return block, plan
+
+
+def _without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> ChainState:
+    """The first transaction brought its schema along, in the block before: it was computed, not given."""
+    declared = reader.last_of(("SetDataSchema",), block.sequence_number)
+    if declared is None or declared.sequence_number != block.sequence_number - 1:
+        return state
+    return state if declared.system_time != block.system_time else msgspec.structs.replace(state, schema=None)
+
+
+def _declared_schema(reader: ChainReader, number: int) -> DataSchema | None:
+    block = reader.last_of(("SetDataSchema",), number)
+    return block.event.schema if block is not None and isinstance(block.event, SetDataSchema) else None
+
+
+def _compare(
+    recorded: object, computed: ExecuteTransform, declared: DataSchema | None, schema: DataSchema | None
+) -> list[Mismatch]:
+    """Everything but physical hashes and sizes: no rule makes those equal. Checkpoints are for the validator."""
+    assert isinstance(recorded, ExecuteTransform)
+    theirs, ours = recorded.new_data, computed.new_data
+    pairs: dict[str, tuple[object, object]] = {
+        "queryInputs": (recorded.query_inputs, computed.query_inputs),
+        "prevOffset": (recorded.prev_offset, computed.prev_offset),
+        "newData.offsetInterval": (theirs and theirs.offset_interval, ours and ours.offset_interval),
+        "newData.logicalHash": (theirs and theirs.logical_hash, ours and ours.logical_hash),
+        "newWatermark": (recorded.new_watermark, computed.new_watermark),
+    }
+    if schema is not None:
+        pairs["schema"] = (declared, schema)
+    return [
+        Mismatch(field=name, recorded=_text(one), computed=_text(other))
+        for name, (one, other) in pairs.items()
+        if one != other
+    ]
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case OffsetInterval(start=start, end=end):
+            return f"{start}..{end}"
+        case bool() | str() | Multihash():
+            return str(value)
+        case int() if abs(value) > instant.SECOND:
+            return instant.render(Instant(value))
+        case _:
+            return str(value)
