@@ -70,7 +70,7 @@ def parse_manifests(text: str, source: str) -> list[Manifest]:
     for node in yaml_tree.parse(text, source):
         binding = Binding()
         manifest = _manifest(node, source, binding)
-        faults += [_fault(mistake, source) for mistake in binding.mistakes]
+        faults += [_fault(mistake, source) for mistake in sorted(binding.mistakes, key=lambda each: each.line)]
         if manifest is not None:
             manifests.append(manifest)
     if faults:
