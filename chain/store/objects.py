@@ -79,11 +79,16 @@ class DiskObjects:
     def add_file(self, staged: Path) -> Multihash:
         with disk(staged), staged.open("rb") as file:
             name = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+        self.adopt(staged, name)
+        return name
+
+    def adopt(self, staged: Path, name: Multihash) -> None:
+        """Take over a file on this file system whose bytes the caller has hashed to ``name`` himself."""
+        with disk(staged), staged.open("rb") as file:
             if os.fstat(file.fileno()).st_size <= SMALL:
-                file.seek(0)
                 self._add_small(name, file.read())
                 staged.unlink()
-                return name
+                return
             self._step("object-hashed")
             os.fchmod(file.fileno(), 0o444)
             os.fsync(file.fileno())
@@ -97,7 +102,6 @@ class DiskObjects:
             self._step("object-renamed")
             _sync_folder(target.parent)
             self._step("object-folder-synced")
-        return name
 
     def read(self, name: Multihash, offset: int = 0, length: int | None = None) -> bytes:
         """``length`` bytes from ``offset``, fewer at the end. Raises NotFound, Environment."""
