@@ -74,7 +74,7 @@ def final_rows(result: pa.Table, vocab: Vocabulary, emit_from: int | None, emit_
     inside = pc.less(instants, emit_until)
     if emit_from is not None:
         inside = pc.and_(inside, pc.greater_equal(instants, emit_from))
-    rows = _in_milliseconds(result.filter(inside))
+    rows = as_written(result.filter(inside))
     others = [name for name in rows.column_names if name != vocab.event_time_column]
     return rows.take(total_order(rows, [vocab.event_time_column, *others]))
 
@@ -85,7 +85,7 @@ def log_rows(result: pa.Table) -> tuple[pa.Table, pa.Array]:
     A query may drop one half of a correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no
     longer corrects anything is left out.
     """
-    rows = _in_milliseconds(result)
+    rows = as_written(result)
     offsets = np.asarray(rows.column(HIDDEN_OFFSET).combine_chunks())
     if np.any(np.diff(offsets) <= 0):
         visible = [name for name in rows.column_names if name not in (HIDDEN_OFFSET, HIDDEN_OP)]
@@ -150,7 +150,8 @@ def slice_of(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _in_milliseconds(table: pa.Table) -> pa.Table:
+def as_written(table: pa.Table) -> pa.Table:
+    """The same rows in the types of the format. Raises Invalid for a type that it does not have."""
     columns = [_converted(column, _logical(column.type, name)) for name, column in zip(
         table.column_names, table.columns, strict=True)]  # fmt: skip
     return pa.table(columns, names=table.column_names)

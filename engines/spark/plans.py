@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 
+from chain.errors import Invalid
 from engines.spark.analysis.tree import Node
 
 HIDDEN_OFFSET: Final = "__odf_offset"
@@ -23,6 +25,25 @@ def analysed(session: SparkSession, sql: str) -> Any:
     state = session._jsparkSession.sessionState()
     skip = session._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     return state.executePlan(state.sqlParser().parsePlan(sql), skip).analyzed()
+
+
+def refuse_commands(session: SparkSession, sql: str) -> None:
+    """Raises Invalid for a text that is not a query: CREATE, INSERT, SET, … anywhere in it; Spark's ParseException."""
+    plan = session._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    gateway = session.sparkContext._gateway
+    logical = "org.apache.spark.sql.catalyst.plans.logical."
+    for node in _operators(plan):
+        if any(is_instance_of(gateway, node, logical + kind) for kind in ("Command", "ParsedStatement")):
+            raise Invalid(
+                "a statement that is not a query", rule="not-a-query",
+                hint="write SELECT over the inputs; declarations SET odf.… come first",
+            )  # fmt: skip
+
+
+def _operators(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _items(plan.children()):
+        yield from _operators(child)
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:

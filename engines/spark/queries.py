@@ -25,11 +25,13 @@ from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import Walk
-from engines.spark.plans import analysed, frame_of, place_of
+from engines.spark.plans import analysed, frame_of, place_of, refuse_commands
 from engines.spark.views import empty_view, name_view
 
 REMEMBERED: Final = 256
 """Queries whose analysis is kept."""
+_CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
+"""Advice of Spark's that would not help: a query cannot change settings."""
 _POSITION: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 _BLAME_QUERY: Final = ("0A", "21", "22", "23", "42", "46", "54")
 """Classes of SQLSTATE that blame the query or its data; the others blame the engine."""
@@ -94,6 +96,7 @@ def _analyse(
         found = literals(step.query)
         last = number == len(steps) - 1
         try:
+            refuse_commands(session, step.query)
             plan = analysed(session, step.query)
         except (ParseException, AnalysisException) as fault:
             return Analysis(None, None, (_spark_diagnostic(fault, number),))
@@ -150,7 +153,7 @@ def blames_query(fault: PySparkException) -> bool:
 def first_lines(fault: PySparkException) -> str:
     """What Spark says, without plans and stacks."""
     text = str(fault).split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
-    return " ".join(text.split())[:1000]
+    return _CONF_ADVICE.sub(" ", " ".join(text.split()))[:1000]
 
 
 def as_text(diagnostics: Sequence[Diagnostic], steps: int) -> str:

@@ -48,7 +48,14 @@ class SessionOptions:
     cores: int = 2
     heap: str = "2g"
     archive: Path | None = None
-    """Class data archive: made when this session stops if it is not there, used if it is."""
+    """Class data archive of the JVM."""
+    record: bool = False
+    """Make the archive when this session stops, instead of using it."""
+
+
+def java_of(options: SessionOptions) -> Java:
+    """The Java that ``start_session`` would start. Raises EngineLost."""
+    return find_java(os.environ, options.scratch.resolve())
 
 
 def start_session(options: SessionOptions) -> SparkSession:
@@ -67,7 +74,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     builder = SparkSession.builder.master(f"local[{options.cores}]").appName("odf-engine")
     for name, value in spark_settings(scratch, options.heap).items():
         builder = builder.config(name, value)
-    builder = builder.config("spark.driver.extraJavaOptions", jvm_options(scratch, options.archive))
+    builder = builder.config("spark.driver.extraJavaOptions", jvm_options(scratch, options.archive, options.record))
     try:
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("OFF")

@@ -35,6 +35,7 @@ MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "old dates are read as written"),
     ("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "old dates are read as written"),
     ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", "local timestamps stay local"),
+    ("spark.sql.parquet.filterPushdown", "false", "statistics are a stranger's word, and no part of the logical hash"),
     ("spark.sql.parquet.mergeSchema", "false", "views state their schema"),
     ("spark.sql.shuffle.partitions", "1", "one partition: fewer orders of evaluation, and fast on small slices"),
     ("spark.sql.adaptive.enabled", "false", "plans do not depend on what ran before"),
@@ -87,13 +88,22 @@ def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
     }
 
 
-def jvm_options(scratch: Path, archive: Path | None = None) -> str:
-    """Options of the JVM as one string. ``archive``: a class data archive that halves the start, used if it fits."""
+def manifest_settings() -> dict[str, str]:
+    """Settings that answers could depend on, for the engine's digest: nothing of one machine is among them."""
+    return {name: value for name, value, _ in MEANING} | {option: "" for option, _ in JVM}
+
+
+def jvm_options(scratch: Path, archive: Path | None = None, record: bool = False) -> str:
+    """Options of the JVM as one string.
+
+    ``archive``: a class data archive, which takes a third off the start; used if it is there and fits. ``record``:
+    write it when the JVM exits, which takes ten seconds.
+    """
     options = [option for option, _ in JVM]
     options.append(f"-Djava.io.tmpdir={scratch / 'tmp'}")
     options.append(f"-Dderby.system.home={scratch / 'tmp'}")
-    if archive is not None and archive.is_file():
-        options.append(f"-XX:SharedArchiveFile={archive}")
-    elif archive is not None:
+    if archive is not None and record:
         options.append(f"-XX:ArchiveClassesAtExit={archive}")
+    elif archive is not None and archive.is_file():
+        options.append(f"-XX:SharedArchiveFile={archive}")
     return " ".join(options)

@@ -77,6 +77,27 @@ def examine(expression: Node) -> list[Finding]:
     return found
 
 
+def opaque(plan: Node) -> list[Finding]:
+    """Calls of foreign code anywhere in a plan: the one thing that even a person's own look at data may not do."""
+    found = []
+    for operator in plan.preorder():
+        for expression in _arguments(operator):
+            found.extend(_opaque_parts(expression))
+    return found
+
+
+def _opaque_parts(expression: Node) -> list[Finding]:
+    found = []
+    stack = [(expression, False)]
+    while stack:
+        node, ours = stack.pop()
+        denial = DENIED.get(node.kind)
+        if denial is not None and denial.code == "opaque-function" and not (ours and node.kind.endswith("Invoke")):
+            found.append(Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node))
+        stack.extend((child, ours or "replacement" in node.fields) for child in node.children)
+    return found
+
+
 def is_float(node: Node) -> bool:
     """Whether an expression's value is, or may hold, floating point numbers."""
     stack = [node]
@@ -154,13 +175,15 @@ def _collects(node: Node) -> bool:
 
 
 def _arguments(node: Node) -> list[Node]:
-    found: list[Node] = []
-    for field, value in node.fields.items():
-        if isinstance(value, list) and value and isinstance(value[0], list | dict) and field != "explicitMetadata":
-            first = value[0][0] if isinstance(value[0], list) and value[0] else value[0]
-            if isinstance(first, dict) and "class" in first:
-                found.extend(node.expressions(field))
-    return found
+    return [tree for field, value in node.fields.items() if isinstance(value, list) for tree in _trees(node, field)]
+
+
+def _trees(node: Node, field: str) -> tuple[Node, ...]:
+    """Expressions in a field of any kind, which may hold something else."""
+    value = node.fields[field]
+    first = value[0] if value else None
+    first = first[0] if isinstance(first, list) and first else first
+    return node.expressions(field) if isinstance(first, dict) and "class" in first else ()
 
 
 def _subquery(node: Node) -> Finding:

@@ -58,7 +58,7 @@ _TIME: Final = _words("""
     MillisToTimestamp Minute Month MonthName MonthsBetween NextDay ParseToDate ParseToTimestamp Quarter Second
     SecondWithFraction SecondsToTimestamp SubtractDates SubtractTimestamps TimeBucket TimestampAdd
     TimestampAddInterval TimestampAddYMInterval TimestampDiff ToUTCTimestamp ToUnixTimestamp GetTimestamp
-    TryMakeTimestamp TryToTimestamp TruncDate TruncTimestamp UnixDate UnixMicros UnixMillis UnixSeconds WeekDay
+    TryMakeTimestamp TryToTimestamp TruncDate TruncTimestamp UnixDate UnixTimestamp UnixMicros UnixMillis UnixSeconds WeekDay
     WeekOfYear WindowTime Year YearOfWeek MultiplyDTInterval MultiplyYMInterval DivideDTInterval DivideYMInterval
     ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes ExtractANSIIntervalSeconds
     ExtractANSIIntervalMonths ExtractANSIIntervalYears
@@ -92,7 +92,7 @@ _PLACE = Denial("not-data", "it depends on the configuration of the engine", "wr
 DENIED: Final[dict[str, Denial]] = {
     name: denial
     for names, denial in (
-        ("CurrentTimestamp Now LocalTimestamp CurrentDate CurrentTime CurrentTimestampLike UnixTimestamp", _CLOCK),
+        ("CurrentTimestamp Now LocalTimestamp CurrentDate CurrentTime CurrentTimestampLike", _CLOCK),
         ("CurrentTimeZone CurrentUser CurrentDatabase CurrentCatalog CurrentPath SparkVersion TypeOf", _PLACE),
         ("Rand Randn Uuid Shuffle RandStr Uniform MonotonicallyIncreasingID SparkPartitionID", _LAYOUT),
         ("InputFileName InputFileBlockStart InputFileBlockLength FileSourceMetadataAttribute", _LAYOUT),

@@ -1,0 +1,71 @@
+"""The engine process: ``python -m engines.spark --listen unix:PATH --scratch DIR``.
+
+Prints one line when it serves, then works until it is told to stop (SIGTERM, SIGINT) or its parent is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from chain.errors import Fault
+from engines.contract import EngineIdentity
+from engines.identity import FileDigests, host_manifest, identity_of
+from engines.service import serve
+from engines.spark.handler import SparkHandler
+from engines.spark.java import Java
+from engines.spark.session import SessionOptions, java_of, start_session, stop_session
+from engines.spark.settings import manifest_settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code of the process."""
+    args = _parser().parse_args(arguments)
+    options = SessionOptions(args.scratch, args.cores, args.heap, args.archive, args.record_archive)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        java = java_of(options)
+        spark = start_session(options)
+        try:
+            handler = SparkHandler(spark, functools.cache(lambda: _identity(java, args.scratch, args.sandbox)))
+            server = serve(handler, args.listen)
+            sys.stdout.write(server.ready_line + "\n")
+            sys.stdout.flush()
+            stop.wait()
+            server.stop(args.grace)
+        finally:
+            stop_session(spark)
+    except Fault as fault:
+        sys.stderr.write(f"{fault}\n{fault.hint}\n")
+        return fault.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engines.spark", description=__doc__)
+    parser.add_argument("--listen", required=True, help="unix:PATH or HOST:PORT")
+    parser.add_argument("--scratch", required=True, type=Path, help="a directory of the engine's own")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--heap", default="2g", help="of the JVM, like 512m or 2g")
+    parser.add_argument("--grace", type=float, default=2.0, help="seconds that requests get to end when stopping")
+    parser.add_argument("--sandbox", default="none", help="the level of isolation, as told to whoever asks")
+    parser.add_argument("--archive", type=Path, help="class data archive of the JVM, for a faster start")
+    parser.add_argument("--record-archive", action="store_true", help="make the archive on exit instead")
+    return parser
+
+
+def _identity(java: Java, scratch: Path, sandbox: str) -> EngineIdentity:
+    digests = FileDigests(scratch / "digests.json")
+    identity = identity_of(host_manifest(manifest_settings(), java.runtime, digests), sandbox)
+    digests.save()
+    return identity
+
+
+if __name__ == "__main__":
+    sys.exit(main())

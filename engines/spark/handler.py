@@ -1,0 +1,157 @@
+"""The Spark engine behind the service shell: each request gets a Spark session and a job group of its own.
+
+Made once per process around the one Spark session; holds memories (analyses, facts of slices), never state that an
+answer could depend on. Whatever a request names in its session goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from chain.data.arrow_schema import from_arrow, to_arrow
+from chain.data.parquet import write_slice
+from chain.errors import Invalid
+from engines.contract import (
+    Diagnostic,
+    EngineIdentity,
+    IngestRequest,
+    InvalidQuery,
+    RawQueryOutcome,
+    RawQueryRequest,
+    RawQuerySuccess,
+    Severity,
+    TransformOutcome,
+    TransformRequest,
+    ValidateInput,
+    ValidateRequest,
+    ValidateResponse,
+)
+from engines.service import Control, RequestCancelled
+from engines.spark.analysis.classify import Mode
+from engines.spark.analysis.determinism import opaque
+from engines.spark.analysis.tree import parse_plan
+from engines.spark.declarations import read_query
+from engines.spark.facts import SliceReader
+from engines.spark.ingest.run import run_ingest
+from engines.spark.output import as_written, schema_in_force
+from engines.spark.plans import analysed, frame_of, refuse_commands
+from engines.spark.queries import Analyst, InputView, blames_query, first_lines
+from engines.spark.transform import Workbench, run_transform
+from engines.spark.views import name_view, view_schema
+
+RAW_VIEW: Final = "input"
+"""Name under which a raw query sees its files."""
+
+
+class SparkHandler:
+    """Implements ``engines.service.Handler``. Safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession, identity: Callable[[], EngineIdentity]) -> None:
+        self._spark = spark
+        self._identity = identity
+        self._bench = Workbench(Analyst(), SliceReader())
+
+    def identity(self) -> EngineIdentity:
+        return self._identity()
+
+    def validate(self, request: ValidateRequest) -> ValidateResponse:
+        """What a transform would do, and all that is wrong with it, without data."""
+        try:
+            query = read_query(request.transform)
+            views = [_view(given) for given in request.inputs]
+            found = self._bench.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
+            if found.classification is None or found.columns is None:
+                return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
+            schema = schema_in_force(found.columns, request.vocab, None)
+        except Invalid as fault:
+            return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
+        mode = found.classification.mode
+        changelogs = [given.query_alias for given in request.inputs if given.changelog]
+        if mode is Mode.FINAL and changelogs:
+            return ValidateResponse(ok=False, mode=mode.value, diagnostics=(_changelog(changelogs[0]),))
+        return ValidateResponse(
+            ok=True,
+            mode=mode.value,
+            schema=from_arrow(schema),
+            changelog=bool(changelogs),
+            determinism="strict",
+        )
+
+    def transform(self, request: TransformRequest, control: Control) -> TransformOutcome:
+        with self._session(control) as session:
+            return run_transform(session, request, control, self._bench)
+
+    def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome:
+        with self._session(control) as session:
+            return run_ingest(session, request, control)
+
+    def raw_query(self, request: RawQueryRequest, control: Control) -> RawQueryOutcome:
+        """For a person who looks at data: any deterministic or other query, but no commands and no foreign code."""
+        try:
+            with self._session(control) as session:
+                return _raw_query(session, request)
+        except Invalid as fault:
+            return InvalidQuery(message=f"{fault} ({fault.hint})" if fault.hint else str(fault))
+        except PySparkException as fault:
+            if not blames_query(fault):
+                raise
+            return InvalidQuery(message=first_lines(fault))
+
+    @contextlib.contextmanager
+    def _session(self, control: Control) -> Iterator[SparkSession]:
+        """A session for one request, whose jobs stop when nobody waits for them any more."""
+        context = self._spark.sparkContext
+        group = uuid.uuid4().hex
+        context.setJobGroup(group, "request", interruptOnCancel=True)
+        control.register_cancel(lambda: context.cancelJobGroup(group))
+        try:
+            yield self._spark.newSession()
+        except (PySparkException, Py4JError) as fault:
+            if control.cancelled.is_set():
+                raise RequestCancelled("the request was cancelled") from fault
+            raise
+
+
+def _view(given: ValidateInput) -> InputView:
+    schema = view_schema(to_arrow(given.schema), given.vocab)
+    return InputView(given.query_alias, schema, given.vocab.event_time_column)
+
+
+def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutcome:
+    name_view(session.read.parquet(*request.input_data_paths), RAW_VIEW)
+    steps = read_query(request.transform).steps
+    for step in steps:
+        refuse_commands(session, step.query)
+        plan = analysed(session, step.query)
+        found = opaque(parse_plan(plan.toJSON()))
+        if found:
+            return InvalidQuery(message=f"{found[0].message} [{found[0].code}]")
+        frame = frame_of(session, plan)
+        if step is not steps[-1]:
+            name_view(frame, step.alias or "")
+    table = as_written(frame.toArrow())
+    write_slice(table, Path(request.output_data_path))
+    return RawQuerySuccess(num_records=table.num_rows)
+
+
+def _of_fault(fault: Invalid) -> Diagnostic:
+    return Diagnostic(
+        code=fault.rule or "invalid", severity=Severity.ERROR, message=fault.message, replace=fault.hint or None
+    )
+
+
+def _changelog(alias: str) -> Diagnostic:
+    return Diagnostic(
+        code="shape-not-supported",
+        severity=Severity.ERROR,
+        message=f"input {alias} is a changelog, and this engine cannot yet window corrections and retractions",
+        replace="map or filter it only, or window a dataset that is merged by append or ledger",
+    )
