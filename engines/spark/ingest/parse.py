@@ -66,21 +66,24 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
 
 
 def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep, folder: Path) -> Parts | None:
-    """Parse all sources into parts under ``folder``; ``None`` when there is no data and no schema to tell of it.
+    """Parse all sources into parts under ``folder``; ``None`` when they hold no byte.
 
+    A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does.
     Raises Invalid for what is wrong with a file or its description, naming file, line and column.
     """
     wanted = read_schema(step)
     todo: list[Task] = []
+    planned = False
     for source in sources:
         if _size(source) == 0:
             continue
         wanted, format_, spans = _plan_file(source, step, wanted)
+        planned = True
         path, name, schema = str(source.path), source.name, wanted
         for span in spans:
             part = str(folder / f"part-{len(todo):06d}.parquet")
             todo.append(Task(path=path, name=name, span=span, format=format_, schema=schema, part=part))
-    if wanted is None:
+    if wanted is None or not planned:
         return None
     rows = _run(spark, tuple(todo)) if todo else ()
     return Parts(wanted, tuple(Path(task.part) for task in todo), rows)

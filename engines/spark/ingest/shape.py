@@ -150,7 +150,7 @@ def finished(
         pa.field(name, kind, times.null_count > 0),
         *data,
     ]
-    table = _ordered(pa.Table.from_arrays(columns, schema=pa.schema(fields)), merged.order)
+    table = ordered(pa.Table.from_arrays(columns, schema=pa.schema(fields)), merged.order)
     offsets = pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64))
     return table.add_column(0, pa.field(vocab.offset_column, OFFSET_TYPE, False), offsets)
 
@@ -167,7 +167,7 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(millis, pa.int64()).cast(kind)
 
 
-def _ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Ascending by ``keys``, nulls first; equal keys stay in input order."""
     if len(keys) == 1 and _ascending(table.column(keys[0])):
         return table

@@ -1,0 +1,150 @@
+"""What is wrong with a source is said in one message: file, line, column, text, and what to do. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chain.model.source import (
+    MergeAppend,
+    MergeChangelogStream,
+    MergeLedger,
+    MergeSnapshot,
+    ReadCsv,
+    ReadNdJson,
+    SqlQueryStep,
+    TransformSql,
+)
+from engines.contract import InvalidQuery, Success
+
+pytestmark = pytest.mark.engine
+
+CITY = "city STRING, population BIGINT"
+HEAD = "city,population\n"
+
+
+@pytest.mark.parametrize(
+    "text,ddl,said",
+    [
+        (HEAD + "A,1\nB,2,3\n", CITY, ["input-1.csv:3: 3 columns where 2 are expected: 'B,2,3'", "city, population"]),
+        (HEAD + "A,1\n\nB\n", CITY, ["input-1.csv:4: 1 columns where 2 are expected"]),
+        (HEAD + "A,1\nB,many\n", CITY, ["input-1.csv:3: column 'population': 'many' is not a Int64"]),
+        ("t\n2024-01-01\n1/2/2024\n", "t TIMESTAMP", ["input-1.csv:3: column 't': '1/2/2024'", "2024-05-01T12:30:00Z"]),
+        ("t\n2024-01-01T00:00:00Z\n2024-02-30\n", "t TIMESTAMP", ["input-1.csv:3: column 't': '2024-02-30'"]),
+        ("d\n2024-13-01\n", "d DATE NOT NULL", ["input-1.csv:2: column 'd': '2024-13-01' is not a Date"]),
+        ("city\nA\n", CITY, ["input-1.csv:1: the header has 1 columns and the schema 2; missing 'population'"]),
+        ("a,b,c\n1,2,3\n", CITY, ["the header has 3 columns and the schema 2", "not in the schema: 'a', 'b', 'c'"]),
+        ("population,x\n1,2\n", CITY, ["missing 'city'"]),
+        (HEAD + "A,\n", "city STRING, population BIGINT NOT NULL", ["column 'population' contains 1 null values"]),
+        (HEAD.encode() + b"\xff\xfe,1\n", CITY, ["input-1.csv:2"]),
+        (b"\xffcity,population\n", CITY, ["input-1.csv:1: not UTF-8: byte 0xff", "convert the file to utf8"]),
+        ("offset,b\n1,2\n", "offset BIGINT, b STRING", ["column 'offset', which is the name of a system column"]),
+    ],
+)
+def test_csv(
+    text: str | bytes, ddl: str, said: list[str], dataset: Callable[..., Any], csv_step: Callable[..., Any]
+) -> None:
+    made = dataset(MergeAppend())
+    answer = made.ingest(text, csv_step(ddl))
+    assert isinstance(answer, InvalidQuery), answer
+    for part in said:
+        assert part in answer.message
+    assert "Traceback" not in answer.message
+
+
+def test_the_line_is_counted_across_ranges(
+    dataset: Callable[..., Any], csv_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several workers, one file: the number is that of the file, and the first fault in the file is told."""
+    from engines.spark.ingest import parse, ranges
+
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: ranges.line_ranges(view, start, 64))
+    lines = [f"city{number},{number}" for number in range(40)]
+    lines[17], lines[30] = "bad,seventeen", "bad,thirty"
+    answer = dataset(MergeAppend()).ingest(HEAD + "\n".join(lines), csv_step(CITY))
+    assert "input-1.csv:19: column 'population': 'seventeen'" in answer.message
+
+
+def test_key_columns_must_be_there(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    answer = dataset(MergeLedger(primary_key=("town",))).ingest(HEAD + "A,1\n", csv_step(CITY))
+    assert "no column 'town' to merge by (the columns are city, population, event_time)" in answer.message
+
+
+def test_one_key_twice_in_a_snapshot(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    answer = dataset(MergeSnapshot(primary_key=("city",))).ingest(HEAD + "A,1\nB,2\nA,3\n", csv_step(CITY))
+    assert "2 rows of the snapshot have the key city='A'" in answer.message
+
+
+def test_operations_that_do_not_exist(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    made = dataset(MergeChangelogStream(primary_key=("city",)))
+    answer = made.ingest("op,city\n0,A\n7,B\n", csv_step("op INT, city STRING"))
+    assert "column 'op' holds 7, which is no operation" in answer.message
+
+
+def test_options_that_are_not_understood(dataset: Callable[..., Any]) -> None:
+    made = dataset(MergeAppend())
+    for step, said in [
+        (ReadCsv(encoding="latin1"), "encoding 'latin1' is not read"),
+        (ReadCsv(timestamp_format="M/d/yyyy"), "timestampFormat 'M/d/yyyy' is not read"),
+        (ReadCsv(separator="||"), "separator '||' is not a single ASCII character"),
+        (ReadNdJson(encoding="utf16"), "encoding 'utf16' is not read"),
+    ]:
+        assert said in made.ingest("a\n", step).message
+
+
+@pytest.mark.parametrize(
+    "query,said",
+    [
+        ("select * from nowhere", "nowhere"),
+        ("selekt 1", "selekt"),
+        ("select nope from input", "nope"),
+        ("select city, rand() r from input", "not deterministic"),
+        ("select city, population / (population - population) q from input", "DIVIDE_BY_ZERO"),
+        ("select city, cast(city as bigint) n from input", "CAST_INVALID_INPUT"),
+    ],
+)
+def test_queries(query: str, said: str, dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    steps = TransformSql(engine="spark", queries=(SqlQueryStep(query=query),))
+    answer = dataset(MergeAppend()).ingest(HEAD + "A,1\n", csv_step(CITY), preprocess=steps)
+    assert isinstance(answer, InvalidQuery), answer
+    assert said in answer.message
+    assert "\tat " not in answer.message
+
+
+def test_another_engine_is_not_impersonated(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    steps = TransformSql(engine="datafusion", queries=(SqlQueryStep(query="select * from input"),))
+    answer = dataset(MergeAppend()).ingest(HEAD + "A,1\n", csv_step(CITY), preprocess=steps)
+    assert "preprocess asks for engine 'datafusion'" in answer.message
+
+
+def test_input_order_survives_the_ranges_and_a_filter(
+    dataset: Callable[..., Any], csv_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engines.spark.ingest import parse, ranges
+
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: ranges.line_ranges(view, start, 500))
+    text = HEAD + "".join(f"c{number},{(number * 7919) % 1000}\n" for number in range(1000))
+    steps = TransformSql(engine="spark", queries=(SqlQueryStep(query="select * from input where population % 2 = 0"),))
+    made = dataset(MergeAppend())
+    assert isinstance(made.ingest([text, text], csv_step(CITY), preprocess=steps), Success)
+    wanted = [(number * 7919) % 1000 for number in range(1000) if (number * 7919) % 1000 % 2 == 0]
+    assert made.last().column("population").to_pylist() == wanted * 2
+
+
+def test_the_same_input_makes_the_same_bytes(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    from pathlib import Path
+
+    made = dataset(MergeAppend())
+    text = HEAD + "".join(f"c{number % 7},{number}\n" for number in range(500))
+    steps = TransformSql(
+        engine="spark", queries=(SqlQueryStep(query="select city, sum(population) p from input group by city"),)
+    )
+    for merge in (MergeAppend(), MergeSnapshot(primary_key=("city",)), MergeLedger(primary_key=("city",))):
+        made.merge = merge
+        slices = []
+        for _ in range(2):
+            assert isinstance(made.ingest(text, csv_step(CITY), preprocess=steps, remember=False), Success)
+            slices.append(Path(made.folder / f"slice-{made.rounds}").read_bytes())
+        assert slices[0] == slices[1]
