@@ -56,7 +56,7 @@ class EventLog:
         """Number of the last event; 0 before the first."""
         return self._next - 1
 
-    def emit(self, kind: str, subject: str = "", message: str = "", **data: object) -> Event:
+    def emit(self, kind: str, subject: str = "", message: str = "", /, **data: object) -> Event:
         """``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` must be plain JSON values."""
         event = Event(self._next, self._clock.now(), kind, subject, message, data)
         self._next += 1

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+FORMS: Final = ("auto", "text", "json")
 MAX_TEXT: Final = 4000
 """Characters of one value: a peer or a query must not fill the disk through the log."""
 
 
-def configure(level: str, form: Literal["auto", "text", "json"], stream: TextIO = sys.stderr) -> None:
-    """``level`` is one of LEVELS. ``auto`` is text on a terminal."""
+def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
+    """``level`` is one of LEVELS, ``form`` one of FORMS; ``auto`` is text on a terminal."""
     text = form == "text" or (form == "auto" and stream.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     last: list[structlog.typing.Processor] = (

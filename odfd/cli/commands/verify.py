@@ -20,8 +20,8 @@ def register(subparsers: Any) -> None:
         "verify",
         help="check a dataset or a directory",
         description=(
-            "Check everything again, believing nobody. Levels: chain (hashes, links, rules), data (every slice against\n"
-            "both its hashes, offsets, schema), reproduced (every transform run again, by the daemon).\n"
+            "Check everything again, believing nobody. Levels: chain (hashes, links, rules), data (every slice\n"
+            "against both its hashes, offsets, schema), reproduced (every transform run again, by the daemon).\n"
             "Ends with 0 when all is well, 1 when something is not. A directory (†) needs no daemon."
         ),
         epilog=(

@@ -1,0 +1,46 @@
+"""The seam between the daemon's frame and its services: what services are given, and what they give back.
+
+``daemon.wiring`` makes the ground, asks ``Build`` for an assembly, and runs its parts; services know no daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from config.model import Settings
+from odfd.control.ports import Node
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Child, Journal
+from odfd.kit.tasks import TaskBoard
+from odfd.obs.events import EventLog
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What every service stands on."""
+
+    clock: Clock
+    journal: Journal
+    events: EventLog
+    board: TaskBoard
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A node that can be asked, and its long-lived parts in the order in which they start."""
+
+    node: Node
+    foundations: tuple[Child, ...] = ()
+    """Started before any task runs and stopped after the last: engines, the network host."""
+    workers: tuple[Child, ...] = ()
+    """Started when tasks can run, stopped before they are drained: mirrors, schedules, validators."""
+    reload: Callable[[Settings], None] = lambda _: None
+    """New settings came with SIGHUP; take over those that can change while running."""
+
+
+Build: TypeAlias = Callable[[Settings, Ground], AbstractContextManager[Assembly]]
+"""Opens what the node keeps, and closes it when everything has stopped. Raises Faults."""

@@ -1,0 +1,1 @@
+"""The process: its command line, its parts joined, its start, signals and end."""

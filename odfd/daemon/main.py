@@ -1,0 +1,138 @@
+"""``odfd``: the command line of the daemon. Reads settings, sets up the log, and hands over to the wiring."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from chain.errors import Fault, Invalid
+from config import render as rendering
+from config.errors import ConfigError
+from config.load import Loaded, load
+from odfd import __version__
+from odfd.control.assembly import Build
+from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
+
+ENGINES = {"spark": "engines.spark.__main__"}
+"""Engines that can be run by themselves; each module has ``main(arguments) -> exit code``."""
+SERVICES = "odfd.services.node"
+"""Has ``build_node``."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point. Returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["engine"] and len(words) > 1 and words[1] in ENGINES:
+        return int(importlib.import_module(ENGINES[words[1]]).main(words[2:]) or 0)
+    args = _parser().parse_args(words)
+    try:
+        return int(args.run(args))
+    except ConfigError as error:
+        return _told(_as_fault(error), verbose=False)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        fault = sole_fault(error)
+        if fault is None:
+            raise
+        return _told(fault, verbose=isinstance(fault, Bug))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="odfd",
+        description="A node of Open Data Fabric. odfctl talks to it.",
+        epilog="example:  odfd run --state ./node-a",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"odfd {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="the daemon, in the foreground", epilog="example:  odfd run --state ./node-a")
+    run.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
+    run.add_argument("--socket", metavar="PATH", help="where odfctl finds it (DIR/control.sock when --state is given)")
+    _config_option(run)
+    run.set_defaults(run=_run)
+    config = commands.add_parser("config", help="settings: check and show", epilog="example:  odfd config check")
+    actions = config.add_subparsers(required=True, metavar="ACTION")
+    check = actions.add_parser(
+        "check", help="tell every mistake", epilog="example:  odfd config check --config my.toml"
+    )
+    _config_option(check)
+    check.set_defaults(run=_check)
+    show = actions.add_parser(
+        "show", help="settings in force and where each comes from", epilog="example:  odfd config show -o json"
+    )
+    _config_option(show)
+    show.add_argument("-o", "--output", choices=("toml", "json", "schema"), default="toml")
+    show.set_defaults(run=_show)
+    engine = commands.add_parser("engine", help="run an engine by itself, without a daemon",
+                                 epilog="example:  odfd engine spark --listen unix:/tmp/spark.sock")  # fmt: skip
+    engine.add_argument("name", choices=tuple(ENGINES))
+    return parser
+
+
+def _config_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="settings (ODFD_CONFIG, ~/.config/odfd/odfd.toml)")
+
+
+def _loaded(args: argparse.Namespace) -> Loaded:
+    flags = {"node.state-dir": getattr(args, "state", None), "control.socket": getattr(args, "socket", None)}
+    return load(os.environ, args.config, flags)
+
+
+def _run(args: argparse.Namespace) -> int:
+    # What only the daemon needs is imported here: `odfd config` stays quick.
+    from odfd.daemon import wiring
+    from odfd.obs import log
+
+    loaded = _loaded(args)
+    log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
+    trio.run(wiring.run, loaded, lambda: _loaded(args), _services(), os.environ)
+    return ExitCode.OK
+
+
+def _services() -> Build:
+    build: Build = importlib.import_module(SERVICES).build_node
+    return build
+
+
+def _check(args: argparse.Namespace) -> int:
+    loaded = _loaded(args)
+    print(f"ok: {loaded.file or 'no file, defaults alone'}", file=sys.stderr)  # noqa: T201
+    return ExitCode.OK
+
+
+def _show(args: argparse.Namespace) -> int:
+    if args.output == "schema":
+        text = json.dumps(rendering.json_schema(), indent=2, ensure_ascii=False)
+    else:
+        loaded = _loaded(args)
+        shown = rendering.plain(loaded.settings)
+        as_json = args.output == "json"
+        text = json.dumps(shown, indent=2) if as_json else rendering.toml(loaded.settings, loaded.origins)
+    print(text.rstrip("\n"))  # noqa: T201
+    return ExitCode.OK
+
+
+def _as_fault(error: ConfigError) -> Invalid:
+    first, *more = error.problems
+    if not more:
+        return Invalid(first.message, rule="settings", place=first.place, hint=first.hint)
+    listed = "".join(f"\n  {problem}" for problem in error.problems)
+    return Invalid(f"{len(error.problems)} mistakes in the settings{listed}", rule="settings")
+
+
+def _told(fault: Fault, verbose: bool) -> int:
+    print(render(fault, verbose), file=sys.stderr)  # noqa: T201
+    return exit_code(fault)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The daemon's life: parts started in order, signals obeyed, the service manager told, parts stopped in order.
+
+SIGTERM and SIGINT stop and drain; a second one stops at once. SIGHUP reloads. It knows nothing of what the parts do.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Child, Journal, run_tree
+from odfd.kit.systemd import Notifier
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is around the tree."""
+
+    notifier: Notifier
+    clock: Clock
+    journal: Journal
+    jitter: Callable[[], float]
+    reload: Callable[[], str]
+    """Take over new settings; say in a few words how it went. Raises nothing for bad settings."""
+
+
+async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Callable[[], str]) -> None:
+    """Until a signal says stop, or a part fails for good: that is raised. ``ready()`` is what to say when all runs."""
+    stop = trio.Event()
+
+    def on_ready() -> None:
+        text = ready()
+        around.notifier.ready(text)
+        around.journal.info("ready", status=text)
+
+    with trio.open_signal_receiver(*SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_obey, signals, stop, around, nursery.cancel_scope)
+            if around.notifier.watchdog_seconds:
+                nursery.start_soon(_stay_alive, around.notifier)
+            await run_tree(children, stop, around.journal, around.jitter, on_ready)
+            nursery.cancel_scope.cancel()
+    around.journal.info("ended")
+
+
+async def _obey(
+    signals: AsyncIterator[int], stop: trio.Event, around: Surroundings, everything: trio.CancelScope
+) -> None:
+    async for number in signals:
+        name = signal.Signals(number).name
+        if number == signal.SIGHUP:
+            around.notifier.reloading(around.clock.monotonic())
+            text = around.reload()
+            around.journal.info("reloaded", outcome=text)
+            around.notifier.ready(text)
+        elif not stop.is_set():
+            around.journal.info("stopping", signal=name)
+            around.notifier.stopping(f"draining after {name}")
+            stop.set()
+        else:
+            around.journal.error("stopping at once", signal=name)
+            everything.cancel()
+
+
+async def _stay_alive(notifier: Notifier) -> None:
+    """From the event loop itself: when that is stuck, the manager hears nothing and acts."""
+    while True:
+        notifier.alive()
+        await trio.sleep(notifier.watchdog_seconds / 2)

@@ -1,0 +1,103 @@
+"""Where parts are joined: settings, log, events, tasks, services, the control server. No logic of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from config.errors import ConfigError
+from config.load import Loaded
+from config.model import Settings
+from odfd import __version__
+from odfd.control import endpoint
+from odfd.control.assembly import Assembly, Build, Ground
+from odfd.control.credentials import Gate, group_id
+from odfd.control.routes import application
+from odfd.control.server import ControlServer
+from odfd.daemon.tree import Surroundings, run_daemon
+from odfd.kit.clock import SystemClock
+from odfd.kit.supervision import Child, Journal
+from odfd.kit.systemd import Notifier, take_sockets
+from odfd.kit.tasks import Bounds, Task, TaskBoard
+from odfd.obs import log
+from odfd.obs.events import EventLog
+
+CONTROL_FD = "control"
+"""FileDescriptorName of the socket unit."""
+
+
+async def run(
+    loaded: Loaded, load_again: Callable[[], Loaded], build: Build, environ: MutableMapping[str, str]
+) -> None:
+    """The daemon, from settings to its end. Raises the Fault that it cannot start with, or ended of."""
+    settings = loaded.settings
+    journal: Journal = structlog.get_logger()
+    journal.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))
+    clock = SystemClock()
+    events = EventLog(clock, settings.limits.events_kept)
+    board = _board(settings, clock, journal, events)
+    ground = Ground(clock, journal, events, board, __version__)
+    with _listening(settings, environ) as listener, build(settings, ground) as assembly:
+        gate = Gate(os.geteuid(), group_id(settings.control.group))
+        server = ControlServer(listener, application(assembly.node, journal), gate, journal)
+        children = [
+            *assembly.foundations,
+            Child("tasks", board.run, grace_seconds=settings.node.drain_seconds),
+            *assembly.workers,
+            Child("control", server.run),
+        ]
+        around = Surroundings(
+            notifier=Notifier(environ),
+            clock=clock,
+            journal=journal,
+            jitter=random.SystemRandom().random,
+            reload=lambda: _reload(load_again, assembly, journal),
+        )
+        await run_daemon(children, around, lambda: f"listening on {settings.control.socket}")
+
+
+def _board(settings: Settings, clock: SystemClock, journal: Journal, events: EventLog) -> TaskBoard:
+    def told(task: Task) -> None:
+        message = str(task.fault) if task.fault else ""
+        events.emit(f"task.{task.state.value}", task.target or task.id, message, id=task.id, kind=task.kind)
+
+    bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)
+    return TaskBoard(clock, lambda: secrets.token_hex(4), journal, bounds, told)
+
+
+@contextmanager
+def _listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterator[socket.socket]:
+    """The socket that the service manager hands us, or one of our own, bound before anything slow begins."""
+    given = take_sockets(environ)
+    if given:
+        inherited = given.pop(CONTROL_FD, None) or given.pop(next(iter(given)))
+        for unexpected in given.values():
+            unexpected.close()
+        with inherited:
+            yield inherited
+        return
+    path = Path(settings.control.socket)
+    listener = endpoint.bind(path, group_id(settings.control.group))
+    try:
+        yield listener
+    finally:
+        endpoint.release(listener, path)
+
+
+def _reload(load_again: Callable[[], Loaded], assembly: Assembly, journal: Journal) -> str:
+    try:
+        loaded = load_again()
+    except ConfigError as error:
+        for problem in error.problems:
+            journal.error("settings not taken over", problem=str(problem))
+        return f"settings not taken over: {error.problems[0]}"
+    log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
+    assembly.reload(loaded.settings)
+    return "settings taken over"

@@ -1,0 +1,113 @@
+"""A node that keeps everything in a few dictionaries: the ports of the control API without any service behind them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from typing import Any
+
+import trio
+
+from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
+from odfd.control import wire
+from odfd.control.board import BoardTasks, LogEvents, task_ref
+from odfd.kit.tasks import Report, TaskBoard
+from odfd.obs.events import EventLog
+
+FAULTS: dict[str, Callable[[], Exception]] = {
+    "invalid": lambda: Invalid("bad", rule="r", hint="h", place="p:1"),
+    "refused": lambda: Refused("no"),
+    "remote": lambda: Remote("theirs"),
+    "environment": lambda: Environment("ours"),
+    "conflict": lambda: Conflict("moved"),
+    "bug": lambda: RuntimeError("boom"),
+    "group": lambda: ExceptionGroup("tasks", [ExceptionGroup("inner", [Remote("deep")])]),
+}
+
+
+class FakeNode:
+    """Every port at once; datasets are named in ``views``; the name ``fault-KIND`` raises that fault."""
+
+    def __init__(self, board: TaskBoard, log: EventLog) -> None:
+        self.board, self.log_ = board, log
+        self.views = {
+            "nyc.flights": wire.DatasetView(
+                name="nyc.flights", id="did:odf:fed01" + "a3" * 32, kind="root", blocks=15, records=336_776,
+                watermark="2013-12-31T00:00:00Z", rely_on=wire.Reliance(blocks=15, fact="data"), peers=2,
+                head="f1620" + "9c" * 32,
+            )
+        }  # fmt: skip
+        self.uploads: dict[str, bytes] = {}
+        self.asked: list[Any] = []
+        self.release = trio.Event()
+        self.about = self.datasets = self.flow = self.mirrors = self.networks = self.peers = self
+        self.verification = self.trust = self
+        self.tasks, self.events = BoardTasks(board), LogEvents(log)
+
+    async def status(self) -> wire.Status:
+        return wire.Status(
+            node_id="did:key:z6MkfakeNode", version="0.1.0", name="alice", datasets={"fresh": 1}, peers=2,
+            listen=("/ip4/127.0.0.1/tcp/4150/p2p/12D3Koo",), disk=wire.DiskView(path="/x", total=10**12, free=10**11),
+            engine=wire.EngineView(name="spark", digest="sha256:" + "5d" * 32, sandbox="none"),
+        )  # fmt: skip
+
+    async def doctor(self) -> Sequence[wire.Probe]:
+        return [
+            wire.Probe(name="disk", result="ok", message="100 GB free"),
+            wire.Probe(name="java", result="failed", message="no Java", hint="install one"),
+        ]
+
+    async def list(self) -> Sequence[wire.DatasetView]:
+        return list(self.views.values())
+
+    async def get(self, ref: str) -> wire.DatasetView:
+        if ref.startswith("fault-"):
+            raise FAULTS[ref.removeprefix("fault-")]()
+        if ref not in self.views:
+            raise NotFound(f"there is no dataset {ref!r}", rule="reference", hint="odfctl get datasets lists them")
+        return self.views[ref]
+
+    async def delete(self, ref: str) -> wire.DatasetView:
+        gone = await self.get(ref)
+        del self.views[ref]
+        return gone
+
+    async def log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
+        self.asked.append((ref, kinds, limit, before))
+        return []
+
+    async def tail(self, ref: str, limit: int) -> wire.Records:
+        columns = (wire.Column(name="offset", type="Int64"), wire.Column(name="carrier", type="String"))
+        return wire.Records(columns=columns, rows=((0, "UA"), (1, None))[:limit])
+
+    async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
+        data = b""
+        async for chunk in chunks:
+            data += chunk
+        self.uploads[name] = data
+        return wire.Upload(id=name, name=name, size=len(data))
+
+    async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+        async def work(report: Report) -> wire.PullResult:
+            report.begin("reading", len(request.uploads), "files")
+            size = sum(len(self.uploads[name]) for name in request.uploads)
+            report.advance(len(request.uploads))
+            return wire.PullResult(items=(wire.PullItem(ref=ref, outcome="updated", blocks=1, records=size),))
+
+        return task_ref(self.board.submit("ingest", ref, work))
+
+    async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
+        """Does not end before it is released; ``missing`` fails."""
+
+        async def work(report: Report) -> wire.PullResult:
+            report.begin("fetching", 10, "blocks")
+            report.advance(3)
+            await self.release.wait()
+            if "missing" in request.refs:
+                raise NotFound("there is no dataset 'missing'")
+            return wire.PullResult(items=())
+
+        return task_ref(self.board.submit("pull", ",".join(request.refs), work))
+
+    async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
+        async for view in self.events.follow(since, kinds):
+            yield view
