@@ -20,13 +20,15 @@ import pyarrow.compute as pc
 from chain import instant
 from chain.data import parquet
 from chain.data.arrow_schema import differences
+from chain.data.buffers import numbers
 from chain.data.logical_hash import LogicalHasher
 from chain.errors import Invalid, NotFound
 from chain.instant import Instant
-from chain.model.events import DataSlice
+from chain.model.block import Block
+from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
-from chain.state import Vocab
+from chain.state import ChainState, Vocab
 from chain.store.base import ObjectReader
 from chain.store.objects import disk
 from odfd.verify.report import Finding
@@ -53,6 +55,21 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         return self.slice.offset_interval.end - self.slice.offset_interval.start + 1
+
+
+def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[Finding]:
+    """Every object that a block brings, against what it says; ``state`` is the one before the block."""
+    event = block.event
+    if not isinstance(event, AddData | ExecuteTransform):
+        return []
+    findings: list[Finding] = []
+    if (slice_ := event.new_data) is not None:
+        schema = state.schema.schema if state.schema else None
+        claim = SliceClaim(slice=slice_, schema=schema, vocab=state.vocab, system_time=block.system_time)
+        findings += check_slice(objects, claim)
+    if (checkpoint := event.new_checkpoint) is not None:
+        findings += check_checkpoint(objects, checkpoint.physical_hash, checkpoint.size)
+    return findings
 
 
 def check_slice(objects: ObjectReader, claim: SliceClaim) -> list[Finding]:
@@ -177,7 +194,7 @@ class _Offsets(_ColumnCheck):
 
     def judge(self, values: pa.Array) -> Finding | None:
         first = self._start + self.row
-        wrong = np.flatnonzero(values.to_numpy() != np.arange(first, first + len(values), dtype=np.int64))
+        wrong = np.flatnonzero(numbers(values) != np.arange(first, first + len(values), dtype=np.int64))
         if not len(wrong):
             return None
         row = int(wrong[0])
@@ -207,7 +224,7 @@ class _SystemTimes(_ColumnCheck):
         self._latest = latest
 
     def judge(self, values: pa.Array) -> Finding | None:
-        greatest = parquet.to_instant(pc.max(values), values.type)
+        greatest = parquet.to_instant(pc.max(values).value, values.type)
         if greatest <= self._latest:
             return None
         expected, actual = instant.render(self._latest), instant.render(greatest)

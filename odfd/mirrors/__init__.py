@@ -1,0 +1,1 @@
+"""Mirrors: standing wishes to hold someone's dataset, and how it gets here, verified before it counts."""

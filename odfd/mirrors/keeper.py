@@ -1,0 +1,218 @@
+"""Keeps all mirrors up to date: one worker a mirror, poked by news and by the clock, and never two passes at once.
+
+Made by the wiring, alive while ``run`` is. A pass that fails for the network's sake is tried again with growing pauses;
+one that fails because the chain itself breaks a rule waits for news, since asking again would give the same answer.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Fault, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.store.database import Database
+from odfd.datasets.catalog import Catalog
+from odfd.errors import sole_fault
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Journal, Life
+from odfd.mirrors import wish as wishes
+from odfd.mirrors.sync import Current, MirrorSync, Outcome, Synced, Tally, Waiting
+from odfd.mirrors.wish import Wish
+from odfd.obs.events import EventLog
+from odfd.resources.store import Resources
+
+ROUND_SECONDS: Final = 60.0
+"""A mirror is looked at this often even when nobody announces anything."""
+FIRST_PAUSE: Final = 0.5
+"""Seconds before a failed pass is tried again; doubled up to a round."""
+
+
+class State(enum.Enum):
+    SYNCING = "syncing"
+    CURRENT = "current"
+    WAITING = "waiting"
+    STALLED = "stalled"
+    """Peers failed; it is tried again."""
+    REFUSED = "refused"
+    """What the network offers breaks a rule."""
+    FAILED = "failed"
+    """Our own disk or engine."""
+
+
+class Mirror(msgspec.Struct):
+    """One mirror at work; its fields are for people to look at."""
+
+    wish: Wish
+    state: State = State.WAITING
+    message: str = ""
+    tally: Tally = msgspec.field(default_factory=Tally)
+    peers: int = 0
+    passes: int = 0
+    poked: trio.Event = msgspec.field(default_factory=trio.Event)
+    rested: trio.Event = msgspec.field(default_factory=trio.Event)
+    """Set when a pass has ended, renewed when one begins."""
+    scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
+
+
+class MirrorKeeper:
+    """See the module. ``after_sync`` is told of every head that moved."""
+
+    def __init__(
+        self,
+        database: Database,
+        sync: MirrorSync,
+        events: EventLog,
+        clock: Clock,
+        journal: Journal,
+        after_sync: Callable[[DatasetId], None],
+    ) -> None:
+        self._database = database
+        self._sync = sync
+        self._events = events
+        self._clock = clock
+        self._journal = journal
+        self._after_sync = after_sync
+        self._mirrors: dict[DatasetId, Mirror] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop: a pass under way is cut off, and goes on after the next start."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for wish in await trio.to_thread.run_sync(self._wishes):
+                self._begin(wish)
+            life.ready()
+            await life.stopping.wait()
+            self._nursery = None
+            nursery.cancel_scope.cancel()
+
+    async def add(self, wish: Wish) -> Mirror:
+        """Wish it, and begin at once. Wishing it again with other terms replaces them. Raises Invalid, Environment."""
+        wish.check()
+
+        def record() -> None:
+            with self._database.write() as connection:
+                resources = Resources(connection)
+                now = self._clock.now()
+                Catalog(resources).add(wish.name, wish.id, now)
+                wishes.keep(resources, wish, now)
+
+        await trio.to_thread.run_sync(record)
+        known = self._mirrors.get(wish.id)
+        if known is None:
+            return self._begin(wish)
+        known.wish = wish
+        self.poke(wish.id)
+        return known
+
+    async def remove(self, dataset: DatasetId) -> Mirror:
+        """Wish it no longer. Raises NotFound."""
+        mirror = self.get(dataset)
+
+        def forget() -> None:
+            with self._database.write() as connection:
+                wishes.drop(Resources(connection), dataset, self._clock.now())
+
+        await trio.to_thread.run_sync(forget)
+        mirror.scope.cancel()
+        self._mirrors.pop(dataset, None)
+        return mirror
+
+    def get(self, dataset: DatasetId) -> Mirror:
+        """Raises NotFound."""
+        mirror = self._mirrors.get(dataset)
+        if mirror is None:
+            raise NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list")
+        return mirror
+
+    def all(self) -> list[Mirror]:
+        return sorted(self._mirrors.values(), key=lambda mirror: mirror.wish.name.casefold())
+
+    def poke(self, dataset: DatasetId) -> bool:
+        """Something happened that may concern a mirror; whether it is one of ours."""
+        mirror = self._mirrors.get(dataset)
+        if mirror is not None:
+            mirror.poked.set()
+        return mirror is not None
+
+    def poke_all(self) -> None:
+        for mirror in self._mirrors.values():
+            mirror.poked.set()
+
+    async def pass_now(self, dataset: DatasetId) -> Mirror:
+        """Ask for a pass and wait until one has ended that began after this call. Raises NotFound."""
+        mirror = self.get(dataset)
+        wanted = mirror.passes + (2 if mirror.state is State.SYNCING else 1)
+        mirror.poked.set()
+        while mirror.passes < wanted:
+            await mirror.rested.wait()
+        return mirror
+
+    def _wishes(self) -> list[Wish]:
+        with self._database.read() as connection:
+            return wishes.all_of(Resources(connection))
+
+    def _begin(self, wish: Wish) -> Mirror:
+        if self._nursery is None:
+            raise Environment(
+                "mirrors are not running: the daemon is stopping", rule="draining", hint="try again later"
+            )
+        mirror = self._mirrors[wish.id] = Mirror(wish)
+        self._nursery.start_soon(self._work, mirror)
+        return mirror
+
+    async def _work(self, mirror: Mirror) -> None:
+        pause = FIRST_PAUSE
+        with mirror.scope:
+            while True:
+                mirror.poked = trio.Event()
+                mirror.rested = trio.Event()
+                mirror.state = State.SYNCING
+                again = await self._pass(mirror)
+                mirror.passes += 1
+                mirror.rested.set()
+                pause = min(pause * 2, ROUND_SECONDS) if again else FIRST_PAUSE
+                with trio.move_on_after(pause if again else ROUND_SECONDS):
+                    await mirror.poked.wait()
+
+    async def _pass(self, mirror: Mirror) -> bool:
+        """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
+        try:
+            return self._settle(mirror, await self._sync.sync(mirror.wish, mirror.tally))
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            return self._fail(mirror, fault)
+
+    def _settle(self, mirror: Mirror, outcome: Outcome) -> bool:
+        name = mirror.wish.name
+        match outcome:
+            case Synced(head=head, blocks=blocks, peers=peers):
+                mirror.state, mirror.message, mirror.peers = State.CURRENT, "", peers
+                self._events.emit(
+                    "mirror.synced", name, f"{blocks} blocks, head #{head.sequence_number}", blocks=blocks
+                )
+                self._after_sync(mirror.wish.id)
+                return False
+            case Current(peers=peers):
+                mirror.state, mirror.message, mirror.peers = State.CURRENT, "", peers
+                return False
+            case Waiting(reason=reason):
+                mirror.state, mirror.message = State.WAITING, reason
+                return mirror.passes > 0 or mirror.tally.blocks < mirror.tally.blocks_wanted
+
+    def _fail(self, mirror: Mirror, fault: Fault) -> bool:
+        refused = isinstance(fault, Invalid) and not isinstance(fault, NotFound)
+        ours = isinstance(fault, Environment)
+        mirror.state = State.REFUSED if refused else State.FAILED if ours else State.STALLED
+        if mirror.message != str(fault):
+            self._events.emit(f"mirror.{mirror.state.value}", mirror.wish.name, str(fault), rule=fault.rule)
+        mirror.message = str(fault)
+        self._journal.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
+        return not refused

@@ -1,0 +1,126 @@
+"""Where pulled bytes go: blocks that are judged as they come, and partial files that show only once they are whole.
+
+Implements ``p2p.ports.ChainSink`` and ``ObjectSink``; called from worker threads, one call at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from chain.codec.blocks import decode_block
+from chain.errors import Invalid, Refused
+from chain.model.block import Block
+from chain.multihash import SHA3_256, Multihash
+from chain.rules import check_block
+from chain.state import ChainState
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from chain.store.objects import DiskObjects, disk
+from p2p.ports import PeerId
+
+MAX_PENDING: Final = 200_000
+"""Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
+_READ: Final = 1 << 20
+
+
+class VerifiedChain:
+    """Blocks after ``state``, up to the signed ``head``: each hashed, linked and judged by the rules as it comes.
+
+    Only ``finish`` proves that they are the blocks that the head's signer meant; until then nothing is committed.
+    """
+
+    def __init__(self, state: ChainState, frontier: Frontier, head: HeadStatement) -> None:
+        self._start, self._tree = state, frontier
+        self._head = head
+        self.blocks: list[Block] = []
+        self.states: list[ChainState] = []
+        """The state before each of ``blocks``."""
+        self._state, self.frontier = state, frontier
+        if head.size - state.size > MAX_PENDING:
+            raise Refused(
+                f"{head.dataset.short} is {head.size - state.size:,} blocks ahead",
+                rule="mirror-step",
+                hint=f"at most {MAX_PENDING:,} at once for now; import it from a directory first",
+            )
+
+    @property
+    def size(self) -> int:
+        return self._state.size
+
+    def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
+        if start != self.size or start + len(blocks) > self._head.size:
+            raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
+        for raw in blocks:
+            block = decode_block(raw)
+            for broken in check_block(self._state, block, as_author=False):
+                raise Invalid(
+                    broken.message, rule=broken.rule, hint=broken.hint, place=f"block #{block.sequence_number}"
+                )
+            self.blocks.append(block)
+            self.states.append(self._state)
+            self._state = self._state.advance(block)
+            self.frontier = self.frontier.append(block.hash.digest)
+
+    def finish(self) -> None:
+        """Raises Invalid when the tree is not the signed one; all that came is then forgotten."""
+        if self._state.dataset != self._head.dataset:
+            self._forget("its Seed names another dataset", "graft")
+        if self._state.head != self._head.head or self.frontier.root != self._head.root_hash:
+            self._forget("the blocks are not those that the signed head commits to", "trust.tree")
+
+    def _forget(self, message: str, rule: str) -> None:
+        self._state, self.frontier = self._start, self._tree
+        self.blocks.clear()
+        self.states.clear()
+        raise Invalid(message, rule=rule, place=self._head.dataset.short)
+
+
+class PartialObject:
+    """One object on its way: ``partial/<name>``, kept over restarts, hashed while it grows."""
+
+    def __init__(self, folder: Path, objects: DiskObjects, name: Multihash) -> None:
+        self._path = folder / str(name)
+        self._objects = objects
+        self._name = name
+        self._hash = hashlib.sha3_256()
+        self._received = 0
+        with disk(self._path):
+            self._file = self._path.open("a+b")
+            self._file.seek(0)
+            while part := self._file.read(_READ):
+                self._hash.update(part)
+                self._received += len(part)
+
+    @property
+    def received(self) -> int:
+        return self._received
+
+    def write(self, data: bytes) -> None:
+        with disk(self._path):
+            self._file.write(data)
+        self._hash.update(data)
+        self._received += len(data)
+
+    def finish(self) -> None:
+        actual = Multihash.from_digest(SHA3_256, self._hash.digest())
+        if actual != self._name:
+            self.abandon()
+            raise Invalid(f"object {self._name.short}: the bytes hash to {actual.short}", rule="object-hash")
+        with disk(self._path):
+            self._file.close()
+            self._objects.adopt(self._path, self._name)
+
+    def abandon(self) -> None:
+        with disk(self._path):
+            self._file.truncate(0)
+            self._file.seek(0)
+        self._hash = hashlib.sha3_256()
+        self._received = 0
+
+    def close(self) -> None:
+        """Let go of the file; what came stays for the next try."""
+        with disk(self._path):
+            self._file.close()

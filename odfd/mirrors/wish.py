@@ -1,0 +1,68 @@
+"""What is wished of a mirror, kept as a resource under the dataset's id."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from odfd.resources.store import Resources
+from odfd.trust.policy import Expression, parse_expression
+
+KIND: Final = "mirror"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """``use`` and ``serve`` replace the node's policy for this dataset; ``expect`` is a hash learned elsewhere."""
+
+    dataset: str
+    name: str
+    network: str | None = None
+    want: Literal["chain", "data"] = "data"
+    use: str | None = None
+    serve: str | None = None
+    expect: str | None = None
+
+    @property
+    def id(self) -> DatasetId:
+        return DatasetId.parse(self.dataset)
+
+    def check(self) -> None:
+        """Raises Invalid for an expression or a hash that cannot be read."""
+        for text in (self.use, self.serve):
+            if text is not None:
+                parse_expression(text)
+        if self.expect is not None:
+            Multihash.parse(self.expect)
+
+
+def keep(resources: Resources, wish: Wish, now: Instant) -> bool:
+    """``False`` when it was wished already."""
+    return resources.apply(KIND, wish.dataset, msgspec.json.encode(wish), now)
+
+
+def drop(resources: Resources, dataset: DatasetId, now: Instant) -> bool:
+    return resources.delete(KIND, str(dataset), now)
+
+
+def all_of(resources: Resources) -> list[Wish]:
+    return [msgspec.json.decode(each.spec, type=Wish) for each in resources.all(KIND)]
+
+
+def of(resources: Resources, dataset: DatasetId) -> Wish | None:
+    found = resources.get(KIND, str(dataset))
+    return None if found is None else msgspec.json.decode(found.spec, type=Wish)
+
+
+def purposes(resources: Resources, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
+    """``use`` and ``serve`` of a dataset where the wish names its own."""
+    wish = of(resources, dataset)
+    if wish is None:
+        return None, None
+    return (
+        parse_expression(wish.use) if wish.use else None,
+        parse_expression(wish.serve) if wish.serve else None,
+    )
