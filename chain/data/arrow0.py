@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.buffers import bits, numbers
 from chain.errors import Invalid
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
-_NULL_MARK: Final = pa.scalar(b"\0", pa.large_binary())
-_EMPTY: Final = pa.scalar(b"", pa.large_binary())
 MAX_DEPTH: Final = 32
 """Deepest nesting of structs and lists that is hashed; types come from files of strangers."""
 
@@ -165,7 +164,7 @@ def _rows(array: pa.Array) -> pa.LargeBinaryArray:
         data = _fixed_bytes(array)
         return _even(data, len(data) // len(array), len(array))
     if pa.types.is_boolean(type_):
-        return _even(pc.fill_null(array, False).cast(pa.uint8()).to_numpy() + np.uint8(1), 1, len(array))
+        return _even(bits(array) + np.uint8(1), 1, len(array))
     if pa.types.is_fixed_size_binary(type_):
         width = type_.byte_width
         table = np.empty((len(array), 8 + width), np.uint8)
@@ -204,7 +203,7 @@ def _list_rows(array: pa.Array) -> pa.LargeBinaryArray:
         size = array.type.list_size
         bounds = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * size
     else:
-        bounds = array.offsets.to_numpy().astype(np.int64)
+        bounds = numbers(array.offsets).astype(np.int64)
     items = array.values.slice(bounds[0], bounds[-1] - bounds[0])
     counts = np.diff(bounds)
     if isinstance(items, pa.ExtensionArray):
@@ -235,7 +234,7 @@ def _left_over(
     their rows from the back, so the slot of row ``i`` still holds the ``i``-th value decoded, or zero beyond the last.
     Texts, byte strings and lists have offsets instead, and come out empty.
     """
-    absent = pa.scalar(_absent(type_), pa.large_binary())
+    absent = _bytes_scalar(_absent(type_))
     if is_list(type_) or _is_string(type_) or _is_binary(type_):
         return absent
     bounds = [0, *cuts, len(rows)]
@@ -290,3 +289,12 @@ def _is_string(type_: pa.DataType) -> bool:
 
 def _is_binary(type_: pa.DataType) -> bool:
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
+
+
+def _bytes_scalar(value: bytes) -> pa.Scalar:
+    """Not by ``pa.scalar``, which imports pandas to see whether it was given some: half a second at start."""
+    return _even(np.frombuffer(value, np.uint8), len(value), 1)[0]
+
+
+_NULL_MARK: Final = _bytes_scalar(b"\0")
+_EMPTY: Final = _bytes_scalar(b"")

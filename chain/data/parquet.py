@@ -8,7 +8,6 @@ rows. Neither syncs to disk nor names files by hash: that is the object store's.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -173,28 +172,26 @@ class SliceFile:
 
     def stats(self, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
         """From statistics, or from the column where a writer left them out. Raises Invalid."""
-        offsets = self._range(offset) if offset in self.schema.names else None
-        times = self._range(event_time) if event_time in self.schema.names else None
+        times = self._range(event_time)
         kind = self.schema.field(event_time).type if times else None
         return SliceStats(
             rows=self.rows,
-            offsets=None if offsets is None else (offsets[0].as_py(), offsets[1].as_py()),
+            offsets=self._range(offset),
             event_times=None if times is None else (to_instant(times[0], kind), to_instant(times[1], kind)),
         )
 
-    def _range(self, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
-        if self.rows == 0:
+    def _range(self, column: str) -> tuple[int, int] | None:
+        """Least and greatest of a column of numbers, dates or times, as they lie in the file."""
+        if self.rows == 0 or column not in self.schema.names:
             return None
-        kind = self.schema.field(column).type
         leaf = next(i for i in range(self._file.metadata.num_columns) if self._leaf(i) == column)
         groups = (self._file.metadata.row_group(i).column(leaf) for i in range(self._file.num_row_groups))
         stats = [group.statistics for group in groups]
         if all(one is not None and one.has_min_max for one in stats):
-            ends = pa.array(itertools.chain.from_iterable((one.min, one.max) for one in stats), kind)
-        else:
-            ends = self.read([column]).column(column)
-        found = pc.min_max(ends)
-        return (found["min"], found["max"]) if found["min"].is_valid else None
+            return min(one.min_raw for one in stats), max(one.max_raw for one in stats)
+        found = pc.min_max(self.read([column]).column(column))
+        low, high = found["min"], found["max"]
+        return (_raw(low), _raw(high)) if low.is_valid else None
 
     def _leaf(self, index: int) -> str:
         return str(self._file.metadata.schema.column(index).path)
@@ -222,15 +219,19 @@ def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) 
         return source.stats(offset, event_time)
 
 
-def to_instant(value: pa.Scalar, kind: pa.DataType) -> Instant:
-    """A date or timestamp scalar as nanoseconds. Raises Invalid for another type."""
+def to_instant(value: int, kind: pa.DataType) -> Instant:
+    """A date's or timestamp's stored number as nanoseconds. Raises Invalid for another type."""
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise Invalid(f"an event time is a date or a timestamp, not {kind}", rule="event-time-type")
     scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
     if pa.types.is_date32(kind):
-        return Instant(value.value * 86_400 * 10**9)
+        return Instant(value * 86_400 * 10**9)
     unit = "ms" if pa.types.is_date64(kind) else kind.unit
-    return Instant(value.value * scale[unit])
+    return Instant(value * scale[unit])
+
+
+def _raw(value: pa.Scalar) -> int:
+    return int(value.value if hasattr(value, "value") else value.as_py())
 
 
 def _leaf_paths(fields: list[pa.Field], above: str = "") -> Iterator[str]:

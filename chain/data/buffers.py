@@ -1,0 +1,34 @@
+"""Arrow's numbers seen as NumPy arrays, without a copy and without pandas.
+
+``Array.to_numpy`` and ``pyarrow.array`` import pandas to look for its types, which takes longer than most commands.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+_DTYPES: Final = {
+    pa.int8(): np.int8,
+    pa.int16(): np.int16,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.uint8(): np.uint8,
+    pa.uint16(): np.uint16,
+    pa.uint32(): np.uint32,
+    pa.uint64(): np.uint64,
+}
+
+
+def numbers(array: pa.Array) -> np.ndarray:
+    """A read-only view of an integer array's slots; those of nulls hold anything."""
+    dtype = np.dtype(_DTYPES[array.type])
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def bits(array: pa.BooleanArray) -> np.ndarray:
+    """One byte, 0 or 1, for each of a packed array's bits; those of nulls are anything."""
+    packed = np.frombuffer(array.buffers()[1], np.uint8)
+    return np.unpackbits(packed, count=array.offset + len(array), bitorder="little")[array.offset :]
