@@ -22,7 +22,7 @@ import msgspec
 from chain import instant
 from chain.codec import layout
 from chain.codec.layout import Choice, Flag, JsonObject, Kind, Moment, Number, Octets, Table, Text, Union, Vector
-from chain.codec.yaml_tree import Node
+from chain.codec.yaml_tree import MAX_DEPTH, Node
 from chain.errors import Invalid
 
 TAG: Final = "kind"
@@ -207,17 +207,19 @@ def _plain(node: Node) -> Any:
             return value
 
 
-def node_of(value: object) -> Node:
+def node_of(value: object, depth: int = 0) -> Node:
     """The tree of a value made of dicts, lists and scalars, such as decoded JSON. Raises Invalid for other things."""
+    if depth > MAX_DEPTH:
+        raise Invalid(f"nested deeper than {MAX_DEPTH}", rule="manifest-depth")
     match value:
         case None | bool() | int() | str():
             return Node(0, value)
         case float() if math.isfinite(value):
             return Node(0, value)
         case list() | tuple():
-            return Node(0, [node_of(item) for item in value])
+            return Node(0, [node_of(item, depth + 1) for item in value])
         case dict():
-            return Node(0, {str(key): node_of(item) for key, item in value.items()})
+            return Node(0, {str(key): node_of(item, depth + 1) for key, item in value.items()})
         case _:
             raise Invalid(f"not a plain value: {type(value).__name__}", rule="manifest-type")
 

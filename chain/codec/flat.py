@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from chain.codec.flat_read import MAX_DEPTH, Unknown, read_root
+from chain.codec.flat_read import Unknown, read_root
 from chain.codec.flat_write import write_root
+from chain.codec.layout import MAX_DEPTH
 
 __all__ = ["ALIGNED", "MAX_DEPTH", "PACKED", "Unknown", "decode", "encode"]
 

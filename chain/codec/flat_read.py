@@ -17,6 +17,7 @@ import msgspec
 
 from chain.codec import stamp
 from chain.codec.layout import (
+    MAX_DEPTH,
     Choice,
     Entries,
     Flag,
@@ -34,8 +35,6 @@ from chain.codec.layout import (
 )
 from chain.errors import Invalid
 
-MAX_DEPTH: Final = 64
-"""Tables inside tables; the reference's own verifier stops at the same depth."""
 _SHARING: Final = 4
 """Budget in sizes of the input. Honest writers never share a part (1); foreign ones may share texts."""
 _U32: Final = struct.Struct("<I").unpack_from

@@ -17,6 +17,7 @@ from flatbuffers import Builder, number_types
 
 from chain.codec import stamp
 from chain.codec.layout import (
+    MAX_DEPTH,
     Choice,
     Entries,
     Field,
@@ -52,12 +53,13 @@ Put: TypeAlias = "Callable[[Sheet, Any], None]"
 """``(sheet, prepared)``: writes the slot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sheet:
     """What one buffer is written on. Lives for one encode."""
 
     builder: Builder
     time_alignment: int
+    depth: int = 0
 
 
 def write_root(value: msgspec.Struct, time_alignment: int) -> bytes:
@@ -77,6 +79,9 @@ def _table_writer(cls: type[msgspec.Struct]) -> Prepare:
     slots = slots_of(cls)
 
     def write(sheet: Sheet, value: Any) -> int:
+        sheet.depth += 1
+        if sheet.depth > MAX_DEPTH:
+            raise Invalid(f"nested deeper than {MAX_DEPTH} tables: no reader takes it", rule="flatbuffers-depth")
         prepared = []
         name = ""
         try:
@@ -87,6 +92,7 @@ def _table_writer(cls: type[msgspec.Struct]) -> Prepare:
         except Invalid as fault:
             fault.place = f".{name}{fault.place}"
             raise
+        sheet.depth -= 1
         sheet.builder.StartObject(slots)
         for put, ready in prepared:
             put(sheet, ready)

@@ -21,6 +21,8 @@ from chain.instant import Instant
 from chain.model.wire import Mark, Scalar
 from chain.multihash import Multihash
 
+MAX_DEPTH: Final = 64
+"""Tables inside tables, read or written; the reference's own verifier stops at the same depth."""
 _INTEGERS: Final = {
     "uint8": ("B", 1),
     "int16": ("h", 2),

@@ -5,6 +5,7 @@ Two pure functions over its 16 bytes. Spec: FlatBuffers schema, struct Timestamp
 
 from __future__ import annotations
 
+import calendar
 import datetime as dt
 import struct
 from typing import Final
@@ -16,6 +17,7 @@ SIZE: Final = 16
 _LAYOUT: Final = struct.Struct("<iHxxII")
 _EPOCH: Final = dt.date(1970, 1, 1).toordinal()
 _DAY: Final = 86_400
+_LAST: Final = (dt.date.max.toordinal() + 1 - _EPOCH) * _DAY * SECOND - 1
 _LEAP_NANOS: Final = 2 * SECOND
 """The reference writes a leap second as the 59th with more than a second's worth of nanoseconds."""
 
@@ -35,10 +37,9 @@ def pack(instant: Instant) -> bytes:
 def unpack(raw: bytes, position: int) -> Instant:
     """Instant of the struct at ``position``, which the caller knows to be inside. Raises Invalid."""
     year, ordinal, second, nanos = _LAYOUT.unpack_from(raw, position)
-    leap = nanos >= SECOND and second % 60 != 59
-    if not (1 <= year <= 9999 and 1 <= ordinal <= 366 and second < _DAY and nanos < _LEAP_NANOS) or leap:
-        raise Invalid(f"no such time: year {year}, day {ordinal}, second {second} and {nanos} ns", rule="timestamp")
-    first = dt.date(year, 1, 1).toordinal()
-    if ordinal == 366 and year < 9999 and dt.date(year + 1, 1, 1).toordinal() - first == 365:
-        raise Invalid(f"no such time: year {year} has no day 366", rule="timestamp")
-    return Instant(((first - _EPOCH + ordinal - 1) * _DAY + second) * SECOND + nanos)
+    if 1 <= year <= 9999 and 1 <= ordinal <= 365 + calendar.isleap(year) and second < _DAY:
+        days = dt.date(year, 1, 1).toordinal() - _EPOCH + ordinal - 1
+        time = (days * _DAY + second) * SECOND + nanos
+        if nanos < (_LEAP_NANOS if second % 60 == 59 else SECOND) and time <= _LAST:
+            return Instant(time)
+    raise Invalid(f"no such time: year {year}, day {ordinal}, second {second} and {nanos} ns", rule="timestamp")
