@@ -72,6 +72,28 @@ def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[
     return findings
 
 
+def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[Finding]:
+    """Everything about the objects that a block names; ``state`` is the chain's before the block.
+
+    Empty for blocks without data. Raises Environment when our own disk fails.
+    """
+    event = block.event
+    if not isinstance(event, AddData | ExecuteTransform):
+        return []
+    findings = []
+    if event.new_data is not None:
+        claim = SliceClaim(
+            slice=event.new_data,
+            schema=state.schema.schema if state.schema else None,
+            vocab=state.vocab,
+            system_time=block.system_time,
+        )
+        findings += check_slice(objects, claim)
+    if event.new_checkpoint is not None:
+        findings += check_checkpoint(objects, event.new_checkpoint.physical_hash, event.new_checkpoint.size)
+    return findings
+
+
 def check_slice(objects: ObjectReader, claim: SliceClaim) -> list[Finding]:
     """Everything about a slice that is not as claimed. Raises Environment when our own disk fails."""
     path, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)

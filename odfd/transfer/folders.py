@@ -1,0 +1,215 @@
+"""Export and import of one dataset as a folder in the ODF directory layout; blocks and objects byte for byte.
+
+Export continues a folder that holds an earlier part of the same chain. Import verifies the whole folder at level data
+before anything is kept, then appends what the store does not have; a head never moves past an unverified block, and a
+run that is cut short goes on where it stopped. Synchronous; ``progress`` is called on the same thread and may raise to
+end the work. Spec: Recommended Dataset Layout; Simple Transfer Protocol.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.codec.blocks import decode_block
+from chain.compare import Relation, compare
+from chain.errors import Conflict, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform, Seed
+from chain.multihash import Multihash
+from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore
+from chain.store.layout import (
+    CHECKPOINTS,
+    DATA,
+    DirectoryChain,
+    DirectoryObjects,
+    DirectoryWriter,
+    is_dataset,
+    read_head,
+)
+from chain.store.objects import disk
+from odfd.verify.report import Verification
+from odfd.verify.verify import Request, verify_chain
+
+_BATCH_BLOCKS: Final = 1_000
+"""Blocks of one commit: bounds memory, and costs one fsync for many."""
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """What went over."""
+
+    dataset: DatasetId
+    head: Multihash
+    blocks: int = 0
+    objects: int = 0
+    bytes: int = 0
+    """Of objects."""
+
+
+class NotVerified(Invalid):
+    """A folder whose dataset does not hold; ``report`` tells each failure."""
+
+    def __init__(self, directory: Path, report: Verification) -> None:
+        first = report.failures[0]
+        super().__init__(
+            f"{len(report.failures)} failures in {directory}, first at #{first.block.sequence_number}: {first.message}",
+            rule=first.rule,
+            hint=f"see them all: odfctl verify {directory}",
+        )
+        self.report = report
+
+
+OnProgress: TypeAlias = Callable[[Transfer], None]
+
+
+def export_dataset(
+    chains: ChainStore, objects: ObjectStore, dataset: DatasetId, directory: Path, progress: OnProgress | None = None
+) -> Transfer:
+    """Writes a dataset to a folder, or brings one up to date. Returns what was looked at and is there now.
+
+    Raises NotFound when there is no such dataset or an object of it is missing, Conflict when the folder holds another
+    dataset or has parted from this one, Environment when the disk refuses.
+    """
+    chain = chains.chain(dataset)
+    head = chain.head()
+    if head is None:
+        raise NotFound(f"no dataset {dataset.short}", rule="dataset-unknown", hint="odfctl get datasets")
+    there = read_head(directory)
+    if there is None and directory.is_dir() and any(directory.iterdir()):
+        raise Conflict(
+            f"{directory} is not empty, and not a dataset", rule="export-target", hint="name a new or an empty folder"
+        )
+    start = 0 if there is None else _continues(chain, directory)
+    writer = DirectoryWriter(directory)
+    done = Transfer(dataset=dataset, head=head.hash)
+    for raw in chain.raw_blocks(start, head.size):
+        block = decode_block(raw)
+        for folder, name, size in _objects_of(block):
+            writer.add_object(folder, name, objects.path(name))
+            done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
+        writer.add_block(block.hash, raw)
+        done = msgspec.structs.replace(done, blocks=done.blocks + 1)
+        if progress is not None:
+            progress(done)
+    if there != head.hash:
+        writer.set_head(head.hash, there)
+    return done
+
+
+def _continues(chain: ChainReader, directory: Path) -> int:
+    """Number of blocks that the folder has of this chain already. Raises Conflict when it has others."""
+    found = compare(chain, DirectoryChain(directory))
+    if found.relation in (Relation.EQUAL, Relation.AHEAD):
+        return found.common
+    raise Conflict(
+        f"{directory} holds {found.theirs} blocks that this dataset does not have, after {found.common} common ones",
+        rule="export-target",
+        hint="name a new folder, or import from this one first",
+    )
+
+
+def import_dataset(
+    directory: Path, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None
+) -> Transfer:
+    """Takes a folder's dataset into the store. Returns what was added: nothing when the store has it all.
+
+    Raises NotVerified (Invalid) when the folder does not hold at level data, Conflict when the store's copy has parted
+    from it or is ahead, NotFound when the folder is not a dataset, Environment.
+    """
+    if not is_dataset(directory):
+        raise NotFound(
+            f"{directory} is not a dataset: it has no refs/head",
+            rule="layout-dataset",
+            hint="name the folder that holds refs, blocks and data",
+        )
+    source, files = DirectoryChain(directory), DirectoryObjects(directory)
+    report = verify_chain(source, files, Request(ref=str(directory)))
+    if not report.ok:
+        raise NotVerified(directory, report)
+    dataset, ours = _identity(source), _head_of(source)
+    start = _missing_from(chains.chain(dataset), source, directory)
+    done = Transfer(dataset=dataset, head=ours.hash)
+    for batch in _batches(source, start, ours.size):
+        names = []
+        for block in batch:
+            for _, name, size in _objects_of(block):
+                _take(name, files, objects)
+                names.append(name)
+                done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
+        expected = chains.chain(dataset).head()
+        chains.commit([Append(dataset=dataset, expected=expected, blocks=batch, objects=names)])
+        done = msgspec.structs.replace(done, blocks=done.blocks + len(batch))
+        if progress is not None:
+            progress(done)
+    return done
+
+
+def _identity(source: DirectoryChain) -> DatasetId:
+    event = source.block_at(0).event
+    assert isinstance(event, Seed), "a verified chain begins with its Seed"
+    return event.dataset_id
+
+
+def _head_of(source: DirectoryChain) -> Head:
+    head = source.head()
+    assert head is not None, "a verified chain has a head"
+    return head
+
+
+def _missing_from(kept: ChainReader, source: DirectoryChain, directory: Path) -> int:
+    """Number of the first block that the store lacks. Raises Conflict unless the folder continues what is kept."""
+    if kept.head() is None:
+        return 0
+    found = compare(source, kept)
+    if found.relation in (Relation.EQUAL, Relation.AHEAD):
+        return found.common
+    if found.relation is Relation.BEHIND:
+        raise Conflict(
+            f"the node is {found.theirs} blocks ahead of {directory}",
+            rule="import-behind",
+            hint="there is nothing to import; export to bring the folder up to date",
+        )
+    raise Conflict(
+        f"{directory} and the node part after {found.common} common blocks",
+        rule="import-diverged",
+        hint="two histories of one dataset: ask its owner, or delete the node's copy to take this one",
+    )
+
+
+def _batches(source: DirectoryChain, start: int, stop: int) -> Iterator[list[Block]]:
+    batch: list[Block] = []
+    for raw in source.raw_blocks(start, stop):
+        batch.append(decode_block(raw))
+        if len(batch) == _BATCH_BLOCKS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _objects_of(block: Block) -> Iterator[tuple[str, Multihash, int]]:
+    event = block.event
+    if isinstance(event, AddData | ExecuteTransform):
+        if event.new_data is not None:
+            yield DATA, event.new_data.physical_hash, event.new_data.size
+        if event.new_checkpoint is not None:
+            yield CHECKPOINTS, event.new_checkpoint.physical_hash, event.new_checkpoint.size
+
+
+def _take(name: Multihash, files: DirectoryObjects, objects: ObjectStore) -> None:
+    """Copies one object; what is copied is hashed again, so a file that changed since its check is refused."""
+    if objects.has(name):
+        return
+    staged = objects.stage()
+    with disk(staged):
+        shutil.copyfile(files.path(name), staged)
+    taken = objects.add_file(staged)
+    if taken != name:
+        raise Invalid(
+            f"object {name.short} changed while it was imported", rule="slice-physical-hash", hint="try again"
+        )
