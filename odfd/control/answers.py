@@ -70,11 +70,12 @@ async def lines(values: AsyncIterator[Any]) -> Response:
 async def body(request: Request, kind: type[_T]) -> _T:
     """The request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_BODY:
-            raise Invalid(f"the request is larger than {MAX_BODY} bytes", rule="request-size", hint="split it")
-        parts.append(part)
+    async with aclosing(request.stream()) as stream:
+        async for part in stream:
+            size += len(part)
+            if size > MAX_BODY:
+                raise Invalid(f"the request is larger than {MAX_BODY} bytes", rule="request-size", hint="split it")
+            parts.append(part)
     try:
         return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
     except msgspec.DecodeError as error:

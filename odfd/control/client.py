@@ -11,7 +11,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
@@ -57,7 +57,7 @@ class Client:
         with self._asked("POST", "/uploads", {"name": name}, source, headers) as response:
             return _parsed(_whole(response))
 
-    def stream(self, path: str, query: Query | None = None) -> Iterator[Any]:
+    def stream(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
         """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does."""
         with self._asked("GET", path, query, patience=None) as response:
             while line := response.readline(MAX_LINE):
@@ -113,10 +113,8 @@ class Client:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    blocksize = _CHUNK
-
     def __init__(self, path: Path, patience: float | None) -> None:
-        super().__init__("localhost", timeout=patience)
+        super().__init__("localhost", timeout=patience, blocksize=_CHUNK)
         self._path = path
 
     def connect(self) -> None:

@@ -7,6 +7,7 @@ else that escapes one is a bug, told as such to the caller and with its trace to
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Final, TypeAlias, TypeVar
 
 from starlette.applications import Starlette
@@ -43,7 +44,8 @@ async def _log(node: Node, request: Request) -> object:
 
 
 async def _stage(node: Node, request: Request) -> object:
-    return await node.flow.stage(request.query_params.get("name", "-"), request.stream())
+    async with aclosing(request.stream()) as chunks:
+        return await node.flow.stage(request.query_params.get("name", "-"), chunks)
 
 
 async def _ingest(node: Node, request: Request) -> object:

@@ -47,14 +47,13 @@ class ControlServer:
 
     async def run(self, life: Life) -> None:
         self._listener.setblocking(False)
-        acceptor = trio.socket.from_stdlib_socket(self._listener.dup())
         async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                accepting.start_soon(self._accept, acceptor, connections)
-                life.ready()
-                await life.stopping.wait()
-                accepting.cancel_scope.cancel()
-            acceptor.close()
+            with trio.socket.from_stdlib_socket(self._listener.dup()) as acceptor:
+                async with trio.open_nursery() as accepting:
+                    accepting.start_soon(self._accept, acceptor, connections)
+                    life.ready()
+                    await life.stopping.wait()
+                    accepting.cancel_scope.cancel()
             with trio.move_on_after(DRAIN_SECONDS):
                 while self._busy:
                     self._idle = trio.Event()

@@ -1,0 +1,82 @@
+"""A control server over a fake node, on a real unix socket, in the test's own trio run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from chain.instant import Instant
+from odfd.control import endpoint
+from odfd.control.client import Client
+from odfd.control.credentials import Gate
+from odfd.control.http import Limits
+from odfd.control.routes import application
+from odfd.control.server import ControlServer
+from odfd.kit.clock import FixedClock
+from odfd.kit.supervision import Life
+from odfd.kit.tasks import TaskBoard
+from odfd.obs.events import EventLog
+
+
+def _module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Served:
+    """``node`` behind ``path``; ``ask`` runs a client's method in a thread, as ``odfctl`` would be another process."""
+
+    def __init__(self, node: Any, path: Path) -> None:
+        self.node, self.path = node, path
+        self.client = Client(path)
+
+    async def ask(self, method: str, *args: Any) -> Any:
+        with trio.fail_after(10):
+            return await trio.to_thread.run_sync(lambda: getattr(self.client, method)(*args))
+
+
+@asynccontextmanager
+async def serving(path: Path, gate: Gate | None = None, limits: Limits | None = None) -> AsyncIterator[Served]:
+    journal = structlog.get_logger()
+    clock = FixedClock(Instant(0))
+    numbers = iter(range(1, 1000))
+    board = TaskBoard(clock, lambda: f"t{next(numbers)}", journal)
+    node = _module("fake_node").FakeNode(board, EventLog(clock))
+    listener = endpoint.bind(path)
+    server = ControlServer(listener, application(node, journal), gate or Gate(os.geteuid()), journal, limits)
+    lives = [Life(), Life()]
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(board.run, lives[0])
+            nursery.start_soon(server.run, lives[1])
+            for life in lives:
+                await life.wait_ready()
+            yield Served(node, path)
+            for life in lives:
+                life.stopping.set()
+            nursery.cancel_scope.deadline = trio.current_time() + 5
+    finally:
+        endpoint.release(listener, path)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Any:
+    def start(gate: Gate | None = None, limits: Limits | None = None) -> Any:
+        return serving(tmp_path / "control.sock", gate, limits)
+
+    return start

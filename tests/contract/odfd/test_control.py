@@ -1,0 +1,216 @@
+"""Server and client keep the contract together, over a real socket."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
+from odfd.control.client import part
+from odfd.control.credentials import Caller, Gate
+from odfd.control.http import Limits
+from odfd.control.routes import TABLE
+from odfd.errors import Bug
+
+Serve = Callable[..., Any]
+
+
+async def test_answers_are_camel_case_json(serve: Serve) -> None:
+    async with serve() as served:
+        (view,) = await served.ask("get", "/datasets")
+        assert view["relyOn"] == {"blocks": 15, "fact": "data"}
+        assert view["head"].startswith("f1620")
+        assert (await served.ask("get", "/status"))["nodeId"] == "did:key:z6MkfakeNode"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("invalid", Invalid), ("refused", Refused), ("remote", Remote), ("environment", Environment),
+     ("conflict", Conflict), ("bug", Bug), ("group", Remote)],
+)  # fmt: skip
+async def test_a_fault_arrives_as_the_fault_it_was(serve: Serve, name: str, family: type[Fault]) -> None:
+    async with serve() as served:
+        with pytest.raises(family) as caught:
+            await served.ask("get", f"/datasets/fault-{name}")
+        if name == "invalid":
+            fault = caught.value
+            assert (fault.message, fault.rule, fault.hint, fault.place) == ("bad", "r", "h", "p:1")
+        assert (await served.ask("get", "/datasets/nyc.flights"))["blocks"] == 15
+
+
+async def test_any_text_can_be_a_name(serve: Serve) -> None:
+    async with serve() as served:
+        with pytest.raises(NotFound, match="did:odf:é %2F"):
+            await served.ask("get", f"/datasets/{part('did:odf:é %2F')}")
+
+
+async def test_unknown_paths_methods_and_fields_are_told(serve: Serve) -> None:
+    async with serve() as served:
+        with pytest.raises(NotFound, match="nothing at /v1/nowhere"):
+            await served.ask("get", "/nowhere")
+        with pytest.raises(Fault, match="does not take PUT"):
+            await served.ask("put", "/status")
+        with pytest.raises(Invalid, match=r"unknown field `reff`"):
+            await served.ask("post", "/pull", {"reff": ["x"]})
+        with pytest.raises(Invalid, match=r"\$.all: Expected `bool`, got `int`"):
+            await served.ask("post", "/pull", {"all": 1})
+        with pytest.raises(Fault, match="limit is a whole number from 1 to 10000"):
+            await served.ask("get", "/datasets/nyc.flights/blocks", {"limit": "0"})
+
+
+async def test_queries_arrive(serve: Serve) -> None:
+    async with serve() as served:
+        await served.ask("get", "/datasets/x/blocks", {"kind": ["AddData", "Seed"], "limit": 7, "before": 9})
+        assert served.node.asked == [("x", ["AddData", "Seed"], 7, 9)]
+
+
+async def test_an_upload_streams_and_becomes_a_task(serve: Serve) -> None:
+    data = bytes(range(256)) * 8192
+    async with serve() as served:
+        upload = await served.ask("upload", "january.csv", io.BytesIO(data))
+        assert upload == {"id": "january.csv", "name": "january.csv", "size": len(data)}
+        assert served.node.uploads["january.csv"] == data
+        ref = await served.ask("post", "/datasets/nyc.flights/ingest", {"uploads": ["january.csv"]})
+        snapshots = await served.ask("stream", f"/tasks/{ref['id']}", {"follow": "1"})
+        last = (await trio.to_thread.run_sync(list, snapshots))[-1]
+        assert last["state"] == "done"
+        assert last["result"]["items"][0]["records"] == len(data)
+
+
+async def test_a_task_is_followed_to_its_fault(serve: Serve) -> None:
+    async with serve() as served:
+        ref = await served.ask("post", "/pull", {"refs": ["missing"]})
+
+        def watch() -> list[Any]:
+            seen = []
+            for snapshot in served.client.stream(f"/tasks/{ref['id']}", {"follow": "1"}):
+                if not seen:
+                    trio.from_thread.run_sync(served.node.release.set)
+                seen.append(snapshot)
+            return seen
+
+        first, *_, last = await trio.to_thread.run_sync(watch)
+        assert (first["state"], first["done"], first["total"], first["unit"]) == ("running", 3, 10, "blocks")
+        assert last["state"] == "failed"
+        assert last["fault"]["family"] == "NotFound"
+
+
+async def test_a_cancelled_task_is_cancelled(serve: Serve) -> None:
+    async with serve() as served:
+        ref = await served.ask("post", "/pull", {"refs": ["a"]})
+        assert (await served.ask("delete", f"/tasks/{ref['id']}"))["state"] == "cancelled"
+        with pytest.raises(NotFound, match="no task 'nope'"):
+            await served.ask("get", "/tasks/nope", {"follow": "1"})
+
+
+async def test_events_are_followed_from_a_number(serve: Serve) -> None:
+    async with serve() as served:
+        for kind in ("dataset.appended", "peer.connected", "dataset.created"):
+            served.node.log_.emit(kind, "x")
+
+        def first_two() -> list[Any]:
+            with closing(served.client.stream("/events", {"since": 0, "kind": ["dataset"]})) as stream:
+                return [next(stream), next(stream)]
+
+        events = await trio.to_thread.run_sync(first_two)
+        assert [(event["sequence"], event["kind"]) for event in events] == [
+            (1, "dataset.appended"),
+            (3, "dataset.created"),
+        ]
+
+
+class Nobody(Gate):
+    """Also root is a stranger, or this could not be tried by root."""
+
+    def admits(self, caller: Caller) -> bool:
+        return False
+
+
+async def test_a_stranger_is_refused_and_can_read_why(serve: Serve) -> None:
+    async with serve(gate=Nobody(own_uid=-2)) as served:
+        for ask in (("get", "/status"), ("upload", "x", io.BytesIO(b"x" * 500_000))):
+            with pytest.raises(Refused, match="may not speak to this daemon"):
+                await served.ask(*ask)
+        assert served.node.uploads == {}
+
+
+async def _raw(served: Any, *pieces: bytes) -> bytes:
+    """Send bytes as they are and read to the end."""
+    stream = await trio.open_unix_socket(str(served.path))
+    async with stream:
+        for piece in pieces:
+            await stream.send_all(piece)
+        answer = b""
+        with trio.fail_after(5):
+            while chunk := await stream.receive_some(65536):
+                answer += chunk
+    return answer
+
+
+async def test_requests_one_after_another_on_one_connection(serve: Serve) -> None:
+    request = b"GET /v1/datasets HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    async with serve() as served:
+        answer = await _raw(served, request + request + last)
+        assert answer.count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"\x00\x01\x02\x03\r\n\r\n", b"GET / HTTP/x\r\n\r\n", b"GET / HTTP/1.1\r\n: x\r\n\r\n",
+     b"POST /v1/pull HTTP/1.1\r\nHost: x\r\nContent-Length: -4\r\n\r\n", b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n"],
+)  # fmt: skip
+async def test_garbage_is_answered_or_dropped_and_the_server_lives(serve: Serve, bad: bytes) -> None:
+    async with serve() as served:
+        answer = await _raw(served, bad)
+        assert answer == b"" or answer.split(b" ")[1][:1] == b"4"
+        assert await served.ask("get", "/datasets")
+
+
+async def test_an_unread_body_does_not_eat_the_answer(serve: Serve) -> None:
+    body = b"x" * 300_000
+    head = b"DELETE /v1/nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with serve() as served:
+        answer = await _raw(served, head, body)
+        assert b"404" in answer.split(b"\r\n")[0]
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["family"] == "NotFound"
+
+
+async def test_a_body_over_the_limit_is_refused(serve: Serve) -> None:
+    async with serve() as served:
+        with pytest.raises(Invalid, match="larger than"):
+            await served.ask("post", "/pull", {"refs": ["x" * (9 * 1024 * 1024)]})
+
+
+async def test_a_client_that_leaves_cancels_its_request_but_not_the_task(serve: Serve) -> None:
+    async with serve() as served:
+        ref = await served.ask("post", "/pull", {"refs": ["a"]})
+        stream = await trio.open_unix_socket(str(served.path))
+        await stream.send_all(f"GET /v1/tasks/{ref['id']}?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await stream.receive_some(65536)
+        await stream.aclose()
+        assert (await served.ask("get", f"/tasks/{ref['id']}"))["state"] == "running"
+        served.node.release.set()
+        view = served.node.board.get(ref["id"])
+        with trio.fail_after(5):
+            await view.finished.wait()
+        assert view.state.value == "done"
+
+
+async def test_a_silent_client_is_let_go(serve: Serve) -> None:
+    limits = Limits(idle_seconds=0.05, head_seconds=0.05, stall_seconds=0.05)
+    async with serve(limits=limits) as served:
+        assert await _raw(served) == b""
+        assert await _raw(served, b"GET /v1/st") == b""
+        assert await _raw(served, b"POST /v1/pull HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{") == b""
+
+
+def test_every_path_of_the_table_is_there_once() -> None:
+    lines = [(method, path) for method, path, _ in TABLE]
+    assert len(lines) == len(set(lines))
