@@ -182,7 +182,11 @@ class Statements:
         while True:
             body = None
             with trio.move_on_after(IDLE):
-                body = await stream.read()
+                try:
+                    body = await stream.read()
+                except Violation as fault:
+                    self._standing.blame(fault)
+                    raise
             if body is None:
                 await stream.end()
                 return

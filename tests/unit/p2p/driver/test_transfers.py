@@ -33,7 +33,7 @@ async def silence(stream: Any, peer: PeerId) -> None:
         pass
 
 
-async def test_a_chain_comes_from_several_peers_at_once(town: Any) -> None:
+async def test_a_chain_comes_from_several_peers_at_once(autojump_clock: Any, town: Any) -> None:
     blocks = town.made_chain("x", 9000)
     givers = [await town.node(name) for name in "abc"]
     for giver in givers:
@@ -45,7 +45,7 @@ async def test_a_chain_comes_from_several_peers_at_once(town: Any) -> None:
     assert set(wanted.givers) == {"a", "b", "c"}
 
 
-async def test_one_range_and_the_size(town: Any) -> None:
+async def test_one_range_and_the_size(autojump_clock: Any, town: Any) -> None:
     blocks = town.made_chain("x", 50)
     giver = await town.node("giver")
     giver.shelf.chains[DATASET] = blocks
@@ -59,7 +59,7 @@ async def test_one_range_and_the_size(town: Any) -> None:
         await puller.driver.fetch_blocks(giver.peer, DatasetId.from_public_key(b"e" * 32), 0, 100)
 
 
-async def test_a_silent_peer_delays_and_does_not_prevent(town: Any) -> None:
+async def test_a_silent_peer_delays_and_does_not_prevent(autojump_clock: Any, town: Any) -> None:
     blocks = town.made_chain("x", 4000)
     giver = await town.node("giver")
     giver.shelf.chains[DATASET] = blocks
@@ -73,7 +73,7 @@ async def test_a_silent_peer_delays_and_does_not_prevent(town: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_liar_is_found_and_nobody_else_accused(town: Any, seed: int) -> None:
+async def test_the_liar_is_found_and_nobody_else_accused(autojump_clock: Any, town: Any, seed: int) -> None:
     blocks, lies = town.made_chain("x", 9000), town.made_chain("lie", 9000)
     names = ["a", "b", "c"]
     givers = [await town.node(name) for name in names]
@@ -88,7 +88,7 @@ async def test_the_liar_is_found_and_nobody_else_accused(town: Any, seed: int) -
         assert puller.score(giver) >= 0 or giver is liar
 
 
-async def test_only_liars(town: Any) -> None:
+async def test_only_liars(autojump_clock: Any, town: Any) -> None:
     givers = [await town.node(name) for name in "ab"]
     for giver in givers:
         giver.shelf.chains[DATASET] = town.made_chain("lie", 500)
@@ -101,7 +101,7 @@ async def test_only_liars(town: Any) -> None:
     assert wanted.blocks == []
 
 
-async def test_nobody_to_ask(town: Any) -> None:
+async def test_nobody_to_ask(autojump_clock: Any, town: Any) -> None:
     puller = await town.node("puller")
     with pytest.raises(Remote, match="no peer to ask"):
         await puller.driver.pull_chain([], DATASET, 5, sink(town, town.made_chain("x", 5)))
@@ -109,7 +109,7 @@ async def test_nobody_to_ask(town: Any) -> None:
         await puller.driver.pull_chain([PeerId("ghost")], DATASET, 5, sink(town, town.made_chain("x", 5)))
 
 
-async def test_a_peer_that_lacks_the_end(town: Any) -> None:
+async def test_a_peer_that_lacks_the_end(autojump_clock: Any, town: Any) -> None:
     blocks = town.made_chain("x", 100)
     short, whole = await town.node("a-short"), await town.node("whole")
     short.shelf.chains[DATASET] = blocks[:60]
@@ -125,7 +125,7 @@ async def test_a_peer_that_lacks_the_end(town: Any) -> None:
     assert puller.score(short) == 0
 
 
-async def test_an_object_is_resumed_and_comes_from_many(town: Any) -> None:
+async def test_an_object_is_resumed_and_comes_from_many(autojump_clock: Any, town: Any) -> None:
     givers = [await town.node(name) for name in "ab"]
     for giver in givers:
         giver.shelf.things[NAME] = BIG
@@ -137,7 +137,7 @@ async def test_an_object_is_resumed_and_comes_from_many(town: Any) -> None:
     assert all(giver.shelf.reads for giver in givers)
 
 
-async def test_bad_bytes_begun_by_nobody_known_start_anew(town: Any) -> None:
+async def test_bad_bytes_begun_by_nobody_known_start_anew(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])
@@ -148,7 +148,7 @@ async def test_bad_bytes_begun_by_nobody_known_start_anew(town: Any) -> None:
 
 
 @pytest.mark.parametrize("liar", ["a", "b", "c"])
-async def test_a_flipped_byte_is_laid_at_the_right_door(town: Any, liar: str) -> None:
+async def test_a_flipped_byte_is_laid_at_the_right_door(autojump_clock: Any, town: Any, liar: str) -> None:
     givers = {name: await town.node(name) for name in "abc"}
     for name, giver in givers.items():
         giver.shelf.things[NAME] = BIG.replace(b"\x01\x02", b"\x02\x02") if name == liar else BIG
@@ -160,14 +160,14 @@ async def test_a_flipped_byte_is_laid_at_the_right_door(town: Any, liar: str) ->
         assert puller.score(giver) >= 0 or name == liar
 
 
-async def test_an_empty_object(town: Any) -> None:
+async def test_an_empty_object(autojump_clock: Any, town: Any) -> None:
     puller = await town.node("puller")
     part = town.Part(Multihash.sha3_256(b""))
     await puller.driver.fetch_object([], part.name, 0, part)
     assert part.visible == b""
 
 
-async def test_a_full_disk_ends_the_transfer_as_itself(town: Any) -> None:
+async def test_a_full_disk_ends_the_transfer_as_itself(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])
@@ -182,7 +182,7 @@ async def test_a_full_disk_ends_the_transfer_as_itself(town: Any) -> None:
     assert puller.score(giver) == 0
 
 
-async def test_an_object_of_another_size_is_a_violation(town: Any) -> None:
+async def test_an_object_of_another_size_is_a_violation(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])
@@ -201,7 +201,7 @@ async def test_an_object_of_another_size_is_a_violation(town: Any) -> None:
         b"\0\0\0\x09" + chains.encode_blocks(Blocks(request=0, size=9, start=0, blocks=()))[:9],
     ],
 )
-async def test_a_giver_that_speaks_garbage(town: Any, speech: bytes) -> None:
+async def test_a_giver_that_speaks_garbage(autojump_clock: Any, town: Any, speech: bytes) -> None:
     async def babble(stream: Any, peer: PeerId) -> None:
         await stream.receive_some(1000)
         await stream.send_all(speech)
@@ -219,7 +219,7 @@ async def test_a_giver_that_speaks_garbage(town: Any, speech: bytes) -> None:
     assert puller.score(giver) == 0
 
 
-async def test_an_answer_nobody_asked_for(town: Any) -> None:
+async def test_an_answer_nobody_asked_for(autojump_clock: Any, town: Any) -> None:
     async def wrong_number(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, 256)
         ask = chains.decode_range(await framed.read() or b"")
@@ -233,7 +233,7 @@ async def test_an_answer_nobody_asked_for(town: Any) -> None:
     assert puller.score(other) <= -19
 
 
-async def test_who_stops_waiting_disturbs_nobody(town: Any) -> None:
+async def test_who_stops_waiting_disturbs_nobody(autojump_clock: Any, town: Any) -> None:
     """Cancelled questions leave whole frames behind, and their late answers are dropped."""
 
     async def slow(stream: Any, peer: PeerId) -> None:
@@ -254,14 +254,14 @@ async def test_who_stops_waiting_disturbs_nobody(town: Any) -> None:
     assert puller.score(other) == 0
 
 
-async def test_a_question_has_an_end(town: Any) -> None:
+async def test_a_question_has_an_end(autojump_clock: Any, town: Any) -> None:
     silent = town.bare("silent", chain=silence)
     puller = await town.node("puller", connect=[silent])
     with pytest.raises(PeerFault, match="no answer in 30 s"):
         await puller.driver.chain_size(silent.peer_id, DATASET)
 
 
-async def test_a_lost_connection_is_dialled_again(town: Any) -> None:
+async def test_a_lost_connection_is_dialled_again(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.chains[DATASET] = town.made_chain("x", 3)
     puller = await town.node("puller", connect=[giver])
@@ -269,7 +269,7 @@ async def test_a_lost_connection_is_dialled_again(town: Any) -> None:
     assert await puller.driver.chain_size(giver.peer, DATASET) == 3
 
 
-async def test_an_object_protocol_reply_of_too_few_bytes(town: Any) -> None:
+async def test_an_object_protocol_reply_of_too_few_bytes(autojump_clock: Any, town: Any) -> None:
     async def stingy(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, 256)
         while body := await framed.read():

@@ -1,0 +1,234 @@
+"""Gossip and anti-entropy between real drivers; dialling; the peer book in the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Environment, Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.framing import FramedStream
+from p2p.errors import PeerFault
+from p2p.ports import Judgement, PeerId, Topic
+from p2p.wire import trust
+from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY
+
+HEADS = "/odf/1/test/heads"
+
+
+def put(node: Any, *envelopes: bytes) -> None:
+    for envelope in envelopes:
+        assert node.board.judge(Topic.HEADS, envelope, node.peer) is Judgement.ACCEPT
+    node.board.judged.clear()
+
+
+def held(node: Any) -> set[bytes]:
+    return {envelope for _, envelope, _ in node.board.held.values()}
+
+
+async def test_what_is_announced_spreads(autojump_clock: Any, town: Any) -> None:
+    """a - b - c: c hears from b what a said, once."""
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    c = await town.node("c", connect=[b])
+    await trio.testing.wait_all_tasks_blocked()
+    await a.driver.announce(Topic.ATTEST, b"ok it is so")
+    await trio.testing.wait_all_tasks_blocked()
+    assert c.board.judged == [(Topic.ATTEST, b"ok it is so", "b")]
+    await a.driver.announce(Topic.ATTEST, b"ok it is so")
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(b.board.judged) == len(c.board.judged) == 1
+
+
+async def test_bad_statements_stop_and_cost(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    c = await town.node("c", connect=[b])
+    await a.host.publish(HEADS, b"bad")
+    await trio.testing.wait_all_tasks_blocked()
+    assert b.score(a) == -10
+    assert c.board.judged == []
+    assert c.score(b) == 0
+
+
+async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    assert await b.host.validators[HEADS](a.peer, b"ok" * MAX_ENVELOPE) is Judgement.REJECT
+    assert await b.host.validators[HEADS](a.peer, b"") is Judgement.REJECT
+    assert b.board.judged == []
+    assert b.score(a) == pytest.approx(-40)
+    with pytest.raises(Invalid, match="98305 bytes"):
+        await a.driver.announce(Topic.HEADS, bytes(MAX_ENVELOPE + 1))
+
+
+async def test_a_gossip_flood_is_cut_off(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    for number in range(1000):
+        await b.host.validators[HEADS](a.peer, b"ok %d" % number)
+    assert 500 <= len(b.board.judged) <= 510
+    assert b.driver.book.is_shut_out(a.peer, trio.current_time())
+
+
+async def test_a_fault_of_our_own_blames_nobody(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+
+    def broken(*_: object) -> Judgement:
+        raise Environment("the disk is full")
+
+    b.board.judge = broken
+    assert await b.host.validators[HEADS](a.peer, b"ok") is Judgement.IGNORE
+    assert b.score(a) == 0
+
+
+async def test_a_new_connection_is_greeted_in_both_directions(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    put(a, b"ok one", b"ok two")
+    b = await town.node("b")
+    put(b, b"ok three")
+    await b.driver.connect("/memory/a")
+    await trio.testing.wait_all_tasks_blocked()
+    assert held(a) == held(b) == {b"ok one", b"ok two", b"ok three"}
+
+
+async def test_rounds_bring_what_gossip_lost(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    await trio.testing.wait_all_tasks_blocked()
+    put(a, *(b"ok %d" % number for number in range(700)))
+    await trio.sleep(80)
+    assert held(b) == held(a)
+    assert len(b.board.judged) == 700, "what is known is not fetched again"
+
+
+async def test_pulling_some_datasets_only(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    await trio.testing.wait_all_tasks_blocked()
+    put(a, b"okA 1", b"okA 2", b"okB 1")
+    assert await b.driver.pull_statements(a.peer, [DatasetId.from_public_key(b"A" * 32)]) == 2
+    assert held(b) == {b"okA 1", b"okA 2"}
+    assert await b.driver.pull_statements(a.peer, [DatasetId.from_public_key(b"A" * 32)]) == 0
+    assert await b.driver.pull_statements(a.peer) == 1
+
+
+async def test_a_peer_full_of_bad_statements(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    for number in range(50):
+        sid = Multihash.sha3_256(b"%d" % number)
+        a.board.held[sid] = (Topic.HEADS, b"bad %d" % number, DatasetId.from_public_key(b"x" * 32))
+    b = await town.node("b")
+    await b.driver.connect("/memory/a")
+    await trio.testing.wait_all_tasks_blocked()
+    assert b.driver.book.is_shut_out(a.peer, trio.current_time())
+    assert len(b.board.judged) <= 11, "it is cut off long before its last"
+    assert a.peer not in b.host.links
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"{}",
+        b'{"tell":"get","statements":[],"done":1}',
+        b'{"tell":"sum","buckets":{"zz":"00"}}',
+        b"\xff\xfe",
+        b'{"tell":"list","refs":{}}',
+    ],
+)
+async def test_an_answer_that_is_none(autojump_clock: Any, town: Any, reply: bytes) -> None:
+    async def odd(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, 1 << 16)
+        await framed.read()
+        await framed.write(reply)
+
+    town.bare("odd", trust=odd)
+    b = await town.node("b")
+    await b.driver.connect("/memory/odd")
+    with pytest.raises(PeerFault):
+        await b.driver.pull_statements(PeerId("odd"))
+    assert b.driver.book.get(PeerId("odd")).score.value <= -20
+
+
+async def test_an_endless_listing_ends(autojump_clock: Any, town: Any) -> None:
+    """Ever new names, page after page: the round has a last page."""
+    asked = 0
+
+    async def endless(stream: Any, peer: PeerId) -> None:
+        nonlocal asked
+        framed = FramedStream(stream, peer, MAX_TRUST_REPLY)
+        number = 0
+        while body := await framed.read():
+            asked += 1
+            ask = trust.decode_ask(body)
+            if isinstance(ask, trust.SumAsk):
+                await framed.write(trust.encode(trust.Sums({"78": "0" * 64})))
+            elif isinstance(ask, trust.ListAsk):
+                number += 1
+                sid = Multihash.from_digest(0x16, number.to_bytes(32, "big"))
+                listing = trust.Listing({str(DatasetId.from_public_key(b"x" * 32)): (sid,)}, more=sid)
+                await framed.write(trust.encode(listing))
+            else:
+                await framed.write(trust.encode(trust.Statements((), done=len(ask.sids))))
+
+    town.bare("endless", trust=endless)
+    b = await town.node("b")
+    await b.driver.connect("/memory/endless")
+    assert await b.driver.pull_statements(PeerId("endless")) == 0
+    assert asked <= 2 * 70
+
+
+async def test_a_silent_trust_peer(autojump_clock: Any, town: Any) -> None:
+    async def silence(stream: Any, peer: PeerId) -> None:
+        await trio.sleep(1000)
+
+    town.bare("silent", trust=silence)
+    b = await town.node("b")
+    await b.driver.connect("/memory/silent")
+    started = trio.current_time()
+    with pytest.raises(PeerFault, match="no answer in 20 s"):
+        await b.driver.pull_statements(PeerId("silent"))
+    assert trio.current_time() - started == pytest.approx(20, abs=0.1)
+
+
+async def test_bootstrap_is_dialled_until_it_is_there_and_again(autojump_clock: Any, town: Any) -> None:
+    hub = town.bare("hub")
+    hub.reachable = False
+    a = await town.node("a", bootstrap=("/memory/hub",))
+    await trio.sleep(40)
+    dials = len(a.host.dials)
+    assert 4 <= dials <= 9, "with growing waits"
+    hub.reachable = True
+    await trio.sleep(300)
+    assert hub.peer_id in a.host.links
+    dials = len(a.host.dials)
+    await trio.sleep(300)
+    assert len(a.host.dials) == dials
+    town.fabric.part(a.host, hub)
+    await trio.sleep(5)
+    assert hub.peer_id in a.host.links
+
+
+async def test_lost_notices_are_made_up_for(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    await trio.testing.wait_all_tasks_blocked()
+    b.host.links.clear()
+    await trio.sleep(100)
+    assert [view.connected for view in b.driver.peers()] == [False]
+
+
+async def test_stopping_leaves_nothing_behind(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    async with trio.open_nursery() as nursery:
+        b = town.__class__(nursery)
+        b.fabric = town.fabric
+        node = await b.node("b", connect=[a])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(Invalid, match="not running"):
+        await node.driver.chain_size(a.peer, DatasetId.from_public_key(b"x" * 32))
