@@ -60,9 +60,12 @@ class ConfinedProcess:
                 os.killpg(self._popen.pid, signal.SIGKILL)
 
     async def stop(self, grace: float) -> int:
-        """Close its input, so that it may leave by itself; after ``grace`` seconds kill it. Cannot be cancelled."""
+        """Ask it to leave; after ``grace`` seconds kill it and its group. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
             await self._stdin.aclose()
+            if self._popen.poll() is None:
+                # To the leader alone: it may have a JVM to end in order. Bubblewrap just goes, with all inside.
+                os.kill(self._popen.pid, signal.SIGTERM)
             with trio.move_on_after(grace):
                 await self.wait()
             self.kill()

@@ -1,0 +1,98 @@
+"""Puts together the Spark engine of this machine: Java, sandbox, digest, limits.
+
+Runs once when the daemon starts; everything slow happens in threads. What it finds (the level in use, why better ones
+are not, which Java) is returned for people to see, and nothing is assumed that was not tried.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import trio
+
+from engines.client import CallLimits
+from engines.contract import EngineIdentity
+from engines.identity import FileDigests, host_manifest, identity_of
+from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
+from engines.provision.warm import WarmEngine
+from engines.sandbox.base import Level
+from engines.sandbox.probe import Choice, choose
+from engines.spark.java import Java, find_java
+from engines.spark.settings import manifest_settings
+
+MEMORY_BEYOND_HEAP: Final = 3 << 29
+"""Bytes of private memory beside the Java heap: code cache, metaspace, threads, Arrow buffers. 1.2 GB was enough for a
+heap of 512 MB in trials; this is a third more."""
+_UNITS: Final = {"m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOptions:
+    """What a person may say about the engine."""
+
+    scratch: Path
+    """Emptied at start; on the file system of the objects if inputs shall be hard links."""
+    cache: Path
+    """A folder that may be lost; holds digests of Spark's jars."""
+    cores: int = 2
+    heap: str = "2g"
+    minimum: Level = Level.NONE
+    """Weakest sandbox that is acceptable."""
+    limits: WarmthLimits = field(default_factory=WarmthLimits)
+    calls: CallLimits = field(default_factory=CallLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class HostEngine:
+    """An engine and what is known of it. ``engine.run`` has still to be run."""
+
+    engine: WarmEngine
+    identity: EngineIdentity
+    choice: Choice
+    java: Java
+
+
+async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_event: OnEvent) -> HostEngine:
+    """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install."""
+    java = await trio.to_thread.run_sync(find_java, environ, options.cache)
+    choice = await choose(options.minimum, (java.runtime,))
+    identity = await trio.to_thread.run_sync(_identity, java.runtime, options.cache, choice.level)
+    settings = WarmSettings(
+        name="spark",
+        program=_program(options, choice.level),
+        sandbox=choice.sandbox,
+        identity=identity,
+        scratch=options.scratch,
+        env={"JAVA_HOME": str(java.runtime)},
+        memory=heap_bytes(options.heap) + MEMORY_BEYOND_HEAP,
+        limits=options.limits,
+        calls=options.calls,
+    )
+    return HostEngine(WarmEngine(settings, on_event), identity, choice, java)
+
+
+def heap_bytes(heap: str) -> int:
+    """Of ``512m`` or ``2g``, as checked by ``engines.spark.settings``."""
+    return int(heap[:-1]) * _UNITS[heap[-1]]
+
+
+def _program(options: SparkOptions, level: Level) -> Program:
+    def argv(listen: str, scratch: PurePosixPath) -> tuple[str, ...]:
+        # -P: the folder the node happens to be started in must not provide modules.
+        return (
+            *(sys.executable, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
+            *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", level.value),
+        )
+
+    return argv
+
+
+def _identity(java_home: Path, cache: Path, level: Level) -> EngineIdentity:
+    digests = FileDigests(cache / "engine-digests.json")
+    identity = identity_of(host_manifest(manifest_settings(), java_home, digests), level.value)
+    digests.save()
+    return identity
