@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chain.model.schema import DataField, DataType, List, Option, Struct
+from chain.model.schema import DataField, DataType, Duration, List, Option, Struct, Time, Timestamp, TimeUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,13 @@ class Incompatibility:
     actual: str
 
 
-def incompatibilities(old: Sequence[DataField], new: Sequence[DataField], path: str = "") -> Iterator[Incompatibility]:
-    """Every change from ``old`` to ``new`` that a reader of old data could not bridge, named by the column's path."""
+def incompatibilities(
+    old: Sequence[DataField], new: Sequence[DataField], *, upgrade: bool = False, path: str = ""
+) -> Iterator[Incompatibility]:
+    """Every change from ``old`` to ``new`` that a reader of old data could not bridge, named by the column's path.
+
+    ``upgrade``: ``old`` comes from the legacy form, where Arrow decided what may be null; optionality may change then.
+    """
     theirs = {each.name: each for each in new}
     known = {each.name for each in old}
     for field in old:
@@ -24,7 +29,7 @@ def incompatibilities(old: Sequence[DataField], new: Sequence[DataField], path: 
         if field.name not in theirs:
             yield Incompatibility(f"column {place!r} is removed", shown(field.type), "nothing")
         else:
-            yield from _type_changes(field.type, theirs[field.name].type, place)
+            yield from _type_changes(field.type, theirs[field.name].type, place, upgrade)
     for field in new:
         if field.name not in known and not isinstance(field.type, Option):
             place = f"{path}{field.name}"
@@ -33,16 +38,29 @@ def incompatibilities(old: Sequence[DataField], new: Sequence[DataField], path: 
             )
 
 
-def _type_changes(old: DataType, new: DataType, place: str) -> Iterator[Incompatibility]:
+def _type_changes(old: DataType, new: DataType, place: str, upgrade: bool) -> Iterator[Incompatibility]:
+    if upgrade:
+        old, new = _spelled_out(old), _spelled_out(new)
     if isinstance(old, Option) and isinstance(new, Option):
-        yield from _type_changes(old.inner, new.inner, place)
+        yield from _type_changes(old.inner, new.inner, place, upgrade)
     elif isinstance(old, Struct) and isinstance(new, Struct):
-        yield from incompatibilities(old.fields, new.fields, f"{place}.")
+        yield from incompatibilities(old.fields, new.fields, upgrade=upgrade, path=f"{place}.")
     elif isinstance(old, List) and isinstance(new, List) and old.fixed_length == new.fixed_length:
-        yield from _type_changes(old.item_type, new.item_type, f"{place}[]")
+        yield from _type_changes(old.item_type, new.item_type, f"{place}[]", upgrade)
     elif old != new:
         what = "type" if isinstance(old, Option) == isinstance(new, Option) else "optionality"
         yield Incompatibility(f"column {place!r} changes its {what}", shown(old), shown(new))
+
+
+def _spelled_out(data_type: DataType) -> DataType:
+    """Without optionality, and with the unit and zone that ODF leaves unsaid and Arrow says."""
+    if isinstance(data_type, Option):
+        return _spelled_out(data_type.inner)
+    if isinstance(data_type, Timestamp):
+        return Timestamp(unit=data_type.unit or TimeUnit.MILLISECOND, timezone=data_type.timezone or "UTC")
+    if isinstance(data_type, Time | Duration):
+        return type(data_type)(unit=data_type.unit or TimeUnit.MILLISECOND)
+    return data_type
 
 
 def shown(data_type: DataType) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chain.codec.arrow_schema import schema_of
+from chain.errors import Invalid
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.rules.migration import incompatibilities
@@ -47,7 +49,10 @@ class SchemaChanges(Rule):
 
 
 class SchemaStaysCompatible(Rule):
-    """Attributes and order may change and optional fields be added, at any depth; nothing else."""
+    """Attributes and order may change and optional fields be added, at any depth; nothing else.
+
+    Coming from the legacy form, where Arrow decided what may be null, optionality may change too.
+    """
 
     name = "schema-compatible"
     clause = "SetDataSchema; schema evolution"
@@ -55,9 +60,14 @@ class SchemaStaysCompatible(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event, current = block.event, state.schema
-        if not isinstance(event, SetDataSchema) or event.schema is None or current is None or current.schema is None:
+        if not isinstance(event, SetDataSchema) or event.schema is None or current is None:
             return
-        for each in incompatibilities(current.schema.fields, event.schema.fields):
+        try:
+            before = schema_of(current)
+        except Invalid as fault:
+            yield self.broken(f"the legacy schema in force cannot be read: {fault}")
+            return
+        for each in incompatibilities(before.fields, event.schema.fields, upgrade=current.schema is None):
             yield self.broken(each.message, expected=each.expected, actual=each.actual)
 
 
