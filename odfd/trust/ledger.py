@@ -54,6 +54,12 @@ STEPS: Final = (
         frontier BLOB NOT NULL,
         data INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_replays (
+        dataset BLOB PRIMARY KEY,
+        sequence INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        checkpoint BLOB
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE trust_runs (
         dataset BLOB NOT NULL,
         sequence INTEGER NOT NULL,
@@ -87,6 +93,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     actual: Actual | None = None
     evidence: bytes | None = None
     """JSON for people: where the published and the computed rows differ."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The last step that this node replayed, and the checkpoint that its own run made there."""
+
+    sequence_number: int
+    block: Multihash
+    checkpoint: bytes | None
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -203,8 +217,21 @@ class Ledger:
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
-        for table in ("trust_chains", "trust_runs"):
+        for table in ("trust_chains", "trust_runs", "trust_replays"):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
+
+    def place(self, dataset: DatasetId) -> Place | None:
+        """Where this node's own replay of a chain stands."""
+        row = self._db.execute(
+            "SELECT sequence, block, checkpoint FROM trust_replays WHERE dataset = ?", (dataset,)
+        ).fetchone()
+        return Place(row[0], Multihash(row[1]), row[2]) if row else None
+
+    def keep_place(self, dataset: DatasetId, place: Place) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO trust_replays (dataset, sequence, block, checkpoint) VALUES (?,?,?,?)",
+            (dataset, place.sequence_number, place.block, place.checkpoint),
+        )
 
     def keep_run(self, dataset: DatasetId, run: Run) -> None:
         self._db.execute(

@@ -1,0 +1,337 @@
+"""The validator: re-runs the transforms of datasets held here, step by step from genesis, and signs what it found.
+
+Alive while ``run`` is; poked when a head moves. One dataset at a time, oldest step first; each step starts from the
+checkpoint that this node's own run of the step before made, which it keeps over restarts. It accuses only after three
+runs, each in a fresh engine process, gave one and the same other answer, on the very engine that the transform pins;
+anything less is an abstention. It never blocks ingestion or mirrors. Spec: trust.md section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import pyarrow.parquet as pq
+import trio
+
+from chain.errors import Environment, Fault, Invalid, Remote
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import DatasetKind, ExecuteTransform, SetTransform
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.statements import envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import Actual, EngineUsed, InputTree
+from chain.store.base import ChainReader, ChainStore, ObjectReader
+from chain.store.database import Database
+from odfd.errors import sole_fault
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Journal, Life
+from odfd.obs.events import EventLog
+from odfd.transform.driver import fresh_folder
+from odfd.transform.replay import Replayed, ReplayShop, replay_step
+from odfd.trust.attesting import Subject, actual_of, attest
+from odfd.trust.evidence import Finding, compare
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import Ledger, Place, Run
+
+RUNS: Final = 3
+"""Fresh runs that must agree before anyone is accused."""
+RETRY_SECONDS: Final = 30.0
+"""After an engine could not do its work, or an input was not here."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the validator needs beside the node's stores."""
+
+    shop: ReplayShop
+    fresh_engine: Callable[[], Awaitable[None]]
+    """Let the present engine process go, so that the next run begins in another."""
+    determinism: Callable[[DatasetId], Awaitable[str]]
+    """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
+    announce: Callable[[DatasetId, Signed], None]
+    name_of: Callable[[DatasetId], str]
+
+
+class Validator:
+    """See the module."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: KeyStore,
+        settings: Settings,
+        events: EventLog,
+        clock: Clock,
+        journal: Journal,
+    ) -> None:
+        self._database = database
+        self._keys = keys
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._journal = journal
+        self._poked = trio.Event()
+        self.busy: str | None = None
+        """What it re-runs now, for people."""
+
+    @property
+    def _chains(self) -> ChainStore:
+        return self._settings.shop.chains
+
+    @property
+    def _objects(self) -> ObjectReader:
+        return self._settings.shop.objects
+
+    def poke(self) -> None:
+        """A head moved, or an input came: there may be work."""
+        self._poked.set()
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop; a step under way is given up and done again after the next start."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._rounds)
+            life.ready()
+            await life.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _rounds(self) -> None:
+        while True:
+            self._poked = trio.Event()
+            clear = True
+            for dataset in await trio.to_thread.run_sync(self._derivatives):
+                clear &= await self._attempt(dataset)
+            with trio.move_on_after(float("inf") if clear else RETRY_SECONDS):
+                await self._poked.wait()
+
+    async def _attempt(self, dataset: DatasetId) -> bool:
+        """Validate one dataset; whether nothing is left that another try could change."""
+        try:
+            return await self.validate(dataset)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None or not isinstance(fault, Environment | Invalid | Remote):
+                raise
+            self._journal.error("validation put off", dataset=self._settings.name_of(dataset), fault=str(fault))
+            return False
+        finally:
+            self.busy = None
+
+    def _derivatives(self) -> list[DatasetId]:
+        found = []
+        for dataset in self._chains.datasets():
+            state = load_state(self._chains.chain(dataset))
+            if state.kind is DatasetKind.DERIVATIVE and not self._keys.has_dataset_key(dataset):
+                found.append(dataset)
+        return found
+
+    async def validate(self, dataset: DatasetId) -> bool:
+        """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
+        name = self._settings.name_of(dataset)
+        done = 0
+        complete = True
+        while True:
+            step = await trio.to_thread.run_sync(self._next_step, dataset)
+            if step is None:
+                break
+            self.busy = f"{name} #{step.block.sequence_number}"
+            run = await self._judge(dataset, step)
+            if run is None:
+                complete = False
+                break
+            done += 1
+            self._tell(name, run)
+        if done or await trio.to_thread.run_sync(self._is_unsaid, dataset):
+            await self._say(dataset)
+        return complete
+
+    def _next_step(self, dataset: DatasetId) -> _Step | None:
+        """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""
+        chain = self._chains.chain(dataset)
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            place, checked, runs = ledger.place(dataset), ledger.chain(dataset), ledger.runs(dataset)
+        if any(run.verdict != "reproduced" for run in runs.values()):
+            return None
+        start = 0 if place is None else place.sequence_number + 1
+        for number in range(start, checked.data):
+            block = chain.block_at(number)
+            if isinstance(block.event, ExecuteTransform):
+                return _Step(block, place.checkpoint if place else None)
+        return None
+
+    async def _judge(self, dataset: DatasetId, step: _Step) -> Run | None:
+        """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
+        engine = await self._engine(dataset, step.block)
+        first = await self._once(dataset, step)
+        if first is None:
+            return None
+        if first.reproduced:
+            run = self._run(step, engine, "reproduced", first)
+            place = Place(step.block.sequence_number, step.block.hash, first.checkpoint)
+            await trio.to_thread.run_sync(self._keep, dataset, run, place)
+            return run
+        if not engine.pinned:
+            run = self._run(step, engine, "not-reproducible-here", first, reason="engine-not-pinned")
+            await trio.to_thread.run_sync(self._keep, dataset, run, None)
+            return run
+        again = [first]
+        for _ in range(RUNS - 1):
+            await self._settings.fresh_engine()
+            another = await self._once(dataset, step)
+            if another is None:
+                return None
+            again.append(another)
+        same = all(each.actual == first.actual for each in again)
+        verdict, reason = ("mismatch", "") if same else ("not-reproducible-here", "nondeterministic")
+        run = self._run(step, engine, verdict, first, reason=reason, runs=RUNS)
+        await trio.to_thread.run_sync(self._keep, dataset, run, None)
+        return run
+
+    async def _once(self, dataset: DatasetId, step: _Step) -> _Answer | None:
+        shop = self._settings.shop
+        async with fresh_folder(shop.staging) as folder:
+            outcome = await replay_step(shop, dataset, step.block.sequence_number, step.checkpoint, folder)
+            if not isinstance(outcome, Replayed):
+                self._journal.info("step not re-run", dataset=self._settings.name_of(dataset), reason=str(outcome))
+                return None
+            finding = None
+            if not outcome.is_reproduced:
+                finding = await trio.to_thread.run_sync(self._differences, step.block, outcome)
+            return _Answer(
+                reproduced=outcome.is_reproduced,
+                actual=actual_of(outcome.event, outcome.data),
+                checkpoint=outcome.checkpoint,
+                finding=finding,
+            )
+
+    def _differences(self, block: Block, outcome: Replayed) -> Finding:
+        """Rows and columns that differ, when both slices are at hand."""
+        assert isinstance(block.event, ExecuteTransform)
+        published = block.event.new_data
+        if published is None or outcome.rows is None:
+            return Finding(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
+                                             for each in outcome.mismatches))  # fmt: skip
+        return compare(pq.read_table(self._objects.path(published.physical_hash)), pq.read_table(outcome.rows))
+
+    async def _engine(self, dataset: DatasetId, block: Block) -> EngineUsed:
+        chain = self._chains.chain(dataset)
+        transform = await trio.to_thread.run_sync(_transform_at, chain, block.sequence_number)
+        identity = await self._settings.shop.engines.engine(transform.transform.engine).identity()
+        return EngineUsed(
+            name=identity.name,
+            digest=identity.digest,
+            pinned=transform.transform.version == identity.digest,
+            sandbox=identity.sandbox,
+            platform=identity.platform,
+        )
+
+    def _run(
+        self, step: _Step, engine: EngineUsed, verdict: str, answer: _Answer, *, reason: str = "", runs: int = 1
+    ) -> Run:
+        return Run(
+            sequence_number=step.block.sequence_number,
+            block=step.block.hash,
+            at=self._clock.now(),
+            verdict=verdict,
+            reason=reason,
+            runs=runs,
+            engine=engine,
+            actual=answer.actual,
+            evidence=answer.finding.to_bytes() if answer.finding else None,
+        )
+
+    def _keep(self, dataset: DatasetId, run: Run, place: Place | None) -> None:
+        with self._database.write() as connection:
+            ledger = Ledger(connection)
+            ledger.keep_run(dataset, run)
+            if place is not None:
+                ledger.keep_place(dataset, place)
+
+    def _tell(self, name: str, run: Run) -> None:
+        number = run.sequence_number
+        if run.verdict == "reproduced":
+            self._events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
+            return
+        finding = Finding.from_bytes(run.evidence) if run.evidence else Finding(message=run.reason)
+        cell = finding.cells[0] if finding.cells else None
+        where = (
+            f", row {cell.row}, column {cell.column}: {cell.published} published, {cell.computed} computed"
+            if cell
+            else ""
+        )
+        self._events.emit(
+            f"verdict.{run.verdict}", name, f"#{number}: {finding.message}{where}", block=number, reason=run.reason
+        )
+
+    def _is_unsaid(self, dataset: DatasetId) -> bool:
+        """Whether there are runs, and no attestation of ours speaks of the present tree."""
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            mine = ledger.attestations(dataset).get(self._keys.node_key().did)
+            return bool(ledger.runs(dataset)) and (mine is None or mine.size < ledger.chain(dataset).data)
+
+    async def _say(self, dataset: DatasetId) -> None:
+        determinism = await self._settings.determinism(dataset)
+        signed = await trio.to_thread.run_sync(self._sign, dataset, determinism)
+        if signed is not None:
+            self._settings.announce(dataset, signed)
+            self._events.emit("attestation.signed", self._settings.name_of(dataset), "", sid=str(signed.sid))
+
+    def _sign(self, dataset: DatasetId, determinism: str) -> Signed | None:
+        """Sign what the runs so far say of the newest tree that is here whole."""
+        key = self._keys.node_key()
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            newest, checked, runs = ledger.newest_head(dataset), ledger.chain(dataset), ledger.runs(dataset)
+            before = ledger.attestations(dataset).get(key.did)
+        if newest is None or newest[0].root_hash != checked.frontier.root:
+            return None
+        head = newest[0]
+        subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
+        last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
+        topic = f"attestation:{dataset}:{head.epoch}"
+        journalled = self._keys.last_said(key, topic)
+        if journalled is not None and (last is None or journalled.order[0] > last[0]):
+            last = (journalled.order[0], Multihash.parse(journalled.subject))
+        said = attest(subject, runs, self._inputs(dataset), determinism, last, self._clock.now())
+        payload = statement.encode(said)
+        sealed = self._keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
+        signed = envelope.unseal(sealed, statement.limit_of(said))
+        with self._database.write() as connection:
+            Ledger(connection).record(signed, key.did, "signed", "", self._clock.now(), live=True)
+        return signed
+
+    def _inputs(self, dataset: DatasetId) -> list[InputTree]:
+        """The trees that were read."""
+        trees = []
+        transform = load_state(self._chains.chain(dataset)).set_transform
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            for each in transform.inputs if transform else ():
+                read = DatasetId.parse(each.dataset_ref)
+                frontier = ledger.chain(read).frontier
+                if frontier.size:
+                    trees.append(InputTree(dataset=read, epoch=0, size=frontier.size, root_hash=frontier.root))
+        return trees
+
+
+class _Step(msgspec.Struct, frozen=True):
+    block: Block
+    checkpoint: bytes | None
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    reproduced: bool
+    actual: Actual
+    checkpoint: bytes | None
+    finding: Finding | None
+
+
+def _transform_at(chain: ChainReader, sequence_number: int) -> SetTransform:
+    block = chain.last_of(("SetTransform",), sequence_number)
+    assert block is not None
+    assert isinstance(block.event, SetTransform)
+    return block.event
