@@ -58,7 +58,10 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[Finding]:
-    """Every object that a block brings, against what it says; ``state`` is the one before the block."""
+    """Every object that a block brings, against what it says; ``state`` is the one before the block.
+
+    Empty for blocks without data. Raises Environment when our own disk fails.
+    """
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform):
         return []
@@ -69,28 +72,6 @@ def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[
         findings += check_slice(objects, claim)
     if (checkpoint := event.new_checkpoint) is not None:
         findings += check_checkpoint(objects, checkpoint.physical_hash, checkpoint.size)
-    return findings
-
-
-def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[Finding]:
-    """Everything about the objects that a block names; ``state`` is the chain's before the block.
-
-    Empty for blocks without data. Raises Environment when our own disk fails.
-    """
-    event = block.event
-    if not isinstance(event, AddData | ExecuteTransform):
-        return []
-    findings = []
-    if event.new_data is not None:
-        claim = SliceClaim(
-            slice=event.new_data,
-            schema=state.schema.schema if state.schema else None,
-            vocab=state.vocab,
-            system_time=block.system_time,
-        )
-        findings += check_slice(objects, claim)
-    if event.new_checkpoint is not None:
-        findings += check_checkpoint(objects, event.new_checkpoint.physical_hash, event.new_checkpoint.size)
     return findings
 
 
