@@ -77,7 +77,7 @@ def attest(
 
 
 def spans_of(size: int, runs: Mapping[int, Run], engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
-    """Spans over blocks ``0 … size-1``, like neighbours merged; beyond MAX_SPANS the oldest become ``not-attempted``."""
+    """Spans over blocks ``0 … size-1``, like ones merged; beyond MAX_SPANS the oldest become ``not-attempted``."""
     pieces: list[Span] = []
     for number in sorted(number for number in runs if number < size):
         run = runs[number]

@@ -64,15 +64,10 @@ def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
     """True where values differ; null equals null."""
     if one.type != other.type:
         other = other.cast(one.type)
-    unequal = (
-        pc.fill_null(pc.not_equal(one, other), value=False) if _comparable(one.type) else _plain_differs(one, other)
-    )
-    nulls = pc.not_equal(pc.is_null(one), pc.is_null(other))
-    return np.asarray(pc.or_(unequal, nulls))
-
-
-def _comparable(kind: pa.DataType) -> bool:
-    return not pa.types.is_nested(kind)
+    if pa.types.is_nested(one.type):
+        return np.asarray(_plain_differs(one, other))
+    unequal = pc.fill_null(pc.not_equal(one, other), pa.scalar(value=False))
+    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(one), pc.is_null(other))))
 
 
 def _plain_differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:

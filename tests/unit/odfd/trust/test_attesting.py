@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from itertools import pairwise
 
 import pyarrow as pa
 from hypothesis import given
@@ -57,7 +58,7 @@ def test_spans_cover_every_block_once_and_say_what_was_found(size: int, found: d
     assert len(spans) <= MAX_SPANS
     assert spans[0].first == 0
     assert spans[-1].last == size - 1
-    assert all(one.last + 1 == other.first for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one.last + 1 == other.first for one, other in pairwise(spans))
     for number, each in runs.items():
         (span,) = (span for span in spans if span.first <= number <= span.last)
         assert span.verdict in (each.verdict, "not-attempted")
@@ -66,7 +67,7 @@ def test_spans_cover_every_block_once_and_say_what_was_found(size: int, found: d
 def test_an_attestation_says_what_a_judge_hears() -> None:
     dataset = SigningKey(b"d" * 32).dataset_id
     subject = Subject(dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, head=Multihash.sha3_256(b"head"))
-    runs = {number: each for number, each in ((3, run(3)), (7, run(7, "mismatch")))}
+    runs = {3: run(3), 7: run(7, "mismatch")}
     said = attest(subject, runs, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
     assert said.serial == 5
     affirmed, denied = voice_on(said, 3), voice_on(said, 7)
