@@ -109,9 +109,14 @@ class _Exchange:
         self._start: Message | None = None
         self._head = request.method == b"HEAD"
         self._leaving = trio.CancelScope()
+        self._told_end = False
 
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
         """Raises _Gone when there is nobody left to talk to; the application was then cancelled."""
+        if not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._request.headers):
+            # Without a body its end is known now, and an application that never asks for it can still be watched over.
+            self._machine.next_event()
+            self._body_over.set()
         with self._leaving:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
@@ -173,13 +178,17 @@ class _Exchange:
             await self._leave()
 
     async def _receive(self) -> Message:
-        if self._body_over.is_set():
+        if self._told_end:
             await trio.sleep_forever()
+        if self._body_over.is_set():
+            self._told_end = True
+            return {"type": "http.request", "body": b"", "more_body": False}
         event = await self._event()
         if isinstance(event, h11.Data):
             return {"type": "http.request", "body": bytes(event.data), "more_body": True}
         if isinstance(event, h11.EndOfMessage):
             self._body_over.set()
+            self._told_end = True
             return {"type": "http.request", "body": b"", "more_body": False}
         return await self._leave()
 

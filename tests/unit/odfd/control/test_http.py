@@ -1,0 +1,139 @@
+"""The bridge does not care how bytes are cut, and gives back what the application says."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import h11
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odfd.control.http import Connection, Limits, Message, Receive, Send
+
+REQUESTS = (
+    b"POST /echo?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nhello world"
+    b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
+    b"GET /none HTTP/1.1\r\nHost: x\r\n\r\n"
+    b"HEAD /none HTTP/1.1\r\nHost: x\r\n\r\n"
+    b"POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nwaste"
+    b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+)
+
+
+async def application(scope: Message, receive: Receive, send: Send) -> None:
+    body = b""
+    if scope["path"] != "/unread":
+        more = True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+    told = f"{scope['method']} {scope['path']} ".encode() + body
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": told[:3], "more_body": True})
+    await send({"type": "http.response.body", "body": told[3:]})
+
+
+def bodies(answer: bytes) -> list[bytes]:
+    """Bodies of the answers, as an independent client reads them."""
+    client = h11.Connection(h11.CLIENT)
+    client.receive_data(answer)
+    client.receive_data(b"")
+    found = []
+    for target, method in (("/", "POST"), ("/", "POST"), ("/", "GET"), ("/", "HEAD"), ("/", "POST"), ("/", "GET")):
+        headers = [("Host", "x"), *([("Content-Length", "0")] if method == "POST" else [])]
+        client.send(h11.Request(method=method, target=target, headers=headers))
+        client.send(h11.EndOfMessage())
+        body = b""
+        while not isinstance(event := client.next_event(), h11.EndOfMessage):
+            body += event.data if isinstance(event, h11.Data) else b""
+        found.append(body)
+        if client.their_state is h11.DONE:
+            client.start_next_cycle()
+    return found
+
+
+async def converse(pieces: list[bytes]) -> bytes:
+    ours, theirs = trio.testing.memory_stream_pair()
+    answer = b""
+
+    async def talk() -> None:
+        for piece in pieces:
+            await theirs.send_all(piece)
+
+    async def listen() -> None:
+        nonlocal answer
+        while chunk := await theirs.receive_some():
+            answer += chunk
+
+    async def serve(stream: Any) -> None:
+        await Connection(stream, application, Limits(), {}).serve()
+        await stream.aclose()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for task in (talk, listen):
+                nursery.start_soon(task)
+            nursery.start_soon(serve, ours)
+    return answer
+
+
+EXPECTED = [b"POST /echo hello world", b"POST /echo hello world", b"GET /none ", b"", b"POST /unread ", b"GET /last "]
+
+
+@given(st.lists(st.integers(1, len(REQUESTS) - 1), max_size=12).map(sorted))
+@settings(max_examples=60, deadline=None)
+def test_answers_do_not_depend_on_how_requests_are_cut(cuts: list[int]) -> None:
+    edges = [0, *cuts, len(REQUESTS)]
+    pieces = [REQUESTS[start:end] for start, end in itertools.pairwise(edges) if start < end]
+    assert bodies(trio.run(converse, pieces)) == EXPECTED
+
+
+def test_byte_by_byte() -> None:
+    assert bodies(trio.run(converse, [bytes([byte]) for byte in REQUESTS])) == EXPECTED
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_end_in_an_answer_or_a_close(data: bytes) -> None:
+    async def attempt() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        await theirs.send_all(data)
+        await theirs.send_eof()
+        with trio.fail_after(5):
+            await Connection(ours, application, Limits(), {}).serve()  # type: ignore[arg-type]
+
+    trio.run(attempt)
+
+
+async def test_the_application_is_cancelled_when_its_client_leaves(autojump_clock: trio.testing.MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    outcome: list[str] = []
+
+    async def endless(scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            outcome.append("ended")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Connection(ours, endless, Limits(), {}).serve)  # type: ignore[arg-type]
+        await theirs.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcome == []
+        await theirs.aclose()
+    assert outcome == ["ended"]
+
+
+async def test_slow_heads_idle_connections_and_stalled_bodies_have_an_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    limits = Limits(head_seconds=3, idle_seconds=50, stall_seconds=7)
+    for sent, seconds in ((b"", 50), (b"GET / HT", 3), (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n1", 7)):
+        ours, theirs = trio.testing.memory_stream_pair()
+        await theirs.send_all(sent)
+        before = trio.current_time()
+        await Connection(ours, application, limits, {}).serve()  # type: ignore[arg-type]
+        assert trio.current_time() - before == seconds
