@@ -18,7 +18,7 @@ import pyarrow.csv as pc_csv
 from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.ranges import View
-from engines.spark.ingest.texts import Misfit, misfit_fault, to_instants, type_name
+from engines.spark.ingest.texts import Misfit, check_present, misfit_fault, to_instants, type_name
 
 if TYPE_CHECKING:
     import _csv
@@ -148,6 +148,7 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
     for field in head.schema:
         column = table.column(field.name)
         try:
+            check_present(column, field)
             columns.append(to_instants(column) if pa.types.is_timestamp(field.type) else column.cast(field.type))
         except Misfit as misfit:
             line = lines_before + _line_of(data, misfit.row + 1, dialect)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from chain.errors import Invalid
-from engines.spark.ingest.texts import Misfit, converted, misfit_fault, to_dates, to_instants, type_name
+from engines.spark.ingest.texts import Misfit, check_present, converted, misfit_fault, to_dates, to_instants, type_name
 
 INFER_ROWS: Final = 1000
 MAX_DOCUMENT: Final = 256 << 20
@@ -51,6 +51,7 @@ def parse_json_lines(data: bytes, schema: pa.Schema, place: str, lines_before: i
     for field in schema:
         column = table.column(field.name)
         try:
+            check_present(column, field)
             columns.append(_typed(column, field.type))
         except Misfit as misfit:
             line = lines_before + line_of_row(data, misfit.row)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.parquet import to_instant, write_slice
+from chain.data.parquet import write_slice
 from chain.errors import Invalid
-from chain.instant import Instant
+from chain.instant import MILLISECOND, SECOND, Instant
 from chain.model.events import OffsetInterval
 from engines.contract import IngestRequest, InvalidQuery, Success, TransformOutcome
 from engines.spark.ingest.history import History
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
 """Classes of SQLSTATE that blame the query or its data; XX and 5x blame the engine."""
+
+_DAY: Final = 86_400 * SECOND
 
 
 class Control(Protocol):
@@ -57,7 +59,7 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) ->
         hint = f" ({fault.hint})" if fault.hint else ""
         return InvalidQuery(message=f"{fault}{hint}")
     except PySparkException as fault:
-        if (fault.getSqlState() or "X")[0] not in _SQL_STATES_OF_QUERIES:
+        if isinstance(fault, PythonException) or (fault.getSqlState() or "X")[0] not in _SQL_STATES_OF_QUERIES:
             raise
         return InvalidQuery(message=_first_lines(str(fault)))
 
@@ -102,7 +104,8 @@ def watermark(times: pa.ChunkedArray, before: Instant | None) -> Instant | None:
     latest = pc.max(times)
     if not latest.is_valid:
         return before
-    here = to_instant(latest, times.type)
+    scale = _DAY if pa.types.is_date32(times.type) else MILLISECOND
+    here = Instant(latest.value * scale)
     return here if before is None else max(before, here)
 
 

@@ -18,7 +18,7 @@ from chain.errors import Environment, Invalid
 from engines.spark.ingest import csv_text, json_text
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.ranges import Range
-from engines.spark.ingest.texts import INSTANT, misfit_fault
+from engines.spark.ingest.texts import INSTANT, Misfit, check_present, misfit_fault
 
 ANSWER: Final = pa.schema([("task", pa.int64()), ("rows", pa.int64()), ("fault", pa.binary())])
 """What a task gives back to the driver."""
@@ -173,9 +173,13 @@ def _read_parquet(task: Task) -> pa.Table:
     for field in task.schema:
         column = table.column(field.name)
         try:
+            check_present(column, field)
             columns.append(column.cast(field.type, safe=not pa.types.is_timestamp(field.type)))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise misfit_fault(task.name, field.name, field.type, str(error)) from error
+        except Misfit as misfit:
+            place = f"{task.name}: row {misfit.row + 1}"
+            raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
     return pa.Table.from_arrays(columns, schema=task.schema)
 
 

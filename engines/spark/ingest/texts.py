@@ -92,8 +92,21 @@ def _attempt(convert: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray | None:
         return None
 
 
+def check_present(column: pa.ChunkedArray, field: pa.Field) -> None:
+    """Raises Misfit at the first null of a column that must have none."""
+    if column.null_count and not field.nullable:
+        raise Misfit(pc.index(pc.is_null(column), True).as_py(), "")
+
+
 def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Invalid:
     """The one message for a value that does not read as its column's type."""
+    if not value:
+        return Invalid(
+            f"column {column!r} is empty, and the schema says NOT NULL",
+            rule="not-null",
+            hint="mend the line, or make the column optional",
+            place=place,
+        )
     what = type_name(type_)
     hint = "mend the line, or declare the column as String and convert it in preprocess"
     if what in ("Timestamp", "Date"):

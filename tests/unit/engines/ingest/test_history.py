@@ -1,0 +1,85 @@
+"""Slices are left out only when their statistics prove that they cannot matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chain.errors import Invalid, NotFound
+from engines.spark.ingest.history import History
+
+TS = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema([("offset", pa.int64()), ("k", pa.int64()), ("s", pa.string()), ("t", TS), ("f", pa.float64())])
+VALUES = {
+    "k": st.none() | st.integers(-3, 3),
+    "s": st.none() | st.sampled_from(["", "a", "b", "é"]),
+    "t": st.none() | st.integers(-3, 3),
+    "f": st.none() | st.sampled_from([0.0, 1.0, float("nan")]),
+}
+ROW = st.fixed_dictionaries(VALUES)
+
+
+def table(rows: list[dict[str, object]], start: int) -> pa.Table:
+    full = [{"offset": start + n, **row} for n, row in enumerate(rows)]
+    columns = [pa.array([row[name] for row in full], pa.int64() if name == "t" else None) for name in SCHEMA.names]
+    return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(st.lists(st.lists(ROW, min_size=1, max_size=4), max_size=3), st.lists(ROW, max_size=4), st.data())
+def test_no_slice_that_could_match_is_left_out(
+    tmp_path: Path, slices: list[list[dict[str, object]]], batch: list[dict[str, object]], data: st.DataObject
+) -> None:
+    keys = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3, unique=True))
+    paths, start = [], 0
+    for number, rows in enumerate(slices):
+        paths.append(tmp_path / f"slice-{number}")
+        pq.write_table(table(rows, start), paths[-1], row_group_size=2)
+        start += len(rows)
+    kept = History(SCHEMA, paths).overlapping(table(batch, 0).select(keys))
+
+    def key(row: dict[str, object]) -> tuple[object, ...] | None:
+        values = tuple("nan" if row[name] != row[name] else row[name] for name in keys)
+        return None if None in values else values
+
+    new = {key(row) for row in batch} - {None}
+    for path, rows in zip(paths, slices, strict=True):
+        if {key(row) for row in rows} & new:
+            assert path in kept
+
+
+def test_disjoint_slices_are_left_out(tmp_path: Path) -> None:
+    rows = [{"k": 1, "s": "a", "t": 5, "f": None}]
+    pq.write_table(table(rows, 0), tmp_path / "one")
+    history = History(SCHEMA, [tmp_path / "one"])
+    for name, far in (("k", 2), ("s", "b"), ("t", 6)):
+        other = table([{**rows[0], name: far}], 0)
+        assert history.overlapping(other.select([name])) == ()
+    assert history.overlapping(table(rows, 0).select(["k", "t"])) == (tmp_path / "one",)
+    assert history.overlapping(table(rows, 0).select(["f"])) == (tmp_path / "one",)
+
+
+def test_rows_by_offset_come_from_several_slices(tmp_path: Path) -> None:
+    for start in (0, 3):
+        rows = [{"k": n, "s": None, "t": None, "f": None} for n in range(start, start + 3)]
+        pq.write_table(table(rows, start).drop_columns(["f"]), tmp_path / str(start))
+    history = History(SCHEMA, [tmp_path / "0", tmp_path / "3"])
+    found = history.rows_at(np.array([1, 3, 5]), "offset", ["k", "f"])
+    assert found.to_pylist() == [{"k": 1, "f": None}, {"k": 3, "f": None}, {"k": 5, "f": None}]
+    with pytest.raises(Invalid, match="1 earlier rows are not in the slices given"):
+        history.rows_at(np.array([1, 9]), "offset", ["k"])
+
+
+def test_a_slice_that_is_not_there_or_not_parquet(tmp_path: Path) -> None:
+    (tmp_path / "torn").write_bytes(b"PAR1 and no more")
+    keys = table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"])
+    with pytest.raises(NotFound, match="no slice gone"):
+        History(SCHEMA, [tmp_path / "gone"]).overlapping(keys)
+    with pytest.raises(Invalid, match="torn is not a readable slice"):
+        History(SCHEMA, [tmp_path / "torn"]).overlapping(keys)

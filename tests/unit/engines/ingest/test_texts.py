@@ -1,0 +1,126 @@
+"""Texts to times, options to dialects, heads to columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.errors import Invalid
+from chain.model.source import ReadCsv
+from engines.spark.ingest.csv_text import parse_csv, read_head
+from engines.spark.ingest.dialect import CsvDialect, csv_dialect
+from engines.spark.ingest.texts import INSTANT, Misfit, to_instants, type_name
+
+TIMES = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1))
+ZONES = st.sampled_from(["Z", "z", "+00:00", "-07:30", "+14:00", ""])
+
+
+def instants(*texts: str | None) -> list[int | None]:
+    return to_instants(pa.chunked_array([texts], pa.string())).cast(pa.int64()).to_pylist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(TIMES, ZONES, st.integers(0, 9), st.sampled_from("T ")), max_size=8))
+def test_times_are_those_of_rfc3339(cases: list[tuple[dt.datetime, str, int, str]]) -> None:
+    """Against our own scalar parser; without zone means UTC, and the past is rounded to."""
+    texts = []
+    for moment, zone, digits, between in cases:
+        fraction = f".{moment.microsecond:06d}789"[: digits + 1] if digits else ""
+        texts.append(f"{moment:%Y-%m-%d}{between}{moment:%H:%M:%S}{fraction}{zone}")
+    expected = []
+    for text in texts:
+        zoned = text if text[-1] in "Zz" or text[-6] in "+-" else f"{text}Z"
+        expected.append(instant.to_millis(instant.parse(zoned)))
+    assert instants(*texts) == expected
+
+
+def test_dates_nulls_and_mixtures() -> None:
+    assert instants("1970-01-02", None, " 1970-01-01T00:00:00.0019Z") == [86_400_000, None, 1]
+    assert instants("1969-12-31T23:59:59.9999Z") == [-1]
+    assert instants() == []
+
+
+@pytest.mark.parametrize(
+    "bad", ["9/25/2022 1:02:03", "2024-02-30", "now", "2024-01-01T25:00:00", "2024-01-01T00:00:00X"]
+)
+def test_the_first_bad_time_is_found(bad: str) -> None:
+    with pytest.raises(Misfit) as caught:
+        instants("2024-01-01", "2024-01-01T00:00:00Z", None, bad, "also bad")
+    assert (caught.value.row, caught.value.value) == (3, bad)
+
+
+def test_names_of_types() -> None:
+    kinds = [pa.int8(), pa.uint64(), pa.float64(), pa.string(), pa.bool_(), INSTANT, pa.date32(), pa.decimal128(9, 2)]
+    said = ["Int8", "UInt64", "Float64", "String", "Bool", "Timestamp", "Date", "Decimal(9, 2)"]
+    assert [type_name(kind) for kind in kinds] == said
+
+
+def test_the_escape_lives_only_before_quotes() -> None:
+    dialect = csv_dialect(ReadCsv(header=True))
+    assert dialect.alive_in(rb"path" b"\n" rb"C:\new").escape is None
+    assert dialect.alive_in(b'a\n"say \\"hi\\""').escape == "\\"
+
+
+@pytest.mark.parametrize(
+    "header,wanted,names",
+    [
+        ("a,b", "a b", ["a", "b"]),
+        ("b,a", "a b", ["b", "a"]),
+        ("City Name,Pop", "city pop", ["city", "pop"]),
+        ("a,X", "a b", ["a", "b"]),
+    ],
+)
+def test_headers_match_by_name_else_by_place(header: str, wanted: str, names: list[str]) -> None:
+    schema = pa.schema([(name, pa.string()) for name in wanted.split()])
+    head = read_head(f"{header}\n1,2\n".encode(), CsvDialect(header=True, escape=None), schema, "f")
+    assert list(head.names) == names
+    assert head.schema == schema
+
+
+@pytest.mark.parametrize("header", ["X,a", "a", "a,b,c", "a,a"])
+def test_headers_that_would_swap_or_lose_columns_are_refused(header: str) -> None:
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    with pytest.raises(Invalid) as caught:
+        read_head(f"{header}\n".encode(), CsvDialect(header=True, escape=None), schema, "f")
+    assert caught.value.place == "f:1"
+
+
+def test_types_of_csv() -> None:
+    schema = pa.schema(
+        [
+            ("i", pa.uint8()),
+            ("f", pa.float16()),
+            ("b", pa.bool_()),
+            ("d", pa.decimal128(6, 2)),
+            ("day", pa.date32()),
+            ("t", INSTANT),
+        ]
+    )
+    dialect = CsvDialect(escape=None, null="NA")
+    data = b"7,0.5,true,12.30,2024-05-01,2024-05-01T00:00:00.123456Z\nNA,,,,,\n"
+    head = read_head(data, dialect, schema, "f")
+    table = parse_csv(data, head, dialect, "f")
+    assert table.schema == schema
+    assert table.column("t").cast(pa.int64())[0].as_py() == 1_714_521_600_123
+    assert all(column.null_count == 1 for column in table.columns)
+    with pytest.raises(Invalid, match=r"f:1: column 'i': '256' is not a UInt8"):
+        parse_csv(b"256,,,,,\n", head, dialect, "f")
+
+
+def test_a_byte_order_mark_is_no_text() -> None:
+    data = b"\xef\xbb\xbfa\n1\n"
+    head = read_head(data, CsvDialect(header=True, escape=None), None, "f")
+    assert head.names == ("a",)
+    assert data[head.body :] == b"1\n"
+
+
+def test_nested_types_are_refused_by_name() -> None:
+    schema = pa.schema([("l", pa.list_(pa.int64()))])
+    head = read_head(b"1\n", CsvDialect(escape=None), schema, "f")
+    with pytest.raises(Invalid, match="column 'l': CSV cannot hold"):
+        parse_csv(b"1\n", head, CsvDialect(escape=None), "f")
