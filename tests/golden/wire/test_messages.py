@@ -1,0 +1,91 @@
+"""The bytes of ADR 0002. ``messages.json`` was written from that page with nothing but ``struct`` and ``json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.ports import Topic
+from p2p.wire import chains, frames, objects, refusal, trust
+from p2p.wire.chains import BlockRange, Blocks
+from p2p.wire.objects import ObjectBytes, ObjectRange
+from p2p.wire.refusal import Reason, Refusal
+
+BYTES = {
+    name: bytes.fromhex(text)
+    for name, text in json.loads(Path(__file__).with_name("messages.json").read_text()).items()
+}
+DATASET = DatasetId.from_public_key(bytes(range(32)))
+NAME = Multihash.sha3_256(b"object")
+
+
+CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "chain.range": (
+        BlockRange(request=7, dataset=DATASET, start=256, max_blocks=1024, max_bytes=65536),
+        chains.encode_range,
+        chains.decode_range,
+    ),
+    "chain.blocks": (
+        Blocks(request=7, size=259, start=256, blocks=(b"a", b"bb", b"ccc")),
+        chains.encode_blocks,
+        chains.decode_chain_reply,
+    ),
+    "chain.size": (
+        Blocks(request=8, size=259, start=0, blocks=()),
+        chains.encode_blocks,
+        chains.decode_chain_reply,
+    ),
+    "refusal.busy": (
+        Refusal(9, Reason.BUSY, "come back later…"),
+        refusal.encode_refusal,
+        objects.decode_object_reply,
+    ),
+    "object.read": (
+        ObjectRange(request=10, name=NAME, offset=1 << 20, length=1 << 19),
+        objects.encode_read,
+        objects.decode_read,
+    ),
+    "object.bytes": (
+        ObjectBytes(request=10, size=(1 << 20) + 4, offset=1 << 20, data=b"tail"),
+        objects.encode_bytes,
+        objects.decode_object_reply,
+    ),
+    "trust.sum": (trust.SumAsk(), trust.encode, trust.decode_ask),
+    "trust.sums": (
+        trust.Sums(
+            {f"{number:02x}": value for number, value in trust.sums([trust.StatementRef(NAME, DATASET)]).items()}
+        ),
+        trust.encode,
+        trust.decode_tell,
+    ),
+    "trust.list": (trust.ListAsk(datasets=(DATASET,), after=NAME), trust.encode, trust.decode_ask),
+    "trust.listing": (trust.page([trust.StatementRef(NAME, DATASET)], more=True), trust.encode, trust.decode_tell),
+    "trust.get": (trust.GetAsk((NAME,)), trust.encode, trust.decode_ask),
+    "trust.statements": (
+        trust.Statements((trust.Signed(Topic.HEADS, b"{}"),), done=1),
+        trust.encode,
+        trust.decode_tell,
+    ),
+    "trust.refused": (trust.TrustRefusal("too many questions"), trust.encode, trust.decode_tell),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_message(name: str) -> None:
+    message, encode, decode = CASES[name]
+    assert encode(message) == BYTES[name]
+    assert decode(BYTES[name]) == message
+
+
+def test_frame() -> None:
+    assert frames.frame(b"hello") == BYTES["frame"]
+
+
+def test_every_vector_is_used() -> None:
+    assert set(BYTES) == {*CASES, "frame"}
