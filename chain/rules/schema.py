@@ -14,6 +14,8 @@ from chain.state import ChainState
 
 
 class SchemaBeforeData(Rule):
+    """The schema is declared before the first rows."""
+
     name = "schema-before-data"
     clause = "SetDataSchema; must be present before adding data"
     concerns = (AddData, ExecuteTransform)
@@ -26,6 +28,8 @@ class SchemaBeforeData(Rule):
 
 
 class SchemaIsSaid(Rule):
+    """SetDataSchema holds a schema, in exactly one of its two forms."""
+
     name = "schema-present"
     clause = "SetDataSchema.schema, rawArrowSchema"
     concerns = (SetDataSchema,)
@@ -38,6 +42,8 @@ class SchemaIsSaid(Rule):
 
 
 class SchemaChanges(Rule):
+    """A schema declared again differs from the one in force."""
+
     name = "schema-no-op"
     clause = "SetDataSchema; New schema is identical to the current"
     concerns = (SetDataSchema,)
@@ -91,6 +97,8 @@ class SystemColumnsAreThere(Rule):
 
 
 class ColumnsAreDistinct(Rule):
+    """Every column has a name of its own."""
+
     name = "schema-columns-distinct"
     clause = "DataSchema.fields"
     binds = Binds.AUTHORS

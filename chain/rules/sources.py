@@ -12,6 +12,8 @@ from chain.state import ChainState
 
 
 class OneFormOfSchema(Rule):
+    """A read step declares its schema in ODF types or in DDL, not both."""
+
     name = "read-schema-form"
     clause = "ReadStep.schema, ReadStep.ddlSchema"
     concerns = (SetPollingSource, AddPushSource)
@@ -40,6 +42,8 @@ class LedgerIsNamed(Rule):
 
 
 class NoPollingBesidePush(Rule):
+    """A dataset with push sources has no polling source."""
+
     name = "polling-beside-push"
     clause = "SetPollingSource; push sources still active"
     concerns = (SetPollingSource,)
@@ -52,6 +56,8 @@ class NoPollingBesidePush(Rule):
 
 
 class NoPushBesidePolling(Rule):
+    """A dataset with a polling source has no push sources."""
+
     name = "push-beside-polling"
     clause = "AddPushSource; polling source still active"
     concerns = (AddPushSource,)
@@ -62,6 +68,8 @@ class NoPushBesidePolling(Rule):
 
 
 class PushSourceChanges(Rule):
+    """A push source declared again differs from the one in force."""
+
     name = "push-source-no-op"
     clause = "AddPushSource; NoOpEvent"
     concerns = (AddPushSource,)
@@ -85,6 +93,8 @@ class NoSourceAfterDisable(Rule):
 
 
 class DisabledSourceExists(Rule):
+    """What is disabled was active."""
+
     name = "disable-active-source"
     clause = "DisablePushSource, DisablePollingSource"
     concerns = (DisablePushSource, DisablePollingSource)

@@ -18,6 +18,8 @@ _START = InputPosition(None, None)
 
 
 class TransformHasInputs(Rule):
+    """A transform reads at least one dataset."""
+
     name = "transform-inputs"
     clause = "SetTransform.inputs"
     concerns = (SetTransform,)
@@ -28,6 +30,8 @@ class TransformHasInputs(Rule):
 
 
 class InputsAreDistinct(Rule):
+    """An input is named once; queries may use it as often as they like."""
+
     name = "transform-inputs-distinct"
     clause = "SetTransform.inputs"
     concerns = (SetTransform,)
@@ -72,6 +76,8 @@ class QueriesAreNormalised(Rule):
 
 
 class QueriesExist(Rule):
+    """A transform, or a preprocess step, has at least one query."""
+
     name = "queries-present"
     clause = "TransformSql.queries"
     concerns = _WITH_QUERIES
@@ -83,6 +89,8 @@ class QueriesExist(Rule):
 
 
 class LastQueryIsOutput(Rule):
+    """The last query has no alias: its rows are the result."""
+
     name = "queries-output"
     clause = "TransformSql.queries, SqlQueryStep.alias"
     concerns = _WITH_QUERIES
@@ -96,6 +104,8 @@ class LastQueryIsOutput(Rule):
 
 
 class OtherQueriesHaveAliases(Rule):
+    """Every query but the last has an alias, by which later ones know it."""
+
     name = "queries-aliased"
     clause = "TransformSql.queries, SqlQueryStep.alias"
     concerns = _WITH_QUERIES
@@ -108,6 +118,8 @@ class OtherQueriesHaveAliases(Rule):
 
 
 class TransformIsDeclared(Rule):
+    """A transaction executes a transform that was declared before it."""
+
     name = "transform-declared"
     clause = "ExecuteTransform; must be preceded by SetTransform"
     concerns = (ExecuteTransform,)
@@ -153,6 +165,8 @@ class _InputRule(Rule):
 
 
 class InputBlocksAdvance(_InputRule):
+    """An input that is said to advance does advance: its new block is another one."""
+
     name = "input-block-interval"
     clause = "ExecuteTransformInput.newBlockHash; Invalid input block interval"
 
@@ -164,6 +178,8 @@ class InputBlocksAdvance(_InputRule):
 
 
 class InputOffsetsAdvance(_InputRule):
+    """An input that is said to bring rows brings some: its new offset is another one."""
+
     name = "input-offset-interval"
     clause = "ExecuteTransformInput.newOffset; Invalid input offset interval"
 
@@ -205,6 +221,8 @@ class InputOffsetsContinue(_InputRule):
 
 
 class InputOffsetsComeWithBlocks(_InputRule):
+    """Rows come in blocks: a new offset needs a new block."""
+
     name = "input-offset-without-block"
     clause = "ExecuteTransformInput.newOffset, newBlockHash"
 
@@ -214,6 +232,8 @@ class InputOffsetsComeWithBlocks(_InputRule):
 
 
 class TransformAdvances(Rule):
+    """A transaction without rows moves an input, the checkpoint or the watermark."""
+
     name = "execute-transform-no-op"
     clause = "ExecuteTransform; NoOpEvent"
     concerns = (ExecuteTransform,)
