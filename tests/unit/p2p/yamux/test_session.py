@@ -1,0 +1,381 @@
+"""One rule of yamux a test, on a session that talks to hand-made frames or to a second session."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from p2p.errors import Violation
+from p2p.yamux import frames
+from p2p.yamux.events import Event, GoneAway, Opened, Pong, Readable, ResetReason, WasReset
+from p2p.yamux.frames import ACK, DATA, FIN, GO_AWAY, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, pack
+from p2p.yamux.limits import Limits
+from p2p.yamux.session import Session, StreamLimit
+
+
+def server(**limits: float) -> Session:
+    return Session(initiator=False, limits=Limits(**limits), now=0.0)  # type: ignore[arg-type]
+
+
+def client(**limits: float) -> Session:
+    return Session(initiator=True, limits=Limits(**limits), now=0.0)  # type: ignore[arg-type]
+
+
+def said(session: Session, now: float = 0.0) -> list[tuple[frames.Header, bytes]]:
+    """Everything the session has to send, as frames."""
+    raw = b"".join(session.outgoing(1 << 30, now).messages)
+    found, at = [], 0
+    while at < len(raw):
+        header = frames.parse(raw, at)
+        end = at + HEADER_SIZE + (header.length if header.kind == DATA else 0)
+        found.append((header, raw[at + HEADER_SIZE : end]))
+        at = end
+    return found
+
+
+def headers(session: Session, now: float = 0.0) -> list[tuple[int, int, int, int]]:
+    return [tuple(header) for header, _ in said(session, now)]
+
+
+def data(stream: int, body: bytes, flags: int = 0) -> bytes:
+    return pack(DATA, flags, stream, len(body)) + body
+
+
+def feed(session: Session, *parts: bytes, now: float = 0.0) -> list[Event]:
+    return session.receive(b"".join(parts), now)
+
+
+def opened(session: Session, streams: Iterable[int]) -> None:
+    for number in streams:
+        feed(session, pack(WINDOW_UPDATE, SYN, number, 0))
+        session.accept()
+    session.outgoing(1 << 30, 0.0)
+
+
+def converse(one: Session, other: Session, now: float = 0.0) -> list[Event]:
+    """Carry messages to and fro until both are silent; what ``other`` and then ``one`` heard."""
+    events: list[Event] = []
+    while one.has_outgoing or other.has_outgoing:
+        for source, sink in ((one, other), (other, one)):
+            for message in source.outgoing(1 << 20, now).messages:
+                events += sink.receive(message, now)
+    return events
+
+
+# --- opening -------------------------------------------------------------------------------------------------------
+
+
+def test_client_numbers_odd_server_even() -> None:
+    assert [client().open(), server().open()] == [1, 2]
+    session = client()
+    assert [session.open() for _ in range(3)] == [1, 3, 5]
+
+
+def test_a_stream_opened_by_the_peer_waits_to_be_accepted_and_is_acknowledged() -> None:
+    session = server()
+    assert feed(session, pack(WINDOW_UPDATE, SYN, 1, 0)) == [Opened(1)]
+    assert session.accept() == 1
+    assert session.accept() is None
+    assert headers(session) == [(WINDOW_UPDATE, ACK, 1, 0)]
+
+
+def test_a_stream_may_be_opened_by_its_first_data() -> None:
+    session = server()
+    assert feed(session, data(1, b"hello", SYN)) == [Opened(1), Readable(1)]
+    assert session.read(1, 100) == b"hello"
+
+
+def test_the_stream_above_the_limit_is_reset_and_its_data_dropped() -> None:
+    session = server(max_inbound=3)
+    opened(session, [1, 3, 5])
+    assert feed(session, pack(WINDOW_UPDATE, SYN, 7, 0), data(7, b"x" * 1000), data(1, b"y")) == [Readable(1)]
+    assert headers(session) == [(WINDOW_UPDATE, RST, 7, 0)]
+    assert session.buffered == 1
+    assert session.open_streams == 3
+
+
+def test_a_burst_of_opens_and_resets_never_exceeds_the_backlog() -> None:
+    session = server(max_inbound=256, backlog=64)
+    for number in range(1, 20_001, 2):
+        feed(session, pack(WINDOW_UPDATE, SYN, number, 0), pack(WINDOW_UPDATE, RST, number, 0))
+    assert session.open_streams == 0
+    assert session.accept() is None
+
+
+def test_ten_thousand_opens_cost_a_bounded_answer() -> None:
+    session = server(max_inbound=256, backlog=256)
+    feed(session, *(pack(WINDOW_UPDATE, SYN, number, 0) for number in range(1, 20_001, 2)))
+    assert session.open_streams == 256
+    assert not session.wants_input, "stop reading from who does not read our answers"
+    answers = headers(session)
+    assert len([one for one in answers if one[1] == RST]) == 10_000 - 256
+    assert session.wants_input
+
+
+def test_our_own_limit_is_told_and_a_place_comes_free() -> None:
+    session = client(max_outbound=2)
+    first, _second = session.open(), session.open()
+    with pytest.raises(StreamLimit, match="2 streams are open"):
+        session.open()
+    session.reset(first)
+    assert session.open() == 5
+
+
+@pytest.mark.parametrize(
+    ("frame", "rule"),
+    [
+        (pack(WINDOW_UPDATE, SYN, 2, 0), "yamux-syn"),
+        (pack(WINDOW_UPDATE, SYN, 1, 0) * 2, "yamux-syn"),
+        (pack(WINDOW_UPDATE, SYN, 5, 0) + pack(WINDOW_UPDATE, SYN, 3, 0), "yamux-syn"),
+        (pack(WINDOW_UPDATE, 0, 1, 10), "yamux-stream-id"),
+        (data(4, b""), "yamux-stream-id"),
+        (pack(DATA, 0, 0, 0), "yamux-stream-id"),
+        (pack(PING, SYN, 1, 0), "yamux-stream-id"),
+        (b"\x01" + bytes(11), "yamux-version"),
+        (b"\x00\x04" + bytes(10), "yamux-type"),
+        (b"\x00\x02\x00\x10" + bytes(8), "yamux-flags"),
+        (pack(DATA, SYN, 1, INITIAL_WINDOW + 1), "yamux-window"),
+        (pack(DATA, SYN, 1, 0xFFFF_FFFF), "yamux-window"),
+        (data(1, b"a", SYN | FIN) + data(1, b"b"), "yamux-fin"),
+    ],
+)
+def test_a_broken_rule_ends_the_session_by_its_name(frame: bytes, rule: str) -> None:
+    with pytest.raises(Violation) as caught:
+        feed(server(), frame)
+    assert caught.value.rule == rule
+
+
+# --- credit --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_beyond_the_credit() -> None:
+    session = client()
+    stream = session.open()
+    session.write(stream, memoryview(bytes(INITIAL_WINDOW + 10)), 0.0)
+    sent = [header.length for header, _ in said(session) if header.kind == DATA]
+    assert sum(sent) == INITIAL_WINDOW
+    assert not session.has_outgoing
+    feed(session, pack(WINDOW_UPDATE, ACK, stream, 7))
+    out = session.outgoing(1 << 20, 0.0)
+    assert (sum(map(len, out.messages)), out.drained) == (HEADER_SIZE + 7, [])
+    feed(session, pack(WINDOW_UPDATE, 0, stream, 100))
+    assert session.outgoing(1 << 20, 0.0).drained == [stream]
+
+
+def test_a_peer_that_exceeds_its_window_is_cut_off() -> None:
+    session = server()
+    feed(session, data(1, bytes(INITIAL_WINDOW), SYN))
+    with pytest.raises(Violation, match="more than was granted"):
+        feed(session, data(1, b"x"))
+
+
+def test_credit_comes_back_in_batches_and_grows_for_a_reader_who_keeps_up() -> None:
+    session = server()
+    feed(session, data(1, bytes(INITIAL_WINDOW), SYN))
+    session.outgoing(1 << 20, 0.0)
+    session.read(1, INITIAL_WINDOW // 2 - 1)
+    assert not session.has_outgoing, "less than half a window is not worth a frame"
+    session.read(1, 1)
+    grant = INITIAL_WINDOW // 2 + INITIAL_WINDOW
+    assert headers(session) == [(WINDOW_UPDATE, 0, 1, grant)]
+    feed(session, data(1, bytes(grant)))
+    with pytest.raises(Violation, match="more than was granted"):
+        feed(session, data(1, b"x"))
+
+
+def test_windows_stop_growing_at_the_limit_and_share_one_budget() -> None:
+    session = server(max_window=1 << 20, extra_credit=1 << 20)
+    granted = {}
+    for stream in (1, 3, 5):
+        credit = INITIAL_WINDOW
+        feed(session, pack(WINDOW_UPDATE, SYN, stream, 0))
+        for _ in range(8):
+            feed(session, data(stream, bytes(min(credit, 65_536))))
+            credit -= 65_536
+            session.read(stream, 1 << 20)
+            credit += sum(h.length for h, _ in said(session) if h.kind == WINDOW_UPDATE and h.stream == stream)
+        granted[stream] = credit
+    assert granted[1] <= 1 << 20
+    assert sum(granted.values()) <= 3 * INITIAL_WINDOW + (1 << 20)
+    session.reset(1)
+    assert session._extra_credit > 0, "a stream that ends gives its share back"
+
+
+def test_the_stream_with_most_unread_bytes_pays_for_all() -> None:
+    session = server(max_buffered=600 << 10)
+    feed(session, data(1, bytes(INITIAL_WINDOW), SYN), data(3, bytes(200 << 10), SYN))
+    for _ in range(2):
+        session.accept()
+    events = feed(session, data(5, bytes(200 << 10), SYN))
+    assert WasReset(1, ResetReason.OVERLOAD) in events
+    assert session.buffered == 400 << 10
+    assert session.read(5, 1 << 20) == bytes(200 << 10)
+
+
+def test_streams_take_turns() -> None:
+    session = client()
+    streams = [session.open() for _ in range(3)]
+    for stream in streams:
+        session.write(stream, memoryview(bytes(200_000)), 0.0)
+    order = [header.stream for header, _ in said(session) if header.kind == DATA]
+    assert order[:6] == [1, 3, 5, 1, 3, 5]
+
+
+def test_a_message_is_never_larger_than_one_seal() -> None:
+    session = client(max_message=1000)
+    for _ in range(100):
+        session.write(session.open(), memoryview(bytes(3000)), 0.0)
+    messages = session.outgoing(1 << 30, 0.0).messages
+    assert max(map(len, messages)) == 1000
+    assert sum(map(len, messages)) == 100 * HEADER_SIZE + 300_000 + HEADER_SIZE * (100 * 4)
+
+
+def test_an_answer_goes_before_payload() -> None:
+    session = client()
+    session.write(session.open(), memoryview(b"payload"), 0.0)
+    feed(session, pack(PING, SYN, 0, 42))
+    kinds = [header.kind for header, _ in said(session)]
+    assert kinds == [WINDOW_UPDATE, PING, DATA]
+
+
+# --- endings -------------------------------------------------------------------------------------------------------
+
+
+def test_fin_follows_what_was_written() -> None:
+    session = client()
+    stream = session.open()
+    session.write(stream, memoryview(b"last words"), 0.0)
+    session.finish(stream)
+    assert headers(session)[1:] == [(DATA, 0, 1, 10), (WINDOW_UPDATE, FIN, 1, 0)]
+
+
+def test_both_ends_finish_and_nothing_is_left() -> None:
+    one, other = client(), server()
+    stream = one.open()
+    one.write(stream, memoryview(b"question"), 0.0)
+    one.finish(stream)
+    converse(one, other)
+    assert other.accept() == stream
+    assert other.read(stream, 100) == b"question"
+    assert other.at_end(stream)
+    other.write(stream, memoryview(b"answer"), 0.0)
+    other.release(stream, 0.0)
+    converse(one, other)
+    assert one.read(stream, 100) == b"answer"
+    assert one.at_end(stream)
+    one.release(stream, 0.0)
+    assert (one.open_streams, other.open_streams) == (0, 0)
+
+
+def test_reset_drops_what_is_unread_and_unsent_on_both_sides() -> None:
+    one, other = client(), server()
+    stream = one.open()
+    one.write(stream, memoryview(bytes(INITIAL_WINDOW + 1)), 0.0)
+    converse(one, other)
+    other.accept()
+    other.reset(stream)
+    assert converse(one, other) == [WasReset(stream, ResetReason.BY_PEER)]
+    assert one.reset_reason(stream) is ResetReason.BY_PEER
+    one.reset(stream)
+    assert (one.open_streams, other.open_streams, other.buffered) == (0, 0, 0)
+    assert not one.has_outgoing, "a reset is not answered with a reset"
+
+
+def test_late_frames_of_a_stream_that_is_gone_are_dropped() -> None:
+    session = server()
+    feed(session, data(1, b"x", SYN))
+    session.accept()
+    session.reset(1)
+    assert feed(session, data(1, bytes(1000)), pack(WINDOW_UPDATE, 0, 1, 5), pack(WINDOW_UPDATE, RST, 1, 0)) == []
+    assert session.buffered == 0
+
+
+def test_a_released_stream_drops_data_and_is_reset_when_the_peer_does_not_finish() -> None:
+    session = server(linger_timeout=30.0)
+    feed(session, data(1, b"unread", SYN))
+    session.accept()
+    session.release(1, now=0.0)
+    feed(session, data(1, bytes(1000)))
+    assert session.buffered == 0
+    assert session.expire(29.9) == []
+    session.outgoing(1 << 20, 0.0)
+    session.expire(30.0)
+    assert (WINDOW_UPDATE, RST, 1, 0) in headers(session)
+    assert session.open_streams == 0
+
+
+def test_withdrawn_bytes_are_not_sent_and_frames_stay_whole() -> None:
+    session = client(max_message=1012)
+    stream = session.open()
+    session.write(stream, memoryview(bytes(5000)), 0.0)
+    first = session.outgoing(1500, 0.0).messages
+    session.withdraw(stream)
+    session.reset(stream)
+    raw = b"".join(first + session.outgoing(1 << 20, 0.0).messages)
+    peer = server()
+    assert WasReset(1, ResetReason.BY_PEER) in feed(peer, raw)
+
+
+def test_after_a_go_away_no_stream_is_opened_and_open_ones_go_on() -> None:
+    session = client()
+    stream = session.open()
+    assert feed(session, pack(GO_AWAY, 0, 0, 0)) == [GoneAway(0)]
+    with pytest.raises(StreamLimit, match="gone away"):
+        session.open()
+    assert feed(session, data(stream, b"still here")) == [Readable(stream)]
+
+
+# --- time ----------------------------------------------------------------------------------------------------------
+
+
+def test_ping_is_answered_with_its_value() -> None:
+    session = server()
+    feed(session, pack(PING, SYN, 0, 0xCAFE))
+    assert headers(session) == [(PING, ACK, 0, 0xCAFE)]
+
+
+def test_a_silent_connection_is_asked_and_then_given_up() -> None:
+    session = client(ping_interval=30.0, ping_timeout=20.0)
+    assert session.next_due() == 30.0
+    session.expire(29.0)
+    assert not session.has_outgoing
+    session.expire(30.0)
+    ((kind, flags, _, value),) = headers(session)
+    assert (kind, flags) == (PING, SYN)
+    assert session.next_due() == 50.0
+    assert feed(session, pack(PING, ACK, 0, value), now=30.25) == [Pong(0.25)]
+    session.expire(60.25)
+    session.outgoing(1 << 20, 60.25)
+    with pytest.raises(Violation, match="no answer to a ping"):
+        session.expire(80.25)
+
+
+def test_a_peer_that_talks_is_alive_even_without_a_pong() -> None:
+    session = client(ping_interval=30.0, ping_timeout=20.0)
+    session.expire(30.0)
+    feed(session, pack(PING, SYN, 0, 1), now=45.0)
+    session.expire(50.0)
+    with pytest.raises(Violation):
+        session.expire(65.0)
+
+
+def test_a_stream_that_gets_no_credit_is_reset_and_the_connection_kept() -> None:
+    session = client(stall_timeout=60.0)
+    stuck, lively = session.open(), session.open()
+    session.write(stuck, memoryview(bytes(INITIAL_WINDOW + 1)), 1.0)
+    session.outgoing(1 << 20, 2.0)
+    assert session.expire(61.9) == []
+    feed(session, pack(PING, SYN, 0, 1), now=61.0)
+    assert session.expire(62.0) == [WasReset(stuck, ResetReason.STALLED)]
+    assert (WINDOW_UPDATE, RST, stuck, 0) in headers(session)
+    session.write(lively, memoryview(b"goes on"), 62.0)
+    assert session.outgoing(1 << 20, 62.0).drained == [lively]
+
+
+def test_a_little_credit_now_and_then_is_enough() -> None:
+    session = client(stall_timeout=60.0, ping_interval=1e6)
+    stream = session.open()
+    session.write(stream, memoryview(bytes(INITIAL_WINDOW + 100)), 0.0)
+    for minute in range(50):
+        session.outgoing(1 << 20, 50.0 * minute)
+        feed(session, pack(WINDOW_UPDATE, 0, stream, 1), now=50.0 * minute + 40)
+        assert session.expire(50.0 * minute + 49) == []
