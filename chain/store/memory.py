@@ -16,7 +16,6 @@ from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store import append as rules
-from chain.store import schema
 from chain.store.base import Append, Head, ObjectStore, StoredBlock
 from chain.store.objects import disk
 
@@ -99,9 +98,9 @@ class MemoryChain:
             yield StoredBlock(block.sequence_number, block.hash, block.raw)
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
-        wanted = {schema.KINDS[kind] for kind in kinds}
+        wanted = set(kinds)
         blocks = self._blocks if before is None else self._blocks[: max(before, 0)]
-        return next((block for block in reversed(blocks) if schema.kind_number(block.event) in wanted), None)
+        return next((block for block in reversed(blocks) if type(block.event).__name__ in wanted), None)
 
 
 class MemoryObjects:

@@ -71,7 +71,8 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction that is in the chain."""
 
     head: Head
-    event: ExecuteTransform
+    event: ExecuteTransform | None
+    """``None``: only the schema is known yet."""
     records: int
     late: int
     """Rows of inputs dropped as late."""
@@ -157,6 +158,8 @@ async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress
         done = await execute(plan, plan.transaction_id, engine, shop.objects, files, on_progress)
         if not isinstance(done, Executed):
             return done
+        if not done.events:
+            return UpToDate("the new blocks of the inputs bring neither rows nor a watermark")
         await trio.to_thread.run_sync(_keep, shop.objects, files, done)
         named = (done.data, done.checkpoint)
         head = await shop.committer.commit(
@@ -166,9 +169,7 @@ async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress
             tuple(each.physical_hash for each in named if each is not None),
             plan.system_time,
         )
-    event = done.events[-1]
-    assert isinstance(event, ExecuteTransform)
-    return Committed(head=head, event=event, records=done.records, late=done.late)
+    return Committed(head=head, event=done.transaction, records=done.records, late=done.late)
 
 
 def _previous(objects: ObjectReader, state: ChainState) -> Path | None:

@@ -17,7 +17,14 @@ from chain.data.arrow_schema import differences, to_arrow
 from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid, NotFound
-from chain.model.events import Checkpoint, DataSlice, MetadataEvent, OffsetInterval
+from chain.model.events import (
+    Checkpoint,
+    DataSlice,
+    ExecuteTransform,
+    MetadataEvent,
+    OffsetInterval,
+    SetDataSchema,
+)
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
 from chain.store.base import ObjectReader
@@ -66,6 +73,16 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint | None
     """One that the engine wrote this time."""
     late: int
+
+    @property
+    def transaction(self) -> ExecuteTransform | None:
+        """``None`` when there is nothing to record of it."""
+        return next((event for event in self.events if isinstance(event, ExecuteTransform)), None)
+
+    @property
+    def schema(self) -> DataSchema | None:
+        """Told by a first transaction."""
+        return next((event.schema for event in self.events if isinstance(event, SetDataSchema)), None)
 
     @property
     def records(self) -> int:

@@ -195,7 +195,8 @@ def settle(
 ) -> tuple[MetadataEvent, ...]:
     """Events for the engine's answer, ``data`` and ``checkpoint`` being what was found in its files.
 
-    A watermark or a checkpoint that did not move is named again. Raises Invalid when answer and files disagree.
+    A watermark or a checkpoint that did not move is named again. A transaction that would leave no trace (no rows, no
+    watermark, no checkpoint) is not recorded; its input blocks wait. Raises Invalid when answer and files disagree.
     """
     state = plan.state
     _check_answer(plan, answer, data)
@@ -208,7 +209,8 @@ def settle(
         new_checkpoint=checkpoint or state.checkpoint,
         new_watermark=answer.new_watermark if answer.new_watermark is not None else state.watermark,
     )
-    return (*schema, event)
+    leaves_a_trace = (event.new_data, event.new_checkpoint, event.new_watermark) != (None, None, None)
+    return (*schema, event) if leaves_a_trace else schema
 
 
 def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -83,8 +83,8 @@ class Bed:
 
 
 @pytest.fixture
-async def bed(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Bed]:
-    yield Bed(sandbox, tmp_path)
+def bed(sandbox: Sandbox, tmp_path: Path) -> Bed:
+    return Bed(sandbox, tmp_path)
 
 
 def asking(request: TransformRequest, query: str) -> TransformRequest:
@@ -243,5 +243,5 @@ async def test_a_pool_names_what_it_has() -> None:
 
 async def test_the_choice_says_why_better_levels_were_not_taken() -> None:
     choice = await choose(Level.NONE)
-    assert [verdict.level for verdict in choice.passed_over][0] is Level.IMAGE
+    assert choice.passed_over[0].level is Level.IMAGE
     assert "not built yet" in str(choice.passed_over[0])

@@ -1,0 +1,224 @@
+"""A small engine in this process, without Spark, for tests of everything around engines: daemons start in milliseconds.
+
+It understands ``select * from ALIAS`` over append-only inputs, ingest of CSV with append or ledger merge, and nothing
+else; the rest is an InvalidQuery, as it would be for any query that an engine cannot run. What it does understand it
+does by the rules: real slices, offsets, watermarks, schemas. Deterministic; keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import trio
+
+from chain.data.arrow_schema import from_arrow, to_arrow
+from chain.data.ddl import parse_ddl
+from chain.data.parquet import open_slice, write_slice
+from chain.errors import Fault, Invalid
+from chain.instant import Instant, to_millis
+from chain.model.events import OffsetInterval
+from chain.model.schema import DataSchema
+from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
+from engines.contract import (
+    Diagnostic,
+    EngineIdentity,
+    IngestRequest,
+    InvalidQuery,
+    OnProgress,
+    RawQueryOutcome,
+    RawQueryRequest,
+    RawQuerySuccess,
+    Severity,
+    Success,
+    TransformOutcome,
+    TransformRequest,
+    ValidateRequest,
+    ValidateResponse,
+    Vocabulary,
+)
+
+R = TypeVar("R")
+INSTANT: Final = pa.timestamp("ms", "UTC")
+_IDENTITY_QUERY: Final = re.compile(r"\s*select\s+\*\s+from\s+[`\"]?([A-Za-z0-9_.\-]+)[`\"]?\s*;?\s*\Z", re.IGNORECASE)
+
+
+class FakeEngine:
+    """``contract.Engine``. ``name`` is what its identity says."""
+
+    def __init__(self, name: str = "spark") -> None:
+        self._identity = EngineIdentity(
+            name=name, version="0", digest="sha256:" + "0" * 64, sandbox="none", platform="linux/amd64"
+        )
+
+    async def identity(self) -> EngineIdentity:
+        return self._identity
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        try:
+            alias = _alias(request.transform)
+        except Invalid as fault:
+            refusal = Diagnostic(code="shape-not-supported", severity=Severity.ERROR, message=str(fault))
+            return ValidateResponse(ok=False, diagnostics=(refusal,))
+        given = next((each for each in request.inputs if each.query_alias == alias), None)
+        if given is None:
+            unknown = Diagnostic(code="unknown-input", severity=Severity.ERROR, message=f"no input called {alias!r}")
+            return ValidateResponse(ok=False, diagnostics=(unknown,))
+        return ValidateResponse(ok=True, mode="log", schema=given.schema, determinism="strict")
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        on_progress()
+        return await trio.to_thread.run_sync(_answered, _transform, request)
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        on_progress()
+        return await trio.to_thread.run_sync(_answered, _ingest, request)
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        on_progress()
+        return await trio.to_thread.run_sync(_raw_query, request)
+
+
+def _answered(work: Callable[[R], TransformOutcome], request: R) -> TransformOutcome:
+    try:
+        return work(request)
+    except (Invalid, pa.ArrowInvalid) as fault:
+        hint = fault.hint if isinstance(fault, Fault) else ""
+        return InvalidQuery(message=f"{fault} ({hint})" if hint else str(fault))
+
+
+def _alias(transform: Transform) -> str:
+    queries = [step.query for step in transform.queries or ()] or [transform.query or ""]
+    match = _IDENTITY_QUERY.match(queries[0]) if len(queries) == 1 else None
+    if match is None:
+        raise Invalid(f"not a query of the small engine: {queries[0][:60]!r}", hint="it knows `select * from ALIAS`")
+    return match[1]
+
+
+def _transform(request: TransformRequest) -> TransformOutcome:
+    alias = _alias(request.transform)
+    if len(request.query_inputs) != 1 or request.query_inputs[0].query_alias != alias:
+        raise Invalid(f"no input called {alias!r}", hint="the small engine reads exactly one input")
+    given = request.query_inputs[0]
+    watermark = max((each.event_time for each in given.explicit_watermarks), default=None)
+    tables = [_read(path) for path in (given.schema_file, *given.data_paths)]
+    rows = pa.concat_tables(tables)
+    own = given.vocab
+    system = {own.offset_column, own.operation_type_column, own.system_time_column}
+    kept = [name for name in rows.column_names if name not in system]
+    kept.sort(key=lambda name: name != own.event_time_column)
+    slice_ = _system_columns(rows.select(kept), request.vocab, request.next_offset, request.system_time)
+    return _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
+
+
+def _ingest(request: IngestRequest) -> TransformOutcome:
+    if not isinstance(request.read, ReadCsv) or request.preprocess is not None:
+        raise Invalid("the small engine reads plain CSV", hint="use the Spark engine")
+    rows = pa.concat_tables(_csv(Path(path), request.read) for path in request.source_paths)
+    name = request.vocab.event_time_column
+    if name in rows.column_names:
+        rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(INSTANT))
+    else:
+        time = request.source_event_time if request.source_event_time is not None else request.system_time
+        rows = rows.add_column(0, name, pa.repeat(pa.scalar(to_millis(time), INSTANT), rows.num_rows))
+    rows = _merged(rows, request)
+    rows = rows.select([name, *(other for other in rows.column_names if other != name)])
+    greatest = pc.max(rows.column(name).cast(pa.int64())).as_py()
+    known = [Instant(greatest * 1_000_000)] if greatest is not None else []
+    if request.prev_watermark is not None:
+        known.append(request.prev_watermark)
+    slice_ = _system_columns(rows, request.vocab, request.next_offset, request.system_time)
+    path = Path(request.new_data_path)
+    return _written(slice_, request.schema, path, request.next_offset, max(known, default=None))
+
+
+def _merged(rows: pa.Table, request: IngestRequest) -> pa.Table:
+    match request.merge:
+        case MergeAppend():
+            return rows
+        case MergeLedger(primary_key=keys):
+            missing = [key for key in keys if key not in rows.column_names]
+            if missing:
+                raise Invalid(f"no key column {missing[0]!r}", hint=f"there are: {', '.join(rows.column_names)}")
+            numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
+            first = numbered.group_by(list(keys)).aggregate([("__row", "min")]).column("__row_min")
+            rows = rows.take(_ascending(first))
+            if request.prev_data_paths:
+                earlier = pa.concat_tables(_read(path).select(list(keys)) for path in request.prev_data_paths)
+                earlier = earlier.cast(rows.select(list(keys)).schema)
+                rows = _without(rows, earlier, list(keys))
+            return rows
+        case other:
+            raise Invalid(f"the small engine does not merge by {type(other).__name__}", hint="use the Spark engine")
+
+
+def _without(rows: pa.Table, earlier: pa.Table, keys: list[str]) -> pa.Table:
+    numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
+    return rows.take(_ascending(numbered.join(earlier, keys, join_type="left anti").column("__row")))
+
+
+def _ascending(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    return numbers.take(pc.sort_indices(numbers))
+
+
+def _csv(path: Path, read: ReadCsv) -> pa.Table:
+    schema = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
+    columns = to_arrow(schema).remove_metadata() if schema is not None else None
+    options = pyarrow.csv.ReadOptions(column_names=columns.names if columns is not None and not read.header else None)
+    convert = pyarrow.csv.ConvertOptions(
+        column_types=columns, null_values=[read.null_value or ""], strings_can_be_null=True
+    )
+    parse = pyarrow.csv.ParseOptions(delimiter=read.separator or ",")
+    return pyarrow.csv.read_csv(path, options, parse, convert)
+
+
+def _read(path: str) -> pa.Table:
+    with open_slice(Path(path)) as file:
+        return file.read().replace_schema_metadata(None)
+
+
+def _system_columns(rows: pa.Table, vocab: Vocabulary, offset: int, system_time: Instant) -> pa.Table:
+    count = rows.num_rows
+    columns = {
+        pa.field(vocab.offset_column, pa.int64(), nullable=False): pa.array(np.arange(offset, offset + count)),
+        pa.field(vocab.operation_type_column, pa.int32(), nullable=False): pa.repeat(pa.scalar(0, pa.int32()), count),
+        pa.field(vocab.system_time_column, INSTANT, nullable=False): pa.repeat(
+            pa.scalar(to_millis(system_time), INSTANT), count
+        ),
+    }
+    schema = pa.schema([*columns, *rows.schema])
+    return pa.Table.from_arrays([*columns.values(), *rows.columns], schema=schema)
+
+
+def _written(
+    slice_: pa.Table, force: DataSchema | None, path: Path, offset: int, watermark: Instant | None
+) -> TransformOutcome:
+    if force is not None:
+        wanted = to_arrow(force).remove_metadata()
+        if slice_.schema.names != wanted.names:
+            raise Invalid("columns differ from those of the dataset", hint="make a new dataset")
+        slice_ = slice_.cast(wanted)
+    interval = None
+    if slice_.num_rows:
+        write_slice(slice_, path)
+        interval = OffsetInterval(start=offset, end=offset + slice_.num_rows - 1)
+    schema = force or from_arrow(slice_.schema)
+    return Success(new_offset_interval=interval, new_watermark=watermark, schema=schema)
+
+
+def _raw_query(request: RawQueryRequest) -> RawQueryOutcome:
+    try:
+        alias = _alias(request.transform)
+    except Invalid as fault:
+        return InvalidQuery(message=str(fault))
+    if alias != "input":
+        return InvalidQuery(message=f"no view called {alias!r}; there is `input`")
+    rows = pa.concat_tables(_read(path) for path in request.input_data_paths)
+    write_slice(rows, Path(request.output_data_path))
+    return RawQuerySuccess(num_records=rows.num_rows)

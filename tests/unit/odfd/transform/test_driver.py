@@ -1,0 +1,319 @@
+"""Transactions of a derived dataset, end to end over memory stores and the small engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from chain.errors import Conflict, Invalid
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetInfo
+from chain.multihash import Multihash
+from chain.state import load_state
+from engines.contract import InternalError, Success
+from engines.errors import EngineFault
+from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
+from odfd.transform.execute import Rejected
+from odfd.transform.plan import Blocked, TransformPlan, UpToDate
+from odfd.transform.replay import Replayed, replay, replay_step
+
+ROOT = DatasetId.from_public_key(b"r" * 32)
+DERIVED = DatasetId.from_public_key(b"d" * 32)
+
+
+async def test_first_transaction_brings_schema_and_rows(world: Any) -> None:
+    world.found()
+    world.add_rows([1, 2, 3], watermark=2000)
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Committed)
+    assert done.records == 3
+    chain = world.chains.chain(DERIVED)
+    assert isinstance(chain.block_at(2).event, SetDataSchema)
+    event = chain.block_at(3).event
+    assert event == done.event
+    assert isinstance(event, ExecuteTransform)
+    assert event.new_watermark == 2000 * MILLISECOND
+    assert event.query_inputs[0].prev_block_hash is None
+    assert event.query_inputs[0].new_block_hash == world.chains.chain(ROOT).head().hash
+    assert event.query_inputs[0].new_offset == 2
+    assert world.rows(event.new_data).column("k").to_pylist() == [1, 2, 3]
+    assert world.rows(event.new_data).column("system_time").to_pylist()[0].timestamp() * 1000 == world.time
+    assert not any((world.folder / "staging").iterdir())
+
+
+async def test_nothing_new_is_up_to_date_and_writes_nothing(world: Any) -> None:
+    world.found()
+    assert isinstance(await run_transform(world.shop, DERIVED), UpToDate)
+    world.add_rows([1])
+    await run_transform(world.shop, DERIVED)
+    head = world.chains.chain(DERIVED).head()
+    world.add_note("the input got a description, which is no data")
+    assert isinstance(await run_transform(world.shop, DERIVED), UpToDate)
+    assert world.chains.chain(DERIVED).head() == head
+
+
+async def test_a_heartbeat_moves_the_watermark_without_rows(world: Any) -> None:
+    world.found()
+    world.add_rows([1], watermark=1000)
+    await run_transform(world.shop, DERIVED)
+    world.add_rows([], watermark=5000)
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Committed)
+    assert done.event.new_data is None
+    assert done.event.new_watermark == 5000 * MILLISECOND
+    assert done.event.prev_offset == 0
+    assert done.event.query_inputs[0].new_offset is None
+
+
+async def test_an_input_that_is_not_here_blocks(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    world.chains.drop(ROOT)
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Blocked)
+    assert "not held here" in done.reason
+    assert str(ROOT) in done.hint
+
+
+async def test_a_slice_that_is_not_here_blocks(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    event = world.chains.chain(ROOT).last_of(("AddData",)).event
+    assert isinstance(event, AddData)
+    assert event.new_data is not None
+    world.objects.remove(event.new_data.physical_hash)
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Blocked)
+    assert "slice" in done.reason
+
+
+async def test_a_rewritten_input_blocks(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    await run_transform(world.shop, DERIVED)
+    world.chains.drop(ROOT)
+    world.append(ROOT, *rewritten())
+    world.add_rows([9])
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Blocked)
+    assert "rewritten" in done.reason
+
+
+def rewritten() -> list[Any]:
+    from chain.model.events import DatasetKind, Seed
+
+    return [Seed(dataset_id=ROOT, dataset_kind=DatasetKind.ROOT)]
+
+
+async def test_a_query_that_the_engine_refuses_is_an_outcome(world: Any) -> None:
+    world.found(query="select now() from x")
+    world.add_rows([1])
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Rejected)
+    assert "now()" in done.message
+    assert world.chains.chain(DERIVED).head().sequence_number == 1
+
+
+async def test_the_loser_of_a_race_plans_again(world: Any) -> None:
+    world.found()
+    world.add_rows([1, 2])
+    world.interfere = SetInfo(description="somebody was faster")
+    done = await run_transform(world.shop, DERIVED)
+    assert isinstance(done, Committed)
+    assert done.head.sequence_number == 4
+    assert load_state(world.chains.chain(DERIVED)).next_offset == 2
+
+
+async def test_a_race_that_never_ends_is_told(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.found()
+    world.add_rows([1])
+    tries = 0
+
+    async def commit(*_: object) -> Any:
+        nonlocal tries
+        tries += 1
+        raise Conflict("again")
+
+    monkeypatch.setattr(world, "commit", commit)
+    with pytest.raises(Conflict):
+        await run_transform(world.shop, DERIVED)
+    assert tries == ATTEMPTS
+
+
+async def test_the_same_question_has_the_same_transaction_id(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.found()
+    world.add_rows([1])
+    monkeypatch.setattr(world, "time", world.time)
+    object.__setattr__(world.shop, "now", lambda: world.time * MILLISECOND)
+    one, other = plan_next(world.shop, DERIVED), plan_next(world.shop, DERIVED)
+    assert isinstance(one, TransformPlan)
+    assert isinstance(other, TransformPlan)
+    assert one.transaction_id == other.transaction_id
+    world.add_rows([2])
+    third = plan_next(world.shop, DERIVED)
+    assert isinstance(third, TransformPlan)
+    assert third.transaction_id != one.transaction_id
+
+
+LIES = {
+    "offset": lambda answer: msgspec.structs.replace(
+        answer, new_offset_interval=msgspec.structs.replace(answer.new_offset_interval, end=77)
+    ),
+    "no interval": lambda answer: msgspec.structs.replace(answer, new_offset_interval=None),
+    "no schema": lambda answer: msgspec.structs.replace(answer, schema=None),
+    "another schema": lambda answer: msgspec.structs.replace(
+        answer, schema=msgspec.structs.replace(answer.schema, fields=answer.schema.fields[:-1])
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_an_engine_is_not_believed(world: Any, lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.found()
+    world.add_rows([1, 2])
+    honest = world.engine.transform
+
+    async def transform(request: Any, on_progress: Any = None) -> Any:
+        answer = await honest(request)
+        assert isinstance(answer, Success)
+        return LIES[lie](answer)
+
+    monkeypatch.setattr(world.engine, "transform", transform)
+    if lie == "no interval":
+        # A file that nobody speaks of is not taken; without rows, watermark and checkpoint nothing is recorded.
+        done = await run_transform(world.shop, DERIVED)
+        assert isinstance(done, Committed)
+        assert done.event is None
+        assert isinstance(world.chains.chain(DERIVED).block_at(done.head.sequence_number).event, SetDataSchema)
+        assert isinstance(await run_transform(world.shop, DERIVED), UpToDate)
+        return
+    with pytest.raises(Invalid):
+        await run_transform(world.shop, DERIVED)
+    assert world.chains.chain(DERIVED).head().sequence_number == 1
+
+
+async def test_a_watermark_that_goes_back_is_refused(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.found()
+    world.add_rows([1], watermark=5000)
+    await run_transform(world.shop, DERIVED)
+    world.add_rows([2], watermark=6000)
+    honest = world.engine.transform
+
+    async def transform(request: Any, on_progress: Any = None) -> Any:
+        return msgspec.structs.replace(await honest(request), new_watermark=1)
+
+    monkeypatch.setattr(world.engine, "transform", transform)
+    with pytest.raises(Invalid, match="watermark back"):
+        await run_transform(world.shop, DERIVED)
+
+
+async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.found()
+    world.add_rows([1])
+
+    async def transform(request: Any, on_progress: Any = None) -> Any:
+        return InternalError(message="a bug", backtrace="here")
+
+    monkeypatch.setattr(world.engine, "transform", transform)
+    with pytest.raises(EngineFault, match="a bug"):
+        await run_transform(world.shop, DERIVED)
+
+
+async def steps(world: Any) -> list[Any]:
+    return [outcome async for outcome in replay(world.shop, DERIVED)]
+
+
+async def test_what_was_done_honestly_is_reproduced(world: Any) -> None:
+    world.found()
+    for values in ([1, 2], [3], [], [4, 5, 6]):
+        world.add_rows(values, watermark=world.time - 1_600_000_000_000)
+        await run_transform(world.shop, DERIVED)
+        world.add_note(str(values))
+    found = await steps(world)
+    assert [each.is_reproduced for each in found] == [True] * 4
+    assert [each.block.event == each.event for each in found] == [True] * 4
+
+
+async def test_a_changed_number_is_found_where_it_is(world: Any) -> None:
+    world.found()
+    world.add_rows([1, 2])
+    await run_transform(world.shop, DERIVED)
+    world.add_rows([3, 4])
+    honest = await run_transform(world.shop, DERIVED)
+    assert isinstance(honest, Committed)
+    # Somebody else publishes the same history but for one number, with hashes that fit.
+    liar = world.chains.chain(DERIVED)
+    blocks = [liar.block_at(number) for number in range(4)]
+    table = world.rows(honest.event.new_data)
+    forged = world.keep(table.set_column(4, table.schema.field(4), pa.array([3, 5], pa.int64())))
+    world.chains.drop(DERIVED)
+    from chain.store.base import Append, Head
+
+    world.chains.commit(
+        [Append(dataset=DERIVED, expected=None, blocks=blocks, objects=[blocks[3].event.new_data.physical_hash])]
+    )
+    world.append_at(
+        DERIVED,
+        Head(blocks[3].hash, 3),
+        [msgspec.structs.replace(honest.event, new_data=forged)],
+        [forged.physical_hash],
+        liar_time(world),
+    )
+    found = await steps(world)
+    assert [each.is_reproduced for each in found] == [True, False]
+    assert [each.field for each in found[1].mismatches] == ["newData.logicalHash"]
+    assert found[1].mismatches[0].recorded == str(forged.logical_hash)
+    assert found[1].block.sequence_number == 4
+
+
+def liar_time(world: Any) -> Any:
+    from chain.instant import Instant
+
+    return Instant(world.now() // MILLISECOND * MILLISECOND)
+
+
+async def test_one_step_alone(world: Any, tmp_path: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    await run_transform(world.shop, DERIVED)
+    folder = tmp_path / "step"
+    folder.mkdir()
+    outcome = await replay_step(world.shop, DERIVED, 3, None, folder)
+    assert isinstance(outcome, Replayed)
+    assert outcome.is_reproduced
+    assert outcome.schema is not None
+    assert outcome.rows is not None
+    assert outcome.rows.is_file()
+    with pytest.raises(Invalid, match="no transaction"):
+        await replay_step(world.shop, DERIVED, 1, None, folder)
+
+
+async def test_replay_says_which_input_it_lacks(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    await run_transform(world.shop, DERIVED)
+    world.chains.drop(ROOT)
+    (only,) = await steps(world)
+    assert isinstance(only, Blocked)
+
+
+async def test_a_dataset_that_is_not_there(world: Any) -> None:
+    with pytest.raises(Invalid, match="no dataset"):
+        await run_transform(world.shop, DERIVED)
+
+
+async def test_a_root_has_no_transform(world: Any) -> None:
+    world.found()
+    assert isinstance(await run_transform(world.shop, ROOT), Blocked)
+
+
+def test_an_id_is_sha3(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    plan = plan_next(world.shop, DERIVED)
+    assert isinstance(plan, TransformPlan)
+    assert Multihash.parse(plan.transaction_id).algorithm == "sha3-256"
