@@ -1,0 +1,109 @@
+"""The smallest values: times, multibase texts, hashes, identities and names, to text and back."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from chain import instant, multibase
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId, KeyDid, parse_name
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.refs import NamePattern, parse_local_alias, parse_ref
+
+TIMES = st.integers(-62_135_596_800_000_000_000, 253_402_300_799_999_999_999).map(Instant)
+KEYS = st.binary(min_size=32, max_size=32)
+
+
+@given(TIMES)
+def test_times_survive_text(time: Instant) -> None:
+    assert instant.parse(instant.render(time)) == time
+    assert instant.from_millis(instant.to_millis(time)) <= time < instant.from_millis(instant.to_millis(time) + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("2024-05-01T12:30:00Z", "2024-05-01T12:30:00Z"),
+        ("2024-05-01T14:30:00.5+02:00", "2024-05-01T12:30:00.500Z"),
+        ("2024-05-01t12:30:00.000001z", "2024-05-01T12:30:00.000001Z"),
+        ("1969-12-31T23:59:59.999999999Z", "1969-12-31T23:59:59.999999999Z"),
+        ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z"),
+    ],
+)
+def test_times_are_rendered_in_utc(text: str, rendered: str) -> None:
+    assert instant.render(instant.parse(text)) == rendered
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2024-05-01", "2024-02-30T00:00:00Z", "2024-05-01T24:00:00Z", "2024-05-01T12:30:00", "٢024-05-01T00:00:00Z"],
+)
+def test_texts_that_are_no_times(text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        instant.parse(text)
+    assert caught.value.rule == "rfc3339"
+
+
+@given(st.binary(max_size=80))
+def test_multibase_survives_text(raw: bytes) -> None:
+    for encode in (multibase.encode_base16, multibase.encode_base58, multibase.encode_base64url):
+        assert multibase.decode(encode(raw)) == raw
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_decoded_or_invalid(text: str) -> None:
+    for parse in (
+        multibase.decode,
+        Multihash.parse,
+        DatasetId.parse,
+        KeyDid.parse,
+        parse_name,
+        parse_ref,
+        instant.parse,
+    ):
+        try:
+            parse(text)
+        except Invalid as fault:
+            told = fault.rule
+        else:
+            told = "a value"
+        assert told
+
+
+@given(KEYS)
+def test_identities_survive_text(key: bytes) -> None:
+    dataset, holder = DatasetId.from_public_key(key), KeyDid.from_public_key(key)
+    assert DatasetId.parse(str(dataset)) == dataset
+    assert KeyDid.parse(str(holder)) == holder == KeyDid.parse(str(dataset))
+    assert dataset.public_key == holder.public_key == key
+
+
+@given(st.binary(max_size=40))
+def test_bytes_are_a_multihash_or_invalid(raw: bytes) -> None:
+    value = Multihash.sha3_256(raw)
+    assert Multihash.parse(str(value)) == Multihash.from_bytes(bytes(value)) == value
+    with pytest.raises(Invalid, match="not a known multihash"):
+        Multihash.from_bytes(raw)
+
+
+NAME = st.from_regex(r"[A-Za-z0-9]{1,4}(-[A-Za-z0-9]{1,3})?(\.[A-Za-z0-9]{1,4}){0,2}", fullmatch=True).filter(
+    str.isascii
+)
+
+
+@given(NAME, st.data())
+def test_a_pattern_cut_out_of_a_name_matches_it(name: str, data: st.DataObject) -> None:
+    alias = parse_local_alias(name)
+    start = data.draw(st.integers(0, len(name)))
+    end = data.draw(st.integers(start, len(name)))
+    assert NamePattern(name[:start] + "%" + name[end:].swapcase()).matches(alias)
+    assert NamePattern("%" + name[start:end] + "%").matches(alias)
+    assert not NamePattern("%" + name[start:end] + "%_%").matches(alias)
+
+
+def test_faults_say_where() -> None:
+    assert str(Invalid("broken", place="a.yaml:3")) == "a.yaml:3: broken"
+    assert NotFound("gone").exit_code == Invalid.exit_code == 5
