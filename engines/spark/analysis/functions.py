@@ -58,8 +58,8 @@ _TIME: Final = _words("""
     MillisToTimestamp Minute Month MonthName MonthsBetween NextDay ParseToDate ParseToTimestamp Quarter Second
     SecondWithFraction SecondsToTimestamp SubtractDates SubtractTimestamps TimeBucket TimestampAdd
     TimestampAddInterval TimestampAddYMInterval TimestampDiff ToUTCTimestamp ToUnixTimestamp GetTimestamp
-    TryMakeTimestamp TryToTimestamp TruncDate TruncTimestamp UnixDate UnixTimestamp UnixMicros UnixMillis UnixSeconds WeekDay
-    WeekOfYear WindowTime Year YearOfWeek MultiplyDTInterval MultiplyYMInterval DivideDTInterval DivideYMInterval
+    TryMakeTimestamp TryToTimestamp TruncDate TruncTimestamp UnixDate UnixTimestamp UnixMicros UnixMillis UnixSeconds
+    WeekDay WeekOfYear WindowTime Year YearOfWeek MultiplyDTInterval MultiplyYMInterval DivideDTInterval DivideYMInterval
     ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes ExtractANSIIntervalSeconds
     ExtractANSIIntervalMonths ExtractANSIIntervalYears
 """)

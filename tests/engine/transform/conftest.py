@@ -1,0 +1,336 @@
+"""A laboratory for transforms: random streams of blocks, random schedules, and a batch query as the oracle.
+
+The oracle shares nothing with the engine but the query: which rows are late and what is settled it works out with
+numpy's calendar, and order with Python's sort.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from chain.data.parquet import write_slice
+from chain.ids import DatasetId
+from chain.instant import from_millis
+from chain.model.source import TransformSql
+from chain.multihash import Multihash
+from engines.contract import InputBlock, Success, TransformInput, TransformOutcome, TransformRequest, Vocabulary
+from engines.spark.checkpoint import open_blocks
+from engines.spark.facts import SliceReader
+from engines.spark.queries import Analyst
+from engines.spark.transform import Workbench, run_transform
+
+TIME = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("op", pa.int32(), nullable=False),
+        pa.field("system_time", TIME, nullable=False),
+        pa.field("event_time", TIME),
+        pa.field("k", pa.string()),
+        pa.field("v", pa.int64()),
+    ]
+)
+DAY = 86_400_000
+START = 1_704_067_200_000  # 2024-01-01: the walk goes over 29 February
+IN, OUT = DatasetId.from_public_key(b"i" * 32), DatasetId.from_public_key(b"o" * 32)
+SYSTEM_TIME = from_millis(START + 1000 * DAY)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A query, and in the oracle's own words what a row's event time becomes."""
+
+    sql: str
+    floor: Callable[[int], int] | None = None
+    """Least output time of a row, and the bound of a watermark, in milliseconds; ``None``: log mode."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    blocks: tuple[InputBlock, ...]
+    tables: tuple[pa.Table | None, ...]
+
+
+def day(time: int) -> int:
+    return time // DAY * DAY
+
+
+def month(time: int, step: int = 1) -> int:
+    months = int(np.datetime64(time, "ms").astype("datetime64[M]").astype(int))
+    return int(np.datetime64(months - months % step, "M").astype("datetime64[ms]").astype(int))
+
+
+def next_month(time: int) -> int:
+    """Midnight of the same day of the next month, or of its last."""
+    date = (dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=time)).date()
+    first = (date.replace(day=1) + dt.timedelta(days=32)).replace(day=1)
+    last = (first + dt.timedelta(days=32)).replace(day=1) - dt.timedelta(days=1)
+    return (first.replace(day=min(date.day, last.day)) - dt.date(1970, 1, 1)).days * DAY
+
+
+SHAPES = {
+    "map": Shape("select event_time, upper(k) as k, v * 2 as v from a"),
+    "filter": Shape("select event_time, v from a where v % 3 <> 0 and k is not null"),
+    "bucket-day": Shape(
+        "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s, count(*) as c "
+        "from a group by 1, 2",
+        day,
+    ),
+    "window-day": Shape(
+        "select window(event_time, '1 day').start as event_time, k, min(v) as low, max(v) as high "
+        "from a group by window(event_time, '1 day'), k",
+        day,
+    ),
+    "bucket-month": Shape(
+        "select time_bucket(interval '1' month, event_time) as event_time, k, count(distinct v) as c "
+        "from a group by 1, 2",
+        month,
+    ),
+    "quarter": Shape(
+        "select date_trunc('quarter', event_time) as event_time, sum(cast(v as decimal(20, 2))) as s from a group by 1",
+        lambda time: month(time, 3),
+    ),
+    "two-paths": Shape(
+        "select event_time, sum(v) as s from ("
+        "  select time_bucket(interval '1' day, event_time) as event_time, v from a union all"
+        "  select time_bucket(interval '1' day, event_time) + interval '2' day, v from a) group by 1",
+        day,
+    ),
+    "next-month": Shape(
+        "select event_time + interval '1' month as event_time, sum(v) as s, count(*) as c from a group by 1",
+        next_month,
+    ),
+}
+
+
+class Nobody:
+    """A caller who waits."""
+
+    def check(self) -> None: ...
+
+    def progress(self) -> None: ...
+
+
+@dataclass
+class Lab:
+    spark: SparkSession
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+
+    def stream(self, seed: int, days: int = 220, blocks: int = 24, late: float = 0.06) -> Stream:
+        """Jitter, equal times, late rows, missing times, missing and repeated watermarks, blocks without data."""
+        rng = np.random.default_rng(seed)
+        made: list[InputBlock] = []
+        tables: list[pa.Table | None] = []
+        offset, before, clock = 0, None, START
+        for position in range(blocks):
+            clock += int(rng.integers(0, 2 * days * DAY // blocks))
+            table = None
+            if rng.random() < 0.85:
+                count = int(rng.integers(1, 12))
+                times = clock + rng.integers(-DAY, DAY, count)
+                times[rng.random(count) < 0.3] = day(clock)
+                times[rng.random(count) < late] -= int(rng.integers(1, 60)) * DAY
+                table = _rows(rng, offset, times, rng.random(count) < 0.03)
+                offset += count
+            after = before
+            if rng.random() < 0.7:
+                stated = clock - int(rng.integers(0, DAY)) if rng.random() < 0.8 else day(clock)
+                after = stated if before is None else max(before, stated)
+            made.append(self._block(f"{seed}-{position}", table, before, after))
+            tables.append(table)
+            before = after
+        return Stream(tuple(made), tuple(tables))
+
+    def given(self, name: str, parts: Sequence[tuple[list[tuple[object, ...]], int | None]]) -> Stream:
+        """Blocks of (rows, watermark after): a row is (milliseconds, k, v) or (milliseconds, k, v, op)."""
+        made, tables, offset, before = [], [], 0, None
+        for position, (rows, after) in enumerate(parts):
+            table = None
+            if rows:
+                whole = [(*row, 0)[:4] for row in rows]
+                columns = {
+                    "offset": range(offset, offset + len(rows)),
+                    "op": [row[3] for row in whole],
+                    "system_time": [START] * len(rows),
+                    "event_time": [row[0] for row in whole],
+                    "k": [row[1] for row in whole],
+                    "v": [row[2] for row in whole],
+                }
+                table = pa.table([pa.array(list(columns[f.name])).cast(f.type) for f in SCHEMA], schema=SCHEMA)
+                offset += len(rows)
+            made.append(self._block(f"{name}-{position}", table, before, after if after is not None else before))
+            tables.append(table)
+            before = after if after is not None else before
+        return Stream(tuple(made), tuple(tables))
+
+    def _block(self, name: str, table: pa.Table | None, before: int | None, after: int | None) -> InputBlock:
+        path = self.folder / f"in-{name}"
+        if table is not None:
+            write_slice(table, path)
+        return InputBlock(
+            data_path=str(path) if table is not None else None,
+            watermark_before=None if before is None else from_millis(before),
+            watermark_after=None if after is None else from_millis(after),
+            block_hash=Multihash.sha3_256(name.encode()),
+        )
+
+    def transact(
+        self, sql: str, blocks: Sequence[InputBlock], previous: Path | None, next_offset: int, bench: Workbench
+    ) -> tuple[TransformOutcome, Path, Path]:
+        """One transaction; returns the answer and the paths of checkpoint and slice."""
+        self.number += 1
+        checkpoint, data = self.folder / f"checkpoint-{self.number}", self.folder / f"out-{self.number}"
+        schema_file = next((block.data_path for block in blocks if block.data_path), "")
+        request = TransformRequest(
+            dataset_id=OUT,
+            dataset_alias="out",
+            system_time=SYSTEM_TIME,
+            vocab=Vocabulary(),
+            transform=TransformSql(engine="spark", query=sql),
+            query_inputs=(
+                TransformInput(
+                    dataset_id=IN,
+                    dataset_alias="in",
+                    query_alias="a",
+                    vocab=Vocabulary(),
+                    blocks=tuple(blocks),
+                    schema_file=schema_file or str(self._empty_slice()),
+                ),
+            ),
+            next_offset=next_offset,
+            prev_checkpoint_path=None if previous is None else str(previous),
+            new_checkpoint_path=str(checkpoint),
+            new_data_path=str(data),
+        )
+        session = self.spark.newSession()
+        for name, value in self.settings.items():
+            session.conf.set(name, value)
+        return run_transform(session, request, Nobody(), bench), checkpoint, data
+
+    def _empty_slice(self) -> Path:
+        path = self.folder / "empty"
+        if not path.exists():
+            write_slice(SCHEMA.empty_table(), path)
+        return path
+
+    def replay(self, sql: str, stream: Stream, groups: Sequence[int], restart: bool = False) -> Replayed:
+        """Run the stream's blocks in transactions of the given sizes. ``restart``: forget everything in between."""
+        bench = Workbench(Analyst(), SliceReader())
+        previous: Path | None = None
+        slices: list[pa.Table] = []
+        late, at, watermark, runs = 0, 0, None, 0
+        for size in groups:
+            if restart:
+                bench = Workbench(Analyst(), SliceReader())
+            fresh = stream.blocks[at : at + size]
+            again = _reopened(stream.blocks[:at], previous)
+            offset = sum(one.num_rows for one in slices)
+            answer, checkpoint, data = self.transact(sql, (*again, *fresh), previous, offset, bench)
+            assert isinstance(answer, Success), answer
+            if answer.new_offset_interval is not None:
+                slices.append(pq.read_table(data))
+                assert answer.new_offset_interval.start == offset
+                runs += 1
+            late += answer.late or 0
+            previous, at, watermark = checkpoint, at + size, answer.new_watermark
+        assert at == len(stream.blocks)
+        rows = [row for one in slices for row in one.to_pylist()]
+        state = previous.read_bytes() if previous is not None else b""
+        return Replayed(rows, state, late, watermark, runs)
+
+    def oracle(self, shape: Shape, stream: Stream) -> tuple[list[dict[str, object]], int]:
+        """Rows of one batch query over the accepted rows, in order, and how many were late."""
+        accepted, late, watermark = [SCHEMA.empty_table()], 0, None
+        for block, table in zip(stream.blocks, stream.tables, strict=True):
+            if table is not None and shape.floor is not None:
+                kept = _accepted(table, block.watermark_before, shape.floor)
+                late += table.num_rows - table["event_time"].null_count - kept.num_rows
+                accepted.append(kept)
+            elif table is not None:
+                accepted.append(table)
+            watermark = block.watermark_after
+        session = self.spark.newSession()
+        session.createDataFrame(pa.concat_tables(accepted)).createOrReplaceTempView("a")
+        rows = session.sql(shape.sql).toArrow().to_pylist()
+        if shape.floor is None:
+            return rows, 0
+        if watermark is None:
+            return [], late
+        bound = shape.floor(watermark // 1_000_000)
+        settled = [row for row in rows if row["event_time"].timestamp() * 1000 < bound]
+        names = ["event_time", *(name for name in (rows[0] if rows else {}) if name != "event_time")]
+        return sorted(settled, key=lambda row: [(row[name] is not None, row[name]) for name in names]), late
+
+
+@dataclass(frozen=True)
+class Replayed:
+    rows: list[dict[str, object]]
+    state: bytes
+    late: int
+    watermark: int | None
+    with_data: int
+
+    def data(self) -> list[dict[str, object]]:
+        """Without the columns that the engine supplies, which are checked here."""
+        assert [row["offset"] for row in self.rows] == list(range(len(self.rows)))
+        return [{k: v for k, v in row.items() if k not in ("offset", "op", "system_time")} for row in self.rows]
+
+
+def _rows(rng: np.random.Generator, offset: int, times: np.ndarray, missing: np.ndarray) -> pa.Table:
+    count = len(times)
+    keys = [None if rng.random() < 0.05 else f"k{rng.integers(0, 4)}" for _ in range(count)]
+    return pa.table(
+        {
+            "offset": np.arange(offset, offset + count),
+            "op": np.zeros(count, np.int32),
+            "system_time": pa.array(np.full(count, START), pa.int64()).cast(TIME),
+            "event_time": pa.array(times, pa.int64(), mask=missing).cast(TIME),
+            "k": keys,
+            "v": np.arange(offset, offset + count) * 7 % 1000 + offset * 1000,
+        },
+        schema=SCHEMA,
+    )
+
+
+def _accepted(table: pa.Table, before: int | None, floor: Callable[[int], int]) -> pa.Table:
+    times = table["event_time"].cast(pa.int64()).to_pylist()
+    limit = None if before is None else floor(before // 1_000_000)
+    return table.filter(pa.array([t is not None and (limit is None or floor(t) >= limit) for t in times]))
+
+
+def _reopened(blocks: Sequence[InputBlock], checkpoint: Path | None) -> list[InputBlock]:
+    """What a coordinator does with ``open_blocks``."""
+    if checkpoint is None:
+        return []
+    hashes = [block.block_hash for block in blocks]
+    wanted: set[int] = set()
+    for first, last in open_blocks(checkpoint.read_bytes()).get(IN, []):
+        wanted.update(range(hashes.index(first), hashes.index(last) + 1))
+    return [msgspec.structs.replace(blocks[at], reopened=True) for at in sorted(wanted) if blocks[at].data_path]
+
+
+@pytest.fixture
+def lab(spark_root: SparkSession, tmp_path: Path) -> Lab:
+    return Lab(spark_root, tmp_path)
+
+
+@pytest.fixture(params=list(SHAPES))
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return SHAPES[request.param]
+
+
+@pytest.fixture
+def shapes() -> dict[str, Shape]:
+    return SHAPES
