@@ -169,7 +169,8 @@ async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress
             tuple(each.physical_hash for each in named if each is not None),
             plan.system_time,
         )
-    return Committed(head=head, event=done.transaction, records=done.records, late=done.late)
+    event = done.event if done.event in done.events else None
+    return Committed(head=head, event=event, records=done.records, late=done.late)
 
 
 def _previous(objects: ObjectReader, state: ChainState) -> Path | None:

@@ -23,7 +23,6 @@ from chain.model.events import (
     ExecuteTransform,
     MetadataEvent,
     OffsetInterval,
-    SetDataSchema,
 )
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
@@ -40,7 +39,7 @@ from engines.contract import (
     Watermark,
 )
 from engines.errors import EngineFault
-from odfd.transform.plan import Blocked, DataBlock, InputView, TransformPlan, settle, vocabulary
+from odfd.transform.plan import Blocked, DataBlock, InputView, TransformPlan, events_of, settle, vocabulary
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -68,21 +67,15 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it: events ready to commit, and the files they speak of."""
 
+    event: ExecuteTransform
+    schema: DataSchema | None
+    """Told by a first transaction."""
     events: tuple[MetadataEvent, ...]
+    """What to commit: the schema if it is new, the event if it leaves a trace."""
     data: DataSlice | None
     checkpoint: Checkpoint | None
     """One that the engine wrote this time."""
     late: int
-
-    @property
-    def transaction(self) -> ExecuteTransform | None:
-        """``None`` when there is nothing to record of it."""
-        return next((event for event in self.events if isinstance(event, ExecuteTransform)), None)
-
-    @property
-    def schema(self) -> DataSchema | None:
-        """Told by a first transaction."""
-        return next((event.schema for event in self.events if isinstance(event, SetDataSchema)), None)
 
     @property
     def records(self) -> int:
@@ -129,8 +122,16 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     checkpoint = None
     if files.checkpoint.is_file():
         checkpoint = Checkpoint(physical_hash=sha3_file(files.checkpoint), size=files.checkpoint.stat().st_size)
-    events = settle(plan, answer, data, checkpoint)
-    return Executed(events=events, data=data, checkpoint=checkpoint, late=answer.late or 0)
+    event = settle(plan, answer, data, checkpoint)
+    told = answer.schema if plan.output_schema is None else None
+    return Executed(
+        event=event,
+        schema=told,
+        events=events_of(plan, event, told),
+        data=data,
+        checkpoint=checkpoint,
+        late=answer.late or 0,
+    )
 
 
 def _measure(path: Path, schema: DataSchema, offset: str) -> DataSlice:

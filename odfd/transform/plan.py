@@ -192,16 +192,14 @@ def vocabulary(vocab: Vocab) -> Vocabulary:
 
 def settle(
     plan: TransformPlan, answer: Success, data: DataSlice | None, checkpoint: Checkpoint | None
-) -> tuple[MetadataEvent, ...]:
-    """Events for the engine's answer, ``data`` and ``checkpoint`` being what was found in its files.
+) -> ExecuteTransform:
+    """The event for the engine's answer, ``data`` and ``checkpoint`` being what was found in its files.
 
-    A watermark or a checkpoint that did not move is named again. A transaction that would leave no trace (no rows, no
-    watermark, no checkpoint) is not recorded; its input blocks wait. Raises Invalid when answer and files disagree.
+    A watermark or a checkpoint that did not move is named again. Raises Invalid when answer and files disagree.
     """
     state = plan.state
     _check_answer(plan, answer, data)
-    schema = () if plan.output_schema or answer.schema is None else (SetDataSchema(schema=answer.schema),)
-    event = ExecuteTransform(
+    return ExecuteTransform(
         query_inputs=plan.query_inputs,
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -209,8 +207,16 @@ def settle(
         new_checkpoint=checkpoint or state.checkpoint,
         new_watermark=answer.new_watermark if answer.new_watermark is not None else state.watermark,
     )
+
+
+def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema | None) -> tuple[MetadataEvent, ...]:
+    """What to commit: the schema that a first transaction told, and the event if it leaves a trace.
+
+    Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time.
+    """
+    declared = () if plan.output_schema is not None or schema is None else (SetDataSchema(schema=schema),)
     leaves_a_trace = (event.new_data, event.new_checkpoint, event.new_watermark) != (None, None, None)
-    return (*schema, event) if leaves_a_trace else schema
+    return (*declared, event) if leaves_a_trace else declared
 
 
 def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) -> None:

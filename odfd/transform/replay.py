@@ -60,8 +60,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """What the block's transaction computes here."""
 
     block: Block
-    event: ExecuteTransform | None
-    """As this node would have written it; ``None``: it would have written nothing."""
+    event: ExecuteTransform
+    """As this node would have written it."""
     schema: DataSchema | None
     """Told by the engine for a first transaction."""
     data: DataSlice | None
@@ -110,13 +110,13 @@ async def replay_step(
     declared = await trio.to_thread.run_sync(_declared_schema, shop.chains.chain(dataset), sequence_number)
     return Replayed(
         block=recorded,
-        event=done.transaction,
+        event=done.event,
         schema=done.schema,
         data=done.data,
         rows=files.data if done.data is not None else None,
         checkpoint=made,
         late=done.late,
-        mismatches=tuple(_compare(recorded.event, done.transaction, declared, done.schema)),
+        mismatches=tuple(_compare(recorded.event, done.event, declared, done.schema)),
     )
 
 
@@ -187,12 +187,10 @@ def _declared_schema(reader: ChainReader, number: int) -> DataSchema | None:
 
 
 def _compare(
-    recorded: object, computed: ExecuteTransform | None, declared: DataSchema | None, schema: DataSchema | None
+    recorded: object, computed: ExecuteTransform, declared: DataSchema | None, schema: DataSchema | None
 ) -> list[Mismatch]:
     """Everything but physical hashes and sizes: no rule makes those equal. Checkpoints are for the validator."""
     assert isinstance(recorded, ExecuteTransform)
-    if computed is None:
-        return [Mismatch(field="event", recorded="ExecuteTransform", computed="nothing to record")]
     theirs, ours = recorded.new_data, computed.new_data
     pairs: dict[str, tuple[object, object]] = {
         "queryInputs": (recorded.query_inputs, computed.query_inputs),
