@@ -56,7 +56,12 @@ class SliceWriter:
     """Streams rows into one slice. Use as a context manager; leaving it by an exception removes the file."""
 
     def __init__(self, path: Path, schema: pa.Schema, dictionaries: frozenset[str] | None = None) -> None:
-        """``dictionaries``: leaf columns to encode so; by default all but ``offset``, which never repeats."""
+        """``dictionaries``: leaf columns to encode so; by default all but ``offset``, which never repeats.
+
+        Raises Environment, Invalid for a type that Parquet would change.
+        """
+        for field in schema:
+            _check_storable(field.type, field.name)
         self._path = path
         self._schema = schema.remove_metadata()
         leaves = [leaf for leaf in _leaf_paths(list(self._schema)) if leaf != OFFSET]
@@ -232,6 +237,20 @@ def to_instant(value: int, kind: pa.DataType) -> Instant:
 
 def _raw(value: pa.Scalar) -> int:
     return int(value.value if hasattr(value, "value") else value.as_py())
+
+
+def _check_storable(kind: pa.DataType, place: str) -> None:
+    """Raises Invalid for types that would come back as others: a slice must hold what its schema says."""
+    t = pa.types
+    seconds = (t.is_time(kind) or t.is_timestamp(kind)) and kind.unit == "s"
+    if seconds or t.is_date64(kind):
+        raise Invalid(
+            f"column {place!r}: Parquet has no type {kind}",
+            rule="slice-type",
+            hint="use milliseconds" if seconds else "use a date of 32 bits",
+        )
+    for i in range(kind.num_fields):
+        _check_storable(kind.field(i).type, place)
 
 
 def _leaf_paths(fields: list[pa.Field], above: str = "") -> Iterator[str]:
