@@ -103,6 +103,8 @@ class Conversation(RuleBasedStateMachine):
         self.finished: set[tuple[int, int]] = set()
         self.pending: dict[tuple[int, int], memoryview] = {}
         self.cut: set[int] = set()
+        for end in (0, 1):
+            self.open(end)
 
     def _know(self, end: int, stream: int) -> None:
         self.known[end].add(stream)
@@ -207,6 +209,7 @@ class Conversation(RuleBasedStateMachine):
             for end in (0, 1):
                 self.send(end, 1 << 20)
                 self.deliver(end, 1 << 20)
+                self.credit_adds_up()
                 for choice in range(len(self.known[end])):
                     self.read(end, choice, 1 << 20)
             if quiet and not any(session.has_outgoing for session in self.ends):
@@ -219,7 +222,7 @@ class Conversation(RuleBasedStateMachine):
                     assert self.ends[end].at_end(stream)
 
 
-Conversation.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestConversation = Conversation.TestCase
 
 
