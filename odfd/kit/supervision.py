@@ -151,7 +151,7 @@ async def _keep(running: _Running, stop: trio.Event, journal: Journal, jitter: C
                 began = trio.current_time()
                 failure = await _once(child, life)
                 if failure is None or child.restart is None:
-                    running.failure = failure
+                    running.failure = running.failure or failure
                     break
                 if trio.current_time() - began >= child.restart.steady:
                     pause = child.restart.first

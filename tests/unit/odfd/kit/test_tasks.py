@@ -1,0 +1,162 @@
+"""Long work on the board: every end it can come to, bounds, and what followers see. On virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from chain.errors import Environment, NotFound, Refused, Remote
+from chain.instant import Instant
+from odfd.errors import Bug
+from odfd.kit.clock import FixedClock
+from odfd.kit.supervision import Life
+from odfd.kit.tasks import Bounds, Report, State, Task, TaskBoard
+
+
+class Journal:
+    def info(self, event: str, **values: object) -> None: ...
+
+    error = info
+
+
+@asynccontextmanager
+async def board(bounds: Bounds | None = None) -> AsyncIterator[Any]:
+    numbers = iter(range(1, 10_000))
+    made = TaskBoard(FixedClock(Instant(7)), lambda: f"t{next(numbers)}", Journal(), bounds)
+    life = Life()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, life)
+        await life.wait_ready()
+        yield made
+        life.stopping.set()
+
+
+async def end(task: Task) -> Task:
+    await task.finished.wait()
+    return task
+
+
+async def test_done_failed_and_bug(autojump_clock: MockClock) -> None:
+    async def good(report: Report) -> object:
+        report.begin("counting", 2, "blocks")
+        report.advance(2)
+        return {"x": 1}
+
+    async def bad(_: Report) -> object:
+        raise Remote("peer lied")
+
+    async def grouped(_: Report) -> object:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bad, Report())
+        return None
+
+    async def broken(_: Report) -> object:
+        raise ZeroDivisionError("oops")
+
+    async with board() as tasks:
+        done = await end(tasks.submit("pull", "a", good))
+        assert (done.state, done.result, done.started_at, done.finished_at) == (State.DONE, {"x": 1}, 7, 7)
+        for work in (bad, grouped):
+            failed = await end(tasks.submit("pull", "a", work))
+            assert failed.state is State.FAILED
+            assert isinstance(failed.fault, Remote)
+        bug = (await end(tasks.submit("pull", "a", broken))).fault
+        assert isinstance(bug, Bug)
+        assert isinstance(bug.__cause__, ZeroDivisionError)
+
+
+async def test_cancel_while_running_and_while_waiting(autojump_clock: MockClock) -> None:
+    async def forever(_: Report) -> object:
+        await trio.sleep_forever()
+
+    async with board(Bounds(running=1)) as tasks:
+        first, second = tasks.submit("pull", "a", forever), tasks.submit("pull", "b", forever)
+        await trio.testing.wait_all_tasks_blocked()
+        assert {first.state, second.state} == {State.RUNNING, State.WAITING}
+        for task in sorted((first, second), key=lambda task: task.state is State.RUNNING):
+            tasks.cancel(task.id)
+            assert (await end(task)).state is State.CANCELLED
+        assert tasks.cancel(first.id) is first
+
+
+async def test_bounds_hold(autojump_clock: MockClock) -> None:
+    running = most = 0
+
+    async def work(_: Report) -> object:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await trio.sleep(1)
+        running -= 1
+        return None
+
+    async with board(Bounds(running=2, waiting=3, kept=4)) as tasks:
+        submitted = [tasks.submit("pull", str(i), work) for i in range(5)]
+        with pytest.raises(Refused, match="5 tasks are running or waiting"):
+            tasks.submit("pull", "x", work)
+        for task in submitted:
+            await end(task)
+        assert most == 2
+        kept = {task.id for task in tasks.list()}
+        assert len(kept) == 4
+        (forgotten,) = {task.id for task in submitted} - kept
+        with pytest.raises(NotFound, match=f"no task '{forgotten}'"):
+            tasks.get(forgotten)
+
+
+async def test_a_follower_sees_the_start_changes_and_the_end(autojump_clock: MockClock) -> None:
+    async def work(report: Report) -> object:
+        for stage in ("one", "two"):
+            report.begin(stage, 1000)
+            for _ in range(1000):
+                report.advance()
+                await trio.sleep(0.001)
+        return None
+
+    async with board() as tasks:
+        seen = []
+        async with aclosing(tasks.follow(tasks.submit("pull", "a", work).id)) as snapshots:
+            async for task in snapshots:
+                seen.append((task.state, task.report.message, task.report.done))
+        assert seen[-1] == (State.DONE, "two", 1000)
+        assert 8 <= len(seen) <= 14
+
+
+async def test_draining_lets_work_end_and_takes_no_more(autojump_clock: MockClock) -> None:
+    async def work(_: Report) -> object:
+        await trio.sleep(5)
+        return "whole"
+
+    made = TaskBoard(FixedClock(Instant(0)), lambda: "t", Journal())
+    life = Life()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, life)
+        await life.wait_ready()
+        task = made.submit("pull", "a", work)
+        await trio.sleep(1)
+        life.stopping.set()
+        await trio.sleep(1)
+        with pytest.raises(Environment, match="the daemon is stopping"):
+            made.submit("pull", "b", work)
+    assert (task.state, task.result) == (State.DONE, "whole")
+
+
+async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock) -> None:
+    async def forever(_: Report) -> object:
+        await trio.sleep_forever()
+
+    made = TaskBoard(FixedClock(Instant(0)), lambda: "t", Journal())
+    life = Life()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run, life)
+        await life.wait_ready()
+        task = made.submit("pull", "a", forever)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert task.state is State.CANCELLED
+    assert task.finished.is_set()
