@@ -37,3 +37,5 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     pipe_timeout: float = PIPE_TIMEOUT
     variables: Mapping[str, str] = _NO_VARIABLES
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
+    base: Path | None = None
+    """Folder that relative paths in a manifest start from, on this machine; ``None``: they are refused."""

@@ -97,6 +97,7 @@ def _fetch_http(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
         with urllib.request.urlopen(request, timeout=job.settings.http_timeout) as response:  # noqa: S310
             path = job.folder / "download"
             digest = _save(response, path, url, job)
+            _check_whole(response.headers, path, url)
             return _fetched(step, response.headers, path, digest, job)
     except urllib.error.HTTPError as error:
         if error.code == _NOT_MODIFIED:
@@ -140,6 +141,17 @@ def _save(response: IO[bytes], path: Path, url: str, job: FetchJob) -> str:
     except OSError as error:
         raise Environment(f"cannot write {path}: {error.strerror}", rule="disk", hint="is the disk full?") from error
     return digest.hexdigest()
+
+
+def _check_whole(headers: Mapping[str, Any], path: Path, url: str) -> None:
+    """A connection that broke reads like an end of file; only the promised length tells."""
+    promised = headers.get("Content-Length", "")
+    if promised.isdecimal() and int(promised) != path.stat().st_size:
+        raise Remote(
+            f"cannot reach the end of {url}: {path.stat().st_size} of {promised} bytes came",
+            rule="url-http",
+            hint="try again later",
+        )
 
 
 def _fetched(step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob) -> Fetched:

@@ -1,0 +1,226 @@
+"""Fetching: what is new, when it happened, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain import instant
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.model.events import SourceState
+from chain.model.source import (
+    FetchContainer,
+    FetchEthereumLogs,
+    FetchFilesGlob,
+    FetchMqtt,
+    FetchUrl,
+    Forever,
+    FromMetadata,
+    FromPath,
+    FromSystemTime,
+    RequestHeader,
+    SourceOrdering,
+)
+from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.files import time_in_path
+from odfd.ingest.fetch.url import filled
+from odfd.ingest.settings import IngestSettings
+
+NOW = instant.parse("2050-01-01T12:00:00Z")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., FetchJob]:
+    (tmp_path / "work").mkdir()
+
+    def make(state: tuple[str, str] | None = None, **settings: Any) -> FetchJob:
+        known = SourceState(source_name="default", kind=state[0], value=state[1]) if state else None
+        return FetchJob(
+            state=known, now=NOW, folder=tmp_path / "work", settings=IngestSettings(staging=tmp_path, **settings)
+        )
+
+    return make
+
+
+def test_files_come_in_the_order_of_their_names(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
+    for name in ("b-2020-01-02.csv", "a-2020-01-01.csv", "c-2020-01-03.csv"):
+        (tmp_path / name).write_text("x")
+    step = FetchFilesGlob(path=str(tmp_path / "*.csv"), event_time=FromPath(pattern=r"(\d{4}-\d\d-\d\d)"))
+    seen, state = [], None
+    while isinstance(found := fetch(step, job(state)), Fetched):
+        seen.append((found.name, instant.render(found.event_time), found.has_more))
+        state = (found.state.kind, found.state.value)
+    assert seen == [
+        ("a-2020-01-01.csv", "2020-01-01T00:00:00Z", True),
+        ("b-2020-01-02.csv", "2020-01-02T00:00:00Z", True),
+        ("c-2020-01-03.csv", "2020-01-03T00:00:00Z", False),
+    ]
+    assert state == (ETAG, "c-2020-01-03.csv")
+    assert fetch(FetchFilesGlob(path=step.path), job()).event_time == NOW
+
+
+def test_identity_follows_the_bytes(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x")
+    step = FetchFilesGlob(path=str(path))
+    one = fetch(step, job())
+    assert fetch(step, job()) == one
+    path.write_text("y")
+    os.utime(path, ns=(1, 1))
+    assert fetch(step, job()).identity != one.identity
+
+
+def test_files_that_cannot_be_ordered_or_timed(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.csv").write_text("x")
+    pattern = str(tmp_path / "*" / "*.csv")
+    with pytest.raises(Invalid, match="have one name"):
+        fetch(FetchFilesGlob(path=pattern), job())
+    with pytest.raises(Invalid, match="ByEventTime"):
+        fetch(FetchFilesGlob(path=pattern, order=SourceOrdering.BY_EVENT_TIME), job())
+    with pytest.raises(NotFound, match="no file matches"):
+        fetch(FetchFilesGlob(path=str(tmp_path / "*.json")), job())
+    with pytest.raises(Invalid, match="FromMetadata has no meaning"):
+        fetch(FetchFilesGlob(path=str(tmp_path / "one" / "*"), event_time=FromMetadata()), job())
+
+
+@pytest.mark.parametrize(
+    "path,pattern,form,said",
+    [
+        ("/x/2020.csv", r"(\d{2})-", "%Y", "matches nothing"),
+        ("/x/2020.csv", r"\d{4}", "%Y", "matches nothing"),
+        ("/x/2020.csv", r"(\d", "%Y", "not a regular expression"),
+        ("/x/9999-99.csv", r"(\d{4}-\d\d)", "%Y-%m", "is not a time like"),
+    ],
+)
+def test_times_in_paths_that_are_none(path: str, pattern: str, form: str, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        time_in_path(path, pattern, form)
+
+
+def test_times_in_paths_may_have_zones() -> None:
+    found = time_in_path("/x/20200101T0000+0200.csv", r"(\d{8}T\d{4}\+\d{4})", "%Y%m%dT%H%M%z")
+    assert instant.render(found) == "2019-12-31T22:00:00Z"
+
+
+def test_a_file_url(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
+    path = tmp_path / "a b.csv"
+    path.write_text("x")
+    os.utime(path, ns=(0, 1_577_836_800_123_456_789))
+    step = FetchUrl(url=path.as_uri())
+    found = fetch(step, job())
+    assert found.path == path
+    assert found.state == SourceState(source_name="default", kind=LAST_MODIFIED, value="2020-01-01T00:00:00.123Z")
+    assert instant.render(found.event_time) == "2020-01-01T00:00:00.123Z"
+    assert fetch(step, job((LAST_MODIFIED, "2020-01-01T00:00:00.123Z"))) == Unchanged()
+    assert isinstance(fetch(step, job((LAST_MODIFIED, "2019-01-01T00:00:00Z"))), Fetched)
+    assert fetch(FetchUrl(url=step.url, event_time=FromSystemTime()), job()).event_time == NOW
+    assert fetch(FetchUrl(url=step.url, cache=Forever()), job((LAST_MODIFIED, "x"))) == Unchanged()
+    with pytest.raises(NotFound, match="no file"):
+        fetch(FetchUrl(url=(tmp_path / "gone").as_uri()), job())
+    for url, said in (("ftp://h/x", "cannot fetch ftp"), ("/x", "cannot fetch a path"), ("file://h/x", "this machine")):
+        with pytest.raises(Invalid, match=said):
+            fetch(FetchUrl(url=url), job())
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    """Answers by path; remembers what was asked."""
+
+    asked: list[dict[str, str]]
+
+    def do_GET(self) -> None:
+        type(self).asked.append(dict(self.headers))
+        etag, modified = '"v1"', "Wed, 01 Jan 2020 00:00:00 GMT"
+        if self.headers.get("If-None-Match") == etag or self.headers.get("If-Modified-Since") == modified:
+            self.answer(304)
+        elif self.path == "/both.csv":
+            self.answer(200, {"ETag": etag, "Last-Modified": modified})
+        elif self.path == "/dated.csv":
+            self.answer(200, {"Last-Modified": modified})
+        elif self.path == "/plain.csv":
+            self.answer(200)
+        elif self.path == "/moved.csv":
+            self.answer(302, {"Location": "/plain.csv"})
+        elif self.path == "/cut.csv":
+            self.answer(200, {"Content-Length": "1000"})
+        else:
+            self.answer(int(self.path.strip("/")))
+
+    def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
+        body = b"a,b\n1,2\n" if status == 200 else b""
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    Web.asked = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_http_answers(web: str, job: Callable[..., FetchJob]) -> None:
+    found = fetch(FetchUrl(url=f"{web}/both.csv"), job())
+    assert found.path.read_bytes() == b"a,b\n1,2\n"
+    assert found.state == SourceState(source_name="default", kind=ETAG, value='"v1"')
+    assert instant.render(found.event_time) == "2020-01-01T00:00:00Z"
+    assert found.name == "both.csv"
+    assert fetch(FetchUrl(url=f"{web}/both.csv"), job((ETAG, '"v1"'))) == Unchanged()
+    dated = fetch(FetchUrl(url=f"{web}/dated.csv"), job())
+    assert dated.state == SourceState(source_name="default", kind=LAST_MODIFIED, value="2020-01-01T00:00:00Z")
+    assert fetch(FetchUrl(url=f"{web}/dated.csv"), job((LAST_MODIFIED, dated.state.value))) == Unchanged()
+    plain = fetch(FetchUrl(url=f"{web}/moved.csv"), job())
+    assert (plain.state, plain.event_time) == (None, None)
+    assert plain.identity == found.identity
+
+
+def test_http_refusals(web: str, job: Callable[..., FetchJob]) -> None:
+    with pytest.raises(NotFound, match="answers 404"):
+        fetch(FetchUrl(url=f"{web}/404"), job())
+    with pytest.raises(Remote, match="answers 500"):
+        fetch(FetchUrl(url=f"{web}/500"), job())
+    with pytest.raises(Remote, match="cannot reach"):
+        fetch(FetchUrl(url=f"{web}/cut.csv"), job())
+    with pytest.raises(Refused, match="is larger than 3 bytes"):
+        fetch(FetchUrl(url=f"{web}/plain.csv"), job(max_source_bytes=3))
+    with pytest.raises(Remote, match="cannot reach"):
+        fetch(FetchUrl(url="http://127.0.0.1:1/x"), job())
+
+
+def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:
+    step = FetchUrl(
+        url=web + "/${{ env.NAME || 'plain' }}.csv", headers=(RequestHeader(name="X-Key", value="k-${{ env.KEY }}"),)
+    )
+    fetch(step, job(variables={"KEY": "7"}))
+    assert Web.asked[-1]["X-Key"] == "k-7"
+    with pytest.raises(Invalid, match="no variable 'KEY'"):
+        fetch(step, job())
+    assert filled("${{env.A||'x'}}${{ env.A }}", {"A": "1"}) == "11"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [FetchContainer(image="x"), FetchMqtt(host="h", port=1, topics=()), FetchEthereumLogs(chain_id=1)],
+    ids=["Container", "Mqtt", "EthereumLogs"],
+)
+def test_kinds_not_built_are_refused_by_name(step: Any, job: Callable[..., FetchJob], request: Any) -> None:
+    with pytest.raises(Refused, match=f"sources of kind {request.node.callspec.id} cannot be fetched yet"):
+        fetch(step, job())

@@ -1,0 +1,82 @@
+"""Preparation: bytes out are the bytes meant, bombs and torn files are refused, commands only where allowed."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.model.source import CompressionFormat, Decompress, Pipe
+from odfd.ingest.prep import prepare
+from odfd.ingest.settings import IngestSettings
+
+GZIP = Decompress(format=CompressionFormat.GZIP)
+ZIP = Decompress(format=CompressionFormat.ZIP)
+
+
+def settings(folder: Path, **more: Any) -> IngestSettings:
+    return IngestSettings(staging=folder, **more)
+
+
+def test_gzip_and_zip(tmp_path: Path) -> None:
+    packed = tmp_path / "a.gz"
+    packed.write_bytes(gzip.compress(b"one") + gzip.compress(b"two"))
+    assert prepare(packed, [GZIP], tmp_path, settings(tmp_path)).read_bytes() == b"onetwo"
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("d/", "")
+        archive.writestr("d/first.csv", "1")
+        archive.writestr("second.csv", gzip.compress(b"2"))
+    path = tmp_path / "a.zip"
+    assert prepare(path, [ZIP], tmp_path, settings(tmp_path)).read_bytes() == b"1"
+    second = Decompress(format=CompressionFormat.ZIP, sub_path="second.csv")
+    assert prepare(path, [second, GZIP], tmp_path, settings(tmp_path)).read_bytes() == b"2"
+    with pytest.raises(NotFound, match=r"no third\.csv in a\.zip") as caught:
+        prepare(path, [Decompress(format=CompressionFormat.ZIP, sub_path="third.csv")], tmp_path, settings(tmp_path))
+    assert "d/first.csv" in caught.value.hint
+    assert prepare(path, [], tmp_path, settings(tmp_path)) == path
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 12, 20])
+def test_torn_files(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "torn"
+    path.write_bytes(gzip.compress(b"some text")[:cut] if cut else b"plain")
+    with pytest.raises(Invalid, match="torn is not whole gzip"):
+        prepare(path, [GZIP], tmp_path, settings(tmp_path))
+    with pytest.raises(Invalid, match="torn is not a zip file"):
+        prepare(path, [ZIP], tmp_path, settings(tmp_path))
+
+
+def test_bombs_stop_at_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(10 << 20)))
+    with pytest.raises(Refused, match="larger than 1048576 bytes"):
+        prepare(path, [GZIP], tmp_path, settings(tmp_path, max_source_bytes=1 << 20))
+    assert (tmp_path / "prepared-0").stat().st_size <= 1 << 20
+
+
+def test_a_check_stops_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"x"))
+
+    def stop() -> None:
+        raise Environment("enough")
+
+    with pytest.raises(Environment, match="enough"):
+        prepare(path, [GZIP], tmp_path, settings(tmp_path), stop)
+
+
+def test_pipes_run_only_where_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("b\na\n")
+    with pytest.raises(Refused, match="would run 'sort'"):
+        prepare(path, [Pipe(command=("sort",))], tmp_path, settings(tmp_path))
+    allowed = settings(tmp_path, allow_pipe=True)
+    assert prepare(path, [Pipe(command=("sort",))], tmp_path, allowed).read_text() == "a\nb\n"
+    with pytest.raises(Invalid, match="sh ended with 3: oh"):
+        prepare(path, [Pipe(command=("sh", "-c", "echo oh >&2; exit 3"))], tmp_path, allowed)
+    with pytest.raises(Environment, match="cannot run no-such-program"):
+        prepare(path, [Pipe(command=("no-such-program",))], tmp_path, allowed)
