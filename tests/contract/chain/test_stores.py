@@ -1,0 +1,231 @@
+"""One body for every store: what the ports promise, and a model that random programs are compared with."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain.codec.blocks import decode_block
+from chain.errors import Conflict, Invalid, NotFound
+from chain.multihash import Multihash
+from chain.store.base import Append
+
+
+def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
+    chain = world.chains.chain(worlds.dataset(1))
+    assert chain.head() is None
+    assert list(chain.raw_blocks(0, 10)) == []
+    assert chain.last_of(["Seed"]) is None
+    with pytest.raises(NotFound):
+        chain.block_at(0)
+    with pytest.raises(NotFound):
+        chain.block_by_hash(worlds.MISSING)
+    assert list(world.chains.datasets()) == []
+
+
+def test_what_is_committed_is_read(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made = worlds.blocks(owner, 10)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made[:4])])
+    world.chains.commit([Append(dataset=owner, expected=worlds.head(made[3]), blocks=made[4:])])
+    chain = world.chains.chain(owner)
+    assert chain.head() == worlds.head(made[-1])
+    assert [chain.block_at(n) for n in range(10)] == made
+    assert [chain.block_by_hash(one.hash) for one in made] == made
+    assert list(chain.raw_blocks(3, 7)) == [one.raw for one in made[3:7]]
+    assert list(chain.raw_blocks(-5, 99)) == [one.raw for one in made]
+    assert list(world.chains.datasets()) == [owner]
+    assert [one.raw for one in chain.stored_blocks(2)] == [one.raw for one in made[2:]]
+    assert (chain.stored_head(), chain.stored_size()) == (made[-1].hash, 10)
+
+
+def test_the_newest_of_a_kind(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made = worlds.blocks(owner, 10)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    last_of = world.chains.chain(owner).last_of
+    assert last_of(["SetInfo"]) == made[9]
+    assert last_of(["SetInfo"], before=9) == made[6]
+    assert last_of(["AddData", "SetInfo"], before=6) == made[5]
+    assert last_of(["Seed"], before=1) == made[0]
+    assert last_of(["Seed"], before=0) is None
+    assert last_of(["SetVocab"]) is None
+    assert last_of([]) is None
+
+
+def test_the_head_is_compared(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made, others = worlds.blocks(owner, 3), worlds.blocks(owner, 3, note="other")
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made[:2])])
+    for expected, following in [(None, made), (worlds.head(made[0]), made[1:]), (worlds.head(others[1]), others[2:])]:
+        with pytest.raises(Conflict) as caught:
+            world.chains.commit([Append(dataset=owner, expected=expected, blocks=following)])
+        assert caught.value.hint
+    assert world.chains.chain(owner).head() == worlds.head(made[1])
+
+
+def test_blocks_must_follow(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made, others = worlds.blocks(owner, 4), worlds.blocks(owner, 4, note="other")
+    for expected, wrong in [
+        (None, made[1:]),
+        (None, [made[0], made[2]]),
+        (worlds.head(made[1]), others[2:]),
+        (None, []),
+    ]:
+        with pytest.raises(Invalid):
+            world.chains.commit([Append(dataset=owner, expected=expected, blocks=wrong)])
+    assert world.chains.chain(owner).head() is None
+
+
+def test_objects_come_first(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made = worlds.blocks(owner, 1)
+    with pytest.raises(Invalid, match="not in the store"):
+        world.chains.commit([Append(dataset=owner, expected=None, blocks=made, objects=[worlds.MISSING])])
+    name = world.objects.add_bytes(b"here")
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made, objects=[name])])
+
+
+def test_several_chains_are_one_commit(world: Any, worlds: ModuleType) -> None:
+    one, other = worlds.dataset(1), worlds.dataset(2)
+    ours, theirs = worlds.blocks(one, 2), worlds.blocks(other, 2)
+    world.chains.commit([Append(dataset=one, expected=None, blocks=ours[:1])])
+    with pytest.raises(Conflict):
+        world.chains.commit(
+            [
+                Append(dataset=other, expected=None, blocks=theirs),
+                Append(dataset=one, expected=None, blocks=ours),
+            ]
+        )
+    assert world.chains.chain(other).head() is None
+    with pytest.raises(Invalid, match="twice"):
+        world.chains.commit([Append(dataset=other, expected=None, blocks=theirs)] * 2)
+    world.chains.commit(
+        [
+            Append(dataset=other, expected=None, blocks=theirs),
+            Append(dataset=one, expected=worlds.head(ours[0]), blocks=ours[1:]),
+        ]
+    )
+    assert world.chains.chain(one).head() == worlds.head(ours[1])
+    assert world.chains.chain(other).head() == worlds.head(theirs[1])
+
+
+def test_rows_of_others_are_part_of_the_commit(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made = worlds.blocks(owner, 2)
+    seen: list[list[tuple[int]]] = []
+
+    def write(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS notes (n INTEGER)")
+        connection.execute("INSERT INTO notes VALUES (1)")
+
+    def read(connection: sqlite3.Connection) -> None:
+        seen.append(connection.execute("SELECT n FROM notes").fetchall())
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO notes VALUES (2)")
+        raise ZeroDivisionError
+
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made[:1])], write)
+    with pytest.raises(ZeroDivisionError):
+        world.chains.commit([Append(dataset=owner, expected=worlds.head(made[0]), blocks=made[1:])], fail)
+    assert world.chains.chain(owner).head() == worlds.head(made[0])
+    world.chains.commit([], read)
+    assert seen == [[(1,)]]
+
+
+def test_a_dropped_chain_is_gone_and_may_begin_anew(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made, anew = worlds.blocks(owner, 5), worlds.blocks(owner, 2, note="anew")
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    world.chains.drop(owner)
+    chain = world.chains.chain(owner)
+    assert chain.head() is None
+    assert chain.last_of(["Seed"]) is None
+    with pytest.raises(NotFound):
+        chain.block_by_hash(made[1].hash)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=anew)])
+    assert chain.head() == worlds.head(anew[1])
+
+
+@pytest.mark.parametrize("size", [0, 1, 64 << 10, (64 << 10) + 1, 300_000])
+def test_objects_are_what_was_put_in(world: Any, size: int) -> None:
+    data = bytes(i % 251 for i in range(size))
+    staged = world.objects.stage()
+    staged.write_bytes(data)
+    name = world.objects.add_file(staged)
+    assert name == Multihash.sha3_256(data)
+    assert not staged.exists()
+    assert world.objects.add_bytes(data) == name
+    assert world.objects.has(name)
+    assert world.objects.size(name) == size
+    assert world.objects.read(name) == data
+    assert world.objects.read(name, 3, 10) == data[3:13]
+    assert world.objects.read(name, size + 5) == b""
+    assert world.objects.path(name).read_bytes() == data
+    world.objects.remove(name)
+    world.objects.remove(name)
+    assert not world.objects.has(name)
+    for read in (world.objects.read, world.objects.size, world.objects.path):
+        with pytest.raises(NotFound):
+            read(name)
+
+
+PROGRAMS = st.lists(
+    st.tuples(st.sampled_from(["append", "stale", "pair", "drop"]), st.integers(0, 2), st.integers(1, 4)), max_size=25
+)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@settings(max_examples=40, deadline=None)
+@given(program=PROGRAMS)
+def test_any_program_does_what_a_list_of_lists_does(kind: str, worlds: ModuleType, program: list[Any]) -> None:
+    model: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for world in getattr(worlds, kind)(Path(folder)):
+            for number, (action, which, count) in enumerate(program):
+                _perform(world, worlds, model, action, which, count, number)
+            _compare(world, worlds, model)
+
+
+def _perform(
+    world: Any, worlds: ModuleType, model: dict[int, list[Any]], action: str, which: int, count: int, salt: int
+) -> None:
+    def following(chain: int) -> Append:
+        owner, kept = worlds.dataset(chain), model[chain]
+        last = kept[-1] if kept else None
+        made = worlds.blocks(owner, count, last, note="x" * (salt % 7))
+        return Append(dataset=owner, expected=worlds.head(last), blocks=made)
+
+    if action == "drop":
+        world.chains.drop(worlds.dataset(which))
+        model[which] = []
+    elif action == "stale":
+        if model[which]:
+            made = worlds.blocks(worlds.dataset(which), count, note="stale")
+            with pytest.raises(Conflict):
+                world.chains.commit([Append(dataset=worlds.dataset(which), expected=None, blocks=made)])
+    else:
+        chosen = [which] if action == "append" else [which, (which + 1) % 3]
+        appends = [following(chain) for chain in chosen]
+        world.chains.commit(appends)
+        for chain, append in zip(chosen, appends, strict=True):
+            model[chain] = [*model[chain], *append.blocks]
+
+
+def _compare(world: Any, worlds: ModuleType, model: dict[int, list[Any]]) -> None:
+    for number, kept in model.items():
+        chain = world.chains.chain(worlds.dataset(number))
+        assert chain.head() == worlds.head(kept[-1] if kept else None)
+        assert list(map(decode_block, chain.raw_blocks(0, 1000))) == kept
+        infos = [one for one in kept if type(one.event).__name__ == "SetInfo"]
+        assert chain.last_of(["SetInfo"]) == (infos[-1] if infos else None)
+    assert set(world.chains.datasets()) == {worlds.dataset(n) for n, kept in model.items() if kept}
