@@ -93,9 +93,9 @@ def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Sch
     places = np.searchsorted(here, offsets)
     if np.any(places >= len(here)) or np.any(here[np.minimum(places, len(here) - 1)] != offsets):
         raise Invalid(f"slice {path.name} lacks offsets that its statistics promise", rule="slice-offsets")
-    taken = table.take(pa.array(places))
+    rows = pa.array(places)
     columns = [
-        taken.column(field.name).cast(field.type) if field.name in known else pa.nulls(len(offsets), field.type)
+        table.column(field.name).cast(field.type).take(rows) if field.name in known else pa.nulls(len(rows), field.type)
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -194,11 +194,13 @@ def parquet_schema(path: Path, name: str) -> pa.Schema:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Without encodings that are not logical types: dictionaries, large offsets, other units of time."""
+    """Without encodings that are not logical types: dictionaries, views, large offsets, other units of time."""
     if pa.types.is_dictionary(type_):
         return _plain(type_.value_type)
     if pa.types.is_timestamp(type_):
         return INSTANT
-    if pa.types.is_large_string(type_):
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()
-    return pa.binary() if pa.types.is_large_binary(type_) else type_
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
+    return pa.binary() if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) else type_

@@ -37,7 +37,11 @@ HEAD = "city,population\n"
         ("city\nA\n", CITY, ["input-1.csv:1: the header has 1 columns and the schema 2; missing 'population'"]),
         ("a,b,c\n1,2,3\n", CITY, ["the header has 3 columns and the schema 2", "not in the schema: 'a', 'b', 'c'"]),
         ("population,x\n1,2\n", CITY, ["missing 'city'"]),
-        (HEAD + "A,\n", "city STRING, population BIGINT NOT NULL", ["input-1.csv:2: column 'population' is empty, and the schema says NOT NULL"]),
+        (
+            HEAD + "A,\n",
+            "city STRING, population BIGINT NOT NULL",
+            ["input-1.csv:2: column 'population' is empty, and the schema says NOT NULL"],
+        ),
         (HEAD.encode() + b"\xff\xfe,1\n", CITY, ["input-1.csv:2"]),
         (b"\xffcity,population\n", CITY, ["input-1.csv:1: not UTF-8: byte 0xff", "convert the file to utf8"]),
         ("offset,b\n1,2\n", "offset BIGINT, b STRING", ["column 'offset', which is the name of a system column"]),
