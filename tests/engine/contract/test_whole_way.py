@@ -27,9 +27,7 @@ select window.start as event_time, count(*) as n, sum(k) as total from x group b
 """
 
 
-async def test_a_windowed_transform_is_derived_and_reproduced_and_a_random_one_refused(
-    worlds: Any, tmp_path: Path
-) -> None:
+async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any, tmp_path: Path) -> None:
     events: list[str] = []
     options = SparkOptions(
         scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=2, heap="1g", minimum=Level.NONE

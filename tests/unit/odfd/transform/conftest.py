@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Any:
     return load_worlds().World(tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     worlds = load_worlds()
     return lambda: worlds.World(tmp_path_factory.mktemp("world"))
