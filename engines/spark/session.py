@@ -25,7 +25,6 @@ from engines.spark.settings import jvm_options, spark_settings
 
 _FOREIGN: Final = (
     "SPARK_HOME",
-    "SPARK_LOCAL_DIRS",
     "SPARK_CONF_DIR",
     "SPARK_SUBMIT_OPTS",
     "SPARK_DIST_CLASSPATH",
@@ -69,7 +68,7 @@ def start_session(options: SessionOptions) -> SparkSession:
             f"cannot use {scratch} as scratch: {error.strerror}", rule="scratch", hint="name a writable directory"
         ) from error
     java = find_java(os.environ, scratch)
-    _clean_environment(java)
+    _clean_environment(java, scratch)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     builder = SparkSession.builder.master(f"local[{options.cores}]").appName("odf-engine")
     for name, value in spark_settings(scratch, options.heap).items():
@@ -105,9 +104,10 @@ def stop_session(spark: SparkSession) -> None:
     type(spark.sparkContext)._jvm = None
 
 
-def _clean_environment(java: Java) -> None:
+def _clean_environment(java: Java, scratch: Path) -> None:
     for name in _FOREIGN:
         os.environ.pop(name, None)
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "spark")

@@ -82,7 +82,6 @@ def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
         raise EngineLost(f"not a heap size: {heap!r}", rule="heap", hint="write it like 512m or 2g")
     settings = {name: value for name, value, _ in (*MEANING, *CONFINEMENT)}
     return settings | {
-        "spark.local.dir": str(scratch / "spark"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.memory": heap,
     }

@@ -1,0 +1,54 @@
+"""The recorded plans are what this Spark makes of the queries, so that judging recorded ones judges real ones.
+
+``ODF_RECORD=1`` writes them anew after a change of Spark or of the queries.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import types as st
+
+from engines.contract import Vocabulary
+from engines.spark.analysis.classify import classify
+from engines.spark.plans import analysed
+from engines.spark.views import empty_view, name_view
+
+pytestmark = pytest.mark.engine
+PLANS = Path(__file__).parents[2] / "golden" / "plans"
+COLUMNS = st.StructType(
+    [
+        st.StructField("offset", st.LongType()),
+        st.StructField("op", st.IntegerType()),
+        st.StructField("system_time", st.TimestampType()),
+        st.StructField("event_time", st.TimestampType()),
+        st.StructField("k", st.StringType()),
+        st.StructField("v", st.LongType()),
+        st.StructField("d", st.DoubleType()),
+        st.StructField("day", st.DateType()),
+    ]
+)
+
+
+def test_recorded_plans_are_those_of_this_spark(spark):
+    times = {"a": "event_time", "b": "event_time"}
+    for alias in times:
+        name_view(empty_view(spark, COLUMNS), alias)
+    differing = []
+    for name, case in yaml.safe_load((PLANS / "queries.yaml").read_text()).items():
+        plan = analysed(spark, case["sql"]).toJSON().encode()
+        path = PLANS / f"{name}.json.gz"
+        if os.environ.get("ODF_RECORD"):
+            path.write_bytes(gzip.compress(plan, mtime=0))
+        live = classify(plan, times, Vocabulary())
+        recorded = classify(gzip.decompress(path.read_bytes()), times, Vocabulary())
+        facts = [
+            (one.classification, [(f.code, f.message, f.replace) for f in one.findings]) for one in (live, recorded)
+        ]
+        if facts[0] != facts[1]:
+            differing.append(name)
+    assert not differing

@@ -1,0 +1,97 @@
+"""What is concluded from recorded plans; the plans and the expectations are in tests/golden/plans."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chain.errors import Invalid
+from engines.contract import Vocabulary
+from engines.spark.analysis.classify import classify
+from engines.spark.analysis.determinism import literals
+from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
+from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
+
+PLANS = Path(__file__).parents[3] / "golden" / "plans"
+CASES = yaml.safe_load((PLANS / "queries.yaml").read_text())
+TIMES = {"a": "event_time", "b": "event_time"}
+UNITS = (("d", DAY), ("h", 3600 * SECOND), ("min", 60 * SECOND), ("ms", 1000), ("us", 1))
+
+
+def span(micros):
+    return next(f"{micros // size}{name}" for name, size in UNITS if micros % size == 0)
+
+
+def written(function):
+    words = []
+    for step in function:
+        match step:
+            case Floor(size, origin):
+                words.append(f"floor({span(size)}{f' from {span(origin)}' if origin else ''})")
+            case FloorMonths(months):
+                words.append(f"month({months})")
+            case Shift(by):
+                words.append(f"shift({span(by)})")
+            case AddMonths(months):
+                words.append(f"months({months:+d})")
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict(name):
+    case = CASES[name]
+    verdict = classify(gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary())
+    assert {finding.code for finding in verdict.findings} == set(case.get("codes", ()))
+    if "codes" in case:
+        assert verdict.classification is None
+        assert all(finding.message and finding.replace for finding in verdict.findings)
+        return
+    found = verdict.classification
+    assert found.mode.value == case["mode"]
+    assert {written(path.low) for path in found.paths} == ({case["low"]} if "low" in case else set())
+    assert {written(path.high) for path in found.paths} == ({case.get("high", case.get("low"))} - {None})
+    assert len(found.paths) == case.get("paths", 1 if "low" in case else 0)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select date'today'",
+        "select timestamp 'now'",
+        'where t > TIMESTAMP_NTZ " yesterday "',
+        "date /* x */ 'tomorrow'",
+    ],
+)
+def test_moving_literals_are_found_in_the_text(sql):
+    assert [finding.code for finding in literals(sql)] == ["not-data"]
+
+
+@pytest.mark.parametrize("sql", ["select 'today'", "select date'2024-01-01' -- not date'now'", "select today from a"])
+def test_other_texts_are_left_alone(sql):
+    assert not literals(sql)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[1]", '[{"class":"x"}]', '[{"class":"x","num-children":2}]', "[[]]"])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(Invalid):
+        parse_plan(text)
+
+
+def test_depth_is_bounded():
+    node = {"class": "x.Project", "num-children": 1}
+    leaf = {"class": "x.Leaf", "num-children": 0}
+    assert build([node] * (MAX_DEPTH - 1) + [leaf])
+    with pytest.raises(Invalid, match="deeper"):
+        build([node] * MAX_DEPTH + [leaf])
+    verdict = classify(json.dumps([node] * MAX_DEPTH + [leaf]), TIMES, Vocabulary())
+    assert [finding.code for finding in verdict.findings] == ["plan-too-large"]
+
+
+def test_an_operator_that_nobody_knows_is_refused():
+    plan = [{"class": "org.apache.spark.sql.Teleport", "num-children": 0}]
+    verdict = classify(json.dumps(plan), TIMES, Vocabulary())
+    assert "unknown-operator" in {finding.code for finding in verdict.findings}
