@@ -1,0 +1,73 @@
+"""Death at every durable step of a commit: what is found after is the old state or the new, and the work can go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from chain.multihash import Multihash
+from chain.store.database import open_database
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+
+SCRIPT = Path(__file__).parent / "crashing_writer.py"
+TREE = Path(__file__).parents[4]
+OBJECT_STEPS = ["object-hashed", "object-synced", "object-renamed", "object-folder-synced"]
+COMMIT_STEPS = ["commit-begun", "commit-objects", "commit-blocks", "commit-also", "commit-durable"]
+POINTS = [f"{step}:1" for step in OBJECT_STEPS] + [f"{step}:{n}" for n in (1, 2) for step in COMMIT_STEPS]
+
+
+@pytest.fixture(scope="session")
+def writer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("crashing_writer", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(directory: Path, step: str) -> int:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), str(directory), step], cwd=TREE, env={"PYTHONPATH": str(TREE)}
+    ).returncode
+
+
+def sizes(directory: Path, writer: ModuleType) -> tuple[list[int], list[int]]:
+    """Lengths of both chains and the rows beside them; checks that whatever is there is whole."""
+    database = open_database(directory / "odfd.sqlite")
+    objects = DiskObjects(directory / "objects", database)
+    chains = SqliteChains(database, objects)
+    found = []
+    for dataset in writer.DATASETS:
+        raws = list(chains.chain(dataset).raw_blocks(0, 99))
+        assert raws == [block.raw for block in writer.chain_of(dataset)[: len(raws)]]
+        head = chains.chain(dataset).head()
+        assert (head.size if head else 0) == len(raws)
+        found.append(len(raws))
+    if any(found):
+        assert objects.read(Multihash.sha3_256(writer.LARGE)) == writer.LARGE
+        assert objects.read(Multihash.sha3_256(writer.SMALL)) == writer.SMALL
+    with database.read() as connection:
+        rows = connection.execute("SELECT size FROM notes ORDER BY size").fetchall()
+    assert list((directory / "objects" / ".staging").iterdir()) == []
+    database.close()
+    return found, [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_commit_is_all_or_nothing(point: str, tmp_path: Path, writer: ModuleType) -> None:
+    assert run(tmp_path, point) == 9
+    step, _, number = point.partition(":")
+    commits = 0 if step in OBJECT_STEPS else int(number) - (step != "commit-durable")
+    expected = {0: ([0, 0], []), 1: ([1, 1], [1]), 2: ([3, 3], [1, 3])}
+    assert sizes(tmp_path, writer) == expected[commits]
+    assert run(tmp_path, "none") == 0
+    assert sizes(tmp_path, writer) == expected[2]
+    assert run(tmp_path, "none") == 0
+    assert sizes(tmp_path, writer) == expected[2]

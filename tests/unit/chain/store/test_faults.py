@@ -1,0 +1,239 @@
+"""What can be wrong with a state directory, and what is said then."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chain.codec.blocks import encode_block
+from chain.errors import Environment, NotFound
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block, MetadataBlock
+from chain.model.events import DatasetKind, Seed, SetInfo
+from chain.multihash import Multihash
+from chain.store import objects as objects_module
+from chain.store.base import Append
+from chain.store.database import Database, open_database
+from chain.store.lock import StateLock
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+
+OWNER = DatasetId.from_public_key(bytes(32))
+
+
+def seed() -> Block:
+    event = Seed(dataset_id=OWNER, dataset_kind=DatasetKind.ROOT)
+    return encode_block(MetadataBlock(system_time=Instant(0), sequence_number=0, event=event))
+
+
+def second(text: str) -> Block:
+    event = SetInfo(description=text)
+    return encode_block(
+        MetadataBlock(system_time=Instant(1), prev_block_hash=seed().hash, sequence_number=1, event=event)
+    )
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(tmp_path / "odfd.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def objects(tmp_path: Path, database: Database) -> DiskObjects:
+    return DiskObjects(tmp_path / "objects", database)
+
+
+@pytest.fixture
+def chains(database: Database, objects: DiskObjects) -> SqliteChains:
+    return SqliteChains(database, objects)
+
+
+def test_a_damaged_block_is_never_served(chains: SqliteChains, database: Database) -> None:
+    chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed(), second("x")])])
+    with database.write() as connection:
+        raw = bytearray(seed().raw)
+        raw[-1] ^= 1
+        connection.execute("UPDATE blocks SET raw = ? WHERE sequence = 0", (bytes(raw),))
+    chain = chains.chain(OWNER)
+    for read in (
+        lambda: chain.block_at(0),
+        lambda: chain.block_by_hash(seed().hash),
+        lambda: chain.last_of(["Seed"]),
+        lambda: list(chain.raw_blocks(0, 2)),
+    ):
+        with pytest.raises(Environment, match="damaged on disk") as caught:
+            read()
+        assert caught.value.rule == "stored-block-damaged"
+        assert caught.value.hint
+    assert chain.block_at(1) == second("x")
+    assert [stored.sequence_number for stored in chain.stored_blocks()] == [0, 1]
+
+
+def test_a_damaged_small_object_is_never_served(objects: DiskObjects, database: Database) -> None:
+    name = objects.add_bytes(b"small")
+    objects.flush()
+    with database.write() as connection:
+        connection.execute("UPDATE small_objects SET data = x'00'")
+    with pytest.raises(Environment, match="damaged on disk"):
+        objects.read(name)
+    with pytest.raises(Environment, match="damaged on disk"):
+        objects.path(name)
+
+
+def test_adding_a_file_again_mends_a_damaged_one(objects: DiskObjects) -> None:
+    data = bytes(100_000)
+    name = objects.add_bytes(data)
+    path = objects.path(name)
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+    objects.add_bytes(data)
+    assert objects.path(name).read_bytes() == data
+
+
+def test_small_objects_wait_for_a_commit_and_survive_it(
+    tmp_path: Path, chains: SqliteChains, objects: DiskObjects
+) -> None:
+    name = objects.add_bytes(b"small")
+    assert list(objects.names()) == []
+    chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed()], objects=[name])])
+    assert list(objects.names()) == [name]
+    large = objects.add_bytes(bytes(70_000))
+    assert set(objects.names()) == {name, large}
+
+
+def test_small_objects_do_not_pile_up_in_memory(objects: DiskObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects_module, "_PENDING_LIMIT", 1000)
+    names = [objects.add_bytes(bytes([i]) * 100) for i in range(25)]
+    assert len(list(objects.names())) >= 15
+    assert [objects.read(name) for name in names] == [bytes([i]) * 100 for i in range(25)]
+
+
+def test_what_a_crash_left_in_staging_goes(tmp_path: Path, database: Database) -> None:
+    left = DiskObjects(tmp_path / "objects", database).stage()
+    left.write_bytes(b"half")
+    DiskObjects(tmp_path / "objects", database)
+    assert not left.exists()
+
+
+def test_a_staged_file_that_was_never_written(objects: DiskObjects) -> None:
+    with pytest.raises(NotFound):
+        objects.add_file(objects.stage())
+
+
+def test_readers_see_a_snapshot_and_never_wait(chains: SqliteChains, database: Database) -> None:
+    chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed()])])
+    with database.read() as reader, database.write() as writer:
+        writer.execute("DELETE FROM blocks")
+        assert reader.execute("SELECT count(*) FROM blocks").fetchone() == (1,)
+        assert chains.chain(OWNER).block_at(0) == seed()
+        writer.execute("ROLLBACK")
+        writer.execute("BEGIN")
+    with pytest.raises(Environment, match="readonly"), database.read() as reader:
+        reader.execute("DELETE FROM blocks")
+
+
+def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
+    database.migrate("room", ["CREATE TABLE room (n INTEGER)"])
+
+    def fail() -> None:
+        with database.write() as connection:
+            connection.execute("INSERT INTO room VALUES (1)")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with database.read() as connection:
+        assert connection.execute("SELECT count(*) FROM room").fetchone() == (0,)
+
+
+def test_rooms_bring_their_tables_step_by_step(database: Database) -> None:
+    first = "CREATE TABLE room (n INTEGER);\nCREATE INDEX room_n ON room (n);"
+    database.migrate("room", [first])
+    database.migrate("room", [first])
+    database.migrate("room", [first, "ALTER TABLE room ADD COLUMN m TEXT"])
+    with database.write() as connection:
+        connection.execute("INSERT INTO room VALUES (1, 'a')")
+    with pytest.raises(sqlite3.OperationalError):
+        database.migrate("other", ["CREATE TABLE other (n INTEGER)", "CREATE TABLE room (n INTEGER)"])
+    with database.read() as connection:
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'other'").fetchall() == []
+    with pytest.raises(Environment, match="written by a newer odfd") as caught:
+        database.migrate("room", [first])
+    assert caught.value.rule == "database-version"
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "odfd.sqlite").write_bytes(b"not a database" * 1000)
+    with pytest.raises(Environment) as caught:
+        open_database(tmp_path / "odfd.sqlite")
+    assert caught.value.rule == "database-corrupt"
+
+
+def test_a_damaged_database(tmp_path: Path) -> None:
+    path = tmp_path / "odfd.sqlite"
+    database = open_database(path)
+    chains = SqliteChains(database, DiskObjects(tmp_path / "objects", database))
+    chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed()])])
+    database.close()
+    raw = path.read_bytes()
+    path.write_bytes(raw[:4096] + bytes(len(raw) - 4096))
+    opened = open_database(path)
+    with pytest.raises(Environment) as caught:
+        SqliteChains(opened, DiskObjects(tmp_path / "objects", opened)).datasets()
+    assert caught.value.rule == "database-corrupt"
+    opened.close()
+
+
+def test_a_full_disk(database: Database, chains: SqliteChains) -> None:
+    with database.read() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    with database.write() as connection:
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(Environment) as caught:
+        chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed(), second("x" * 100_000)])])
+    assert caught.value.rule == "disk-full"
+    assert chains.chain(OWNER).head() is None
+    with database.write() as connection:
+        connection.execute("PRAGMA max_page_count = 1000000")
+    chains.commit([Append(dataset=OWNER, expected=None, blocks=[seed()])])
+
+
+def test_no_state_directory(tmp_path: Path) -> None:
+    with pytest.raises(Environment) as caught:
+        open_database(tmp_path / "no" / "odfd.sqlite")
+    assert caught.value.rule == "disk-permission"
+    with pytest.raises(Environment, match="cannot use the state directory"):
+        StateLock(tmp_path / "no").acquire()
+
+
+def test_one_process_per_state_directory(tmp_path: Path) -> None:
+    hold = "import sys; from pathlib import Path; from chain.store.lock import StateLock\n"
+    hold += "StateLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
+    tree = Path(__file__).parents[4]
+    process = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    with process:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(Environment, match=f"process {process.pid}") as caught:
+            StateLock(tmp_path).acquire()
+        assert caught.value.rule == "state-lock"
+        process.kill()
+    with StateLock(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_an_unknown_object(objects: DiskObjects) -> None:
+    with pytest.raises(NotFound):
+        objects.size(Multihash.sha3_256(b"?"))
