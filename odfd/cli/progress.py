@@ -54,6 +54,8 @@ def follow(session: Session, ref: Mapping[str, Any]) -> Any:
         raise from_problem(task["fault"])
     if task.get("state") == "cancelled":
         raise Refused(f"{task['kind']} of {task.get('target') or 'the node'} was cancelled", rule="cancelled")
+    if task.get("state") != "done":
+        raise session.client.gone()
     return task.get("result")
 
 

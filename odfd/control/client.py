@@ -58,13 +58,24 @@ class Client:
             return _parsed(_whole(response))
 
     def stream(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
-        """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does."""
+        """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
+
+        A daemon that goes away ends the stream like any other end: http.client does not tell the two apart. Whoever
+        knows that more had to come raises ``gone()``.
+        """
         with self._asked("GET", path, query, patience=None) as response:
             while line := response.readline(MAX_LINE):
                 value = _parsed(line)
                 if isinstance(value, dict) and set(value) == {"problem"}:
                     raise from_problem(value["problem"])
                 yield value
+
+    def gone(self) -> Unreachable:
+        return Unreachable(
+            f"the daemon at {self.path} went away in the middle of an answer",
+            rule="connection",
+            hint="odfctl status tells whether it is back; its log says why it went",
+        )
 
     def _json(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -103,11 +114,7 @@ class Client:
                 hint="its log says what it is at; odfctl watch shows whether it lives",
             ) from error
         except (http.client.HTTPException, ConnectionError) as error:
-            raise Unreachable(
-                f"the daemon at {self.path} went away in the middle of an answer",
-                rule="connection",
-                hint="odfctl status tells whether it is back; its log says why it went",
-            ) from error
+            raise self.gone() from error
         finally:
             connection.close()
 

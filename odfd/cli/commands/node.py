@@ -101,7 +101,7 @@ def _watch(args: argparse.Namespace) -> int:
         query["since"] = args.since
     for event in session.client.stream("/events", query):
         session.line(event, _event_text)
-    return ExitCode.OK
+    raise session.client.gone()
 
 
 def _event_text(event: dict[str, Any]) -> str:

@@ -63,7 +63,7 @@ def _directory(args: argparse.Namespace, start: str) -> int:
         )
     own = argparse.ArgumentParser()
     importlib.import_module("odfd.cli.offline.verify").register(own.add_subparsers())
-    known = own.parse_args(["verify", str(Path(args.target).expanduser()), "--level", args.level, "--from", start])
+    known = own.parse_args(["verify", args.target, "--level", args.level, "--from", start])
     return int(known.run(argparse.Namespace(**(vars(args) | vars(known) | {"output": args.output}))))
 
 

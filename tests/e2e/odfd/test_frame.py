@@ -1,0 +1,159 @@
+"""A daemon process from its start to its end: what the service manager, the shell and odfctl see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+FRAME = Path(__file__).with_name("frame.py")
+
+
+class Daemon:
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "s"
+        self.socket = self.state / "control.sock"
+        self.file = folder / "odfd.toml"
+        self.file.touch()
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.manager.bind(str(folder / "n"))
+        self.manager.settimeout(20)
+        self.log = folder / "log"
+        self._environ = {**os.environ, "NOTIFY_SOCKET": str(folder / "n")}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = self.spawn()
+        assert self.note().startswith("READY=1\nSTATUS=listening on ")
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(FRAME), str(self.state), str(self.file)]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=self._environ)
+
+    def note(self) -> str:
+        return self.manager.recv(4096).decode()
+
+    def ctl(self, *words: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(self.socket), *words]
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=30, check=False)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.manager.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    made = Daemon(tmp_path)
+    yield made
+    made.close()
+
+
+def told(daemon: Daemon) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
+
+
+def test_start_serve_stop(daemon: Daemon) -> None:
+    daemon.start()
+    status = daemon.ctl("status", "-o", "json")
+    assert (status.returncode, status.stderr) == (0, b"")
+    assert json.loads(status.stdout)["name"] == "alice"
+    assert (daemon.socket.stat().st_mode & 0o777) == 0o600
+    assert daemon.stop() == 0
+    assert daemon.note() == "STOPPING=1\nSTATUS=draining after SIGTERM"
+    assert not daemon.socket.exists()
+    assert [line["part"] for line in told(daemon) if line["event"] == "stopped"] == ["control", "tasks"]
+    assert "closed" in [line["event"] for line in told(daemon)]
+    gone = daemon.ctl("status")
+    assert gone.returncode == 3
+    assert b"no daemon listens at" in gone.stderr
+
+
+def test_a_second_daemon_is_told_and_the_first_lives(daemon: Daemon) -> None:
+    daemon.start()
+    second = daemon.spawn()
+    assert second.wait(20) == 7
+    assert "another daemon listens on" in daemon.log.read_text()
+    assert daemon.ctl("status").returncode == 0
+
+
+def test_after_a_kill_the_stale_socket_is_replaced(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.stop(signal.SIGKILL)
+    assert daemon.socket.exists()
+    assert daemon.ctl("status").returncode == 3
+    daemon.start()
+    assert daemon.ctl("status").returncode == 0
+
+
+def test_hangup_reloads_and_bad_settings_are_not_taken_over(daemon: Daemon) -> None:
+    daemon.start()
+    assert daemon.process is not None
+    daemon.file.write_text('[node]\nname = "second"\n')
+    daemon.process.send_signal(signal.SIGHUP)
+    assert daemon.note().startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert daemon.note() == "READY=1\nSTATUS=settings taken over"
+    daemon.file.write_text("[node]\nnam = 1\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.note()
+    assert "there is no setting node.nam" in daemon.note()
+    events = daemon.ctl("status")
+    assert events.returncode == 0
+
+
+def test_draining_has_an_end(daemon: Daemon) -> None:
+    daemon.file.write_text("[node]\ndrain-seconds = 0.2\n")
+    daemon.start()
+    with subprocess.Popen(
+        [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "never"],
+        stderr=subprocess.PIPE,
+    ) as puller:
+        tasks: list[Any] = []
+        while not tasks:
+            tasks = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
+        assert daemon.stop() == 0
+        assert puller.wait(20) in (3, 4)
+    assert "cancelled" in [line["event"] for line in told(daemon)]
+
+
+def test_data_goes_in_from_files_and_from_standard_input(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start()
+    file = tmp_path / "january.csv"
+    file.write_bytes(b"x" * 700_000)
+    done = daemon.ctl("ingest", "nyc.flights", str(file), "-", "-o", "json", stdin=b"y" * 70_000)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["items"][0]["records"] == 770_000
+
+
+def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
+    daemon.start()
+    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "never"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as puller:
+        tasks: list[Any] = []
+        while not tasks:
+            tasks = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
+        puller.send_signal(signal.SIGINT)
+        said = puller.communicate(timeout=20)[1].decode()
+        assert puller.returncode == 130
+    (task,) = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
+    assert task["state"] == "running"
+    assert f"delete task {task['id']}" in said
+    assert daemon.ctl("delete", "task", task["id"]).returncode == 0
+    assert daemon.ctl("wait", "task", task["id"], "--for", "state=cancelled", "--timeout", "5s").returncode == 0
