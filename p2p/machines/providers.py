@@ -20,9 +20,13 @@ REST: Final = Backoff(first=0.5, most=30.0)
 
 @dataclass(slots=True)
 class Provider:
-    """One peer's part in one transfer. ``available`` is what it last said to have, ``None`` before."""
+    """One peer's part in one transfer. ``available`` is what it last said to have, ``None`` before.
+
+    ``lot`` breaks ties, drawn anew for each transfer, so that no peer is everybody's first choice.
+    """
 
     peer: PeerId
+    lot: float
     failures: int = 0
     ready_at: float = 0.0
     heard: float = 0.0
@@ -45,7 +49,7 @@ class Providers:
         self._all: dict[PeerId, Provider] = {}
 
     def join(self, peer: PeerId) -> None:
-        self._all.setdefault(peer, Provider(peer))
+        self._all.setdefault(peer, Provider(peer, self._rng.random()))
 
     def of(self, peer: PeerId) -> Provider:
         return self._all[peer]
@@ -84,8 +88,8 @@ class Providers:
         return [one for one in self._all.values() if not one.out and one.ready_at <= now]
 
     def silent(self, asked: set[PeerId], now: float) -> list[PeerId]:
-        """Those of ``asked`` who have let us wait too long."""
-        return [peer for peer in sorted(asked) if now - self._all[peer].heard >= PATIENCE]
+        """Those of ``asked`` who have let us wait too long: the sum is that of ``wake_times``, to the last bit."""
+        return [peer for peer in sorted(asked) if now >= self._all[peer].heard + PATIENCE]
 
     def wake_times(self, asked: set[PeerId], now: float) -> list[float]:
         """When someone of ``asked`` will have been silent too long, and when a resting one is ready again."""
@@ -100,10 +104,11 @@ class Providers:
         return peer in self._all and not self._all[peer].out
 
     def next_after(self, peer: PeerId | None) -> PeerId | None:
-        """The next one that is not out, in the order of ids and around; ``None`` when all are."""
-        left = sorted(one.peer for one in self._all.values() if not one.out)
-        later = [one for one in left if peer is None or one > peer]
-        return next(iter(later or left), None)
+        """The next one that is not out, in the order of lots and around; ``None`` when all are."""
+        floor = self._all[peer].lot if peer in self._all else -1.0
+        left = sorted((one.lot, one.peer) for one in self._all.values() if not one.out)
+        later = [peer for lot, peer in left if lot > floor]
+        return next(iter(later or [peer for _, peer in left]), None)
 
     def reasons(self) -> tuple[tuple[PeerId, str], ...]:
         return tuple((one.peer, one.reason) for one in self._all.values())

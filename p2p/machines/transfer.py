@@ -311,13 +311,13 @@ class Transfer:
     # What to do next
 
     def _advance(self, now: float) -> list[Effect]:
-        effects = self._judge() + self._ask(now) + self._hedge(now)
-        if self._judging:
-            return effects + self._wake(now)
-        if self._todo and not self._flights:
+        effects = self._judge()
+        if self._todo and not self._flights and not self._judging:
+            # Nobody is at it: who does not reach the next unit has failed us, and may reach it after a rest.
             for provider in self._providers.lacking(self._todo.first, now):
                 self._providers.failed(provider.peer, f"it has no more than {provider.available} units", now)
-        if not self._providers.hopeful() and not self._flights:
+        effects += self._ask(now) + self._hedge(now)
+        if not self._judging and not self._flights and not self._providers.hopeful():
             self.over = True
             return [*effects, GaveUp(self._providers.reasons())]
         return effects + self._wake(now)
@@ -360,7 +360,7 @@ class Transfer:
                 self._solo = self._providers.next_after(self._solo)
                 chosen = [provider for provider in ready if provider.peer == self._solo]
             ready = chosen
-        return min(ready, key=lambda one: (self._questions(one.peer), one.failures, one.peer), default=None)
+        return min(ready, key=lambda one: (self._questions(one.peer), one.failures, one.lot), default=None)
 
     def _question(self, provider: Provider, span: Interval, now: float) -> Ask:
         ask = self._next_ask
@@ -375,7 +375,7 @@ class Transfer:
         if self._solo is not None or self._judging or self._cursor in self._parts:
             return []
         late = [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
-        if len(late) != 1 or now - late[0].since < HEDGE:
+        if len(late) != 1 or now < late[0].since + HEDGE:
             return []
         idle = [one for one in self._providers.ready(self._cursor, now) if not self._questions(one.peer)]
         idle = [one for one in idle if one.peer != late[0].peer]
