@@ -59,7 +59,8 @@ _TIME: Final = _words("""
     SecondWithFraction SecondsToTimestamp SubtractDates SubtractTimestamps TimeBucket TimestampAdd
     TimestampAddInterval TimestampAddYMInterval TimestampDiff ToUTCTimestamp ToUnixTimestamp GetTimestamp
     TryMakeTimestamp TryToTimestamp TruncDate TruncTimestamp UnixDate UnixTimestamp UnixMicros UnixMillis UnixSeconds
-    WeekDay WeekOfYear WindowTime Year YearOfWeek MultiplyDTInterval MultiplyYMInterval DivideDTInterval DivideYMInterval
+    WeekDay WeekOfYear WindowTime Year YearOfWeek
+    MultiplyDTInterval MultiplyYMInterval DivideDTInterval DivideYMInterval
     ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes ExtractANSIIntervalSeconds
     ExtractANSIIntervalMonths ExtractANSIIntervalYears
 """)

@@ -1,0 +1,63 @@
+"""SET odf.… at the head of a query."""
+
+from __future__ import annotations
+
+import pytest
+
+from chain.errors import Invalid
+from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
+from engines.spark.analysis.monotone import DAY
+from engines.spark.declarations import Late, read_query
+
+
+def of(*queries, **other):
+    steps = tuple(SqlQueryStep(alias=alias, query=text) for alias, text in queries)
+    return read_query(TransformSql(engine="spark", queries=steps, **other))
+
+
+def test_declarations_at_the_head_of_the_text():
+    text = "-- why\nSET odf.late.a = fail;\nset odf.lateness = '2 days' ;\n\nselect 1"
+    query = of((None, text))
+    assert [step.query for step in query.steps] == ["\n\n\n\nselect 1"]
+    assert query.declarations.late_of("a") is Late.FAIL
+    assert query.declarations.late_of("b") is Late.DROP
+    assert query.declarations.lateness_of("b") == 2 * DAY
+
+
+def test_declarations_as_steps_of_their_own():
+    query = of(("head", "set odf.late = 'fail'"), ("x", "select 1"), (None, "select * from x"))
+    assert [step.alias for step in query.steps] == ["x", None]
+    assert query.declarations.late_of("a") is Late.FAIL
+
+
+def test_a_shorthand_is_one_query():
+    assert [step.query for step in read_query(TransformSql(engine="spark", query="select 1")).steps] == ["select 1"]
+
+
+@pytest.mark.parametrize(
+    ("queries", "rule"),
+    [
+        ([], "no-query"),
+        ([(None, "  ")], "no-query"),
+        ([(None, "set odf.late = drop")], "no-query"),
+        ([(None, "set odf.late = 'sometimes'; select 1")], "late"),
+        ([(None, "set odf.lateness = '2 moons'; select 1")], "lateness"),
+        ([(None, "set odf.colour = blue; select 1")], "declaration"),
+        ([(None, "select 1"), (None, "select 2")], "query-alias"),
+        ([("x", "select 1")] * 65, "query-count"),
+        ([(None, "x" * (2**20 + 1))], "query-size"),
+    ],
+)
+def test_what_is_refused(queries, rule):
+    with pytest.raises(Invalid) as caught:
+        of(*queries)
+    assert caught.value.rule == rule
+
+
+def test_other_settings_are_not_declarations():
+    assert of((None, "set spark.sql.shuffle.partitions = 7; select 1")).steps[0].query.startswith("set spark")
+
+
+def test_temporal_tables_wait():
+    with pytest.raises(Invalid, match="temporalTables"):
+        of((None, "select 1"), temporal_tables=(TemporalTable(name="b", primary_key=("k",)),))

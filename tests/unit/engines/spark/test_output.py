@@ -1,0 +1,104 @@
+"""From Spark's result to the rows of a slice: pairs mended, times cut to milliseconds, types held to."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from chain.data.arrow_schema import from_arrow
+from chain.errors import Invalid
+from chain.instant import Instant
+from engines.contract import Vocabulary
+from engines.spark.output import final_rows, log_rows, output_schema, schema_in_force, slice_of
+from engines.spark.plans import HIDDEN_OFFSET, HIDDEN_OP
+
+MICROS = pa.timestamp("us", "UTC")
+VOCAB = Vocabulary()
+
+
+def result(rows):
+    """(offset, op, event time in microseconds, v)"""
+    offset, op, time, v = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "event_time": pa.array(time).cast(MICROS),
+            "v": v,
+            HIDDEN_OFFSET: pa.array(offset, pa.int64()),
+            HIDDEN_OP: pa.array(op, pa.int32()),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(0, 0, 5, 1), (1, 0, 5, 2)], [(0, 1), (0, 2)]),
+        ([(1, 0, 5, 2), (0, 0, 5, 1)], [(0, 1), (0, 2)]),
+        ([(0, 2, 5, 1), (1, 3, 5, 2)], [(2, 1), (3, 2)]),
+        ([(0, 2, 5, 1), (1, 3, 5, 1)], []),
+        ([(0, 2, 5, 1)], [(1, 1)]),
+        ([(1, 3, 5, 1)], [(0, 1)]),
+        ([(0, 2, 5, 1), (3, 3, 5, 2)], [(1, 1), (0, 2)]),
+        ([(0, 1, 5, 1), (1, 0, 5, 1)], [(1, 1), (0, 1)]),
+        ([(0, 2, 5, 1), (0, 2, 5, 2), (1, 3, 5, 3)], [(1, 1), (1, 2), (0, 3)]),
+        ([(0, 2, 5, 1), (1, 3, 5, 2), (2, 2, 5, 2), (3, 3, 5, 2)], [(2, 1), (3, 2)]),
+    ],
+    ids=[
+        "additions", "sorted", "pair", "pair made equal", "-C alone", "+C alone", "not neighbours", "retraction",
+        "exploded", "two pairs",
+    ],
+)  # fmt: skip
+def test_ops_pass_and_split_pairs_are_mended(rows, expected):
+    out, ops = log_rows(result(rows))
+    assert list(zip(ops.to_pylist(), out["v"].to_pylist(), strict=True)) == expected
+    assert out.column_names == ["event_time", "v"]
+
+
+def test_rows_of_one_row_are_in_total_order():
+    out, _ = log_rows(result([(1, 0, 5, 3), (0, 0, 9, 2), (0, 0, 9, 1), (1, 0, 5, 1)]))
+    assert out["v"].to_pylist() == [1, 2, 1, 3]
+
+
+def test_final_rows_are_within_bounds_cut_to_milliseconds_and_sorted():
+    table = result([(0, 0, time, v) for time, v in [(3999, 1), (3000, 2), (-1, 3), (2999, 4), (4000, 5)]])
+    table = table.drop_columns([HIDDEN_OFFSET, HIDDEN_OP])
+    out = final_rows(table, VOCAB, 2000, 4000)
+    assert out["event_time"].cast(pa.int64()).to_pylist() == [2, 3, 3]
+    assert out["v"].to_pylist() == [4, 1, 2]
+    everything = final_rows(table, VOCAB, None, 4000)
+    assert everything["event_time"].cast(pa.int64()).to_pylist() == [-1, 2, 3, 3]
+
+
+def test_slices_begin_with_system_columns():
+    schema = output_schema(pa.schema([("v", pa.int64()), ("event_time", MICROS)]), VOCAB)
+    assert schema.names == ["offset", "op", "system_time", "event_time", "v"]
+    rows = pa.table({"event_time": pa.array([1], pa.timestamp("ms", "UTC")), "v": [7]})
+    made = slice_of(rows, pa.array([0], pa.int32()), schema, VOCAB, Instant(9_999_999), 40)
+    assert made.schema.equals(schema)
+    assert [value for value in made.to_pylist()[0].values() if isinstance(value, int)] == [40, 0, 7]
+    assert made["system_time"].cast(pa.int64()).to_pylist() == [9]
+
+
+def test_the_schema_in_force_is_held_to():
+    columns = pa.schema([("event_time", MICROS), ("v", pa.int64())])
+    force = from_arrow(output_schema(columns, VOCAB))
+    assert schema_in_force(columns, VOCAB, force).names[-1] == "v"
+    for other in (
+        [("event_time", MICROS), ("v", pa.int32())],
+        [("event_time", MICROS)],
+        [("event_time", MICROS), ("w", pa.int64())],
+    ):
+        with pytest.raises(Invalid) as caught:
+            schema_in_force(pa.schema(other), VOCAB, force)
+        assert caught.value.rule == "schema-in-force"
+
+
+@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.duration("us"), pa.null()])
+def test_types_that_a_dataset_cannot_hold(kind):
+    with pytest.raises(Invalid, match="column x"):
+        output_schema(pa.schema([("event_time", MICROS), ("x", kind)]), VOCAB)
+
+
+def test_event_time_must_be_a_time():
+    with pytest.raises(Invalid, match="event_time is string"):
+        output_schema(pa.schema([("event_time", pa.string())]), VOCAB)
