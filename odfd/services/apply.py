@@ -20,17 +20,17 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, DatasetSnapshot, MetadataEvent, SetTransform
 from chain.model.source import TransformSql
 from chain.state import ChainState, load_state
-from engines.contract import Diagnostic, Engine, Severity, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import Diagnostic, Engine, Severity
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
-from odfd.datasets.creation import changed_events, founding_events, input_ids
+from odfd.datasets.creation import changed_events, founding_events
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
+from odfd.services.checking import TransformCheck
 from odfd.services.home import Home
-from odfd.services.schemas import expected_schema
 from odfd.trust.signing import OwnerCommitter
 
 BASE_KIND = "source-base"
@@ -74,6 +74,7 @@ class Applying:
         self._home = home
         self._committer = committer
         self._engine = engine
+        self._check = TransformCheck(home, engine)
         self._board = board
         self._events = events
         self._clock = clock
@@ -170,42 +171,15 @@ class Applying:
                 raise Invalid(
                     f"no engine {event.transform.engine!r} here", rule="engine-unknown", hint="write engine: spark"
                 )
-            inputs = await self._inputs(event)
-            if inputs is None:
+            answer = await self._check.validate(event)
+            if answer is None:
                 warnings.append("an input has no schema yet: the query will be checked when its first data comes")
                 continue
-            answer = await self._engine.validate(
-                ValidateRequest(transform=event.transform, inputs=inputs, vocab=Vocabulary())
-            )
             errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
             if errors or not answer.ok:
                 raise refusal(errors, wish.transform_place())
             warnings += [_told(each) for each in answer.diagnostics]
         return tuple(warnings)
-
-    async def _inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
-        found = []
-        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
-            state = await trio.to_thread.run_sync(lambda d=dataset: load_state(self._home.chains.chain(d)))
-            schema = await expected_schema(state, self._engine)
-            if schema is None:
-                return None
-            names = state.vocab
-            found.append(
-                ValidateInput(
-                    query_alias=each.alias or each.dataset_ref,
-                    dataset_id=dataset,
-                    schema=schema.schema,
-                    vocab=Vocabulary(
-                        offset_column=names.offset,
-                        operation_type_column=names.operation_type,
-                        system_time_column=names.system_time,
-                        event_time_column=names.event_time,
-                    ),
-                    changelog=schema.changelog,
-                )
-            )
-        return tuple(found)
 
 
 def read_wishes(texts: Sequence[wire.ManifestText]) -> list[Wish]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from chain.codec.arrow_schema import schema_of
 from chain.data.ddl import parse_ddl
 from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetKind, SetPollingSource
@@ -28,7 +29,7 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
     """``None`` when it cannot be told before there is data."""
     changelog = is_changelog(state)
     if state.schema is not None:
-        return Expected(state.schema.schema, changelog) if state.schema.schema else None
+        return Expected(schema_of(state.schema), changelog)
     source = state.polling_source or next(iter(state.active_push_sources.values()), None)
     if state.kind is not DatasetKind.ROOT or source is None:
         return None

@@ -19,7 +19,6 @@ from odfd.services.home import Home
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
 from odfd.trust.ledger import Ledger, Run
-from odfd.trust.policy import facts_of
 from odfd.trust.standing import Known, Standing
 
 GROUP: Final = "validator"
@@ -96,8 +95,8 @@ class TrustService:
             entry = catalog.resolve(ref)
         standing, chain = self._standing, self._home.chains.chain(entry.id)
         known = standing.known(entry.id)
-        use = standing.reach_of(chain, known, standing.policy.use)
-        serve = standing.reach_of(chain, known, standing.policy.serve)
+        use = standing.reach_of(chain, known, standing.use(entry.id))
+        serve = standing.reach_of(chain, known, standing.serve(entry.id))
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(entry.id)
         head = chain.head()
@@ -131,18 +130,10 @@ class TrustService:
         return wire.Why(rule=found.why.rule, block=block, sids=sids, message=message)
 
     def _facts(self, known: Known) -> wire.TrustFacts:
-        policy = self._standing.policy
-        needed = [
-            fact.count
-            for purpose in (policy.use, policy.serve)
-            for fact in facts_of(purpose)
-            if fact.name == "attested"
-        ]
         judged = [self._standing.decision(known, step) for step in known.runs]
-        have = self._attested(known)
         return wire.TrustFacts(
             reproduced=known.root or (bool(judged) and all(each.reproduced for each in judged)),
-            attested=None if known.root else wire.Attested(have=have, needed=max(needed, default=0)),
+            attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
             fresh=known.extent.fresh,
             forked=known.extent.forked_at is not None,
         )

@@ -13,7 +13,6 @@ from odfd.datasets import reading
 from odfd.datasets.catalog import Entry
 from odfd.services.home import Home
 from odfd.trust.judge import STOPS, Reach
-from odfd.trust.policy import facts_of
 from odfd.trust.standing import Known, Standing
 
 
@@ -28,7 +27,7 @@ class Views:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         known = self._standing.known(entry.id)
-        found = self._standing.reach_of(chain, known, self._standing.policy.use)
+        found = self._standing.reach_of(chain, known, self._standing.use(entry.id))
         return wire.DatasetView(
             name=entry.name,
             id=str(entry.id),
@@ -85,19 +84,18 @@ class Views:
             return f"{found.why.rule} at #{found.why.block}"
         if known.root:
             return "data" if known.extent.data >= found.blocks else "chain"
-        last = self._home_last_step(known)
+        last = self._last_judged(known)
         if last is None:
             return "data" if known.extent.data >= found.blocks else "chain"
         decision = self._standing.decision(known, last)
         policy = self._standing.policy
         if decision.reproduced:
             return "reproduced"
-        asked = [fact for fact in facts_of(policy.use) if fact.name == "attested"]
-        if decision.attested and (asked or policy.groups):
+        if decision.attested and (known.quorum or policy.groups):
             return f"attested {decision.attested}/{len(policy.groups)}"
         return "data" if known.extent.data >= found.blocks else "chain"
 
-    def _home_last_step(self, known: Known) -> int | None:
+    def _last_judged(self, known: Known) -> int | None:
         """The newest step anybody judged: verdicts stretch to it."""
         judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)

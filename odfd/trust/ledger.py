@@ -200,6 +200,11 @@ class Ledger:
         wanted = None if datasets is None else set(datasets)
         return [(DatasetId(d), Multihash(s)) for d, s in rows if wanted is None or DatasetId(d) in wanted]
 
+    def datasets(self, kind: str) -> list[DatasetId]:
+        """Those of which a live statement of this kind is known, held or not."""
+        rows = self._db.execute("SELECT DISTINCT dataset FROM trust_live WHERE type = ?", (kind,))
+        return [DatasetId(row[0]) for row in rows]
+
     def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:
         row = self._db.execute("SELECT type, envelope FROM trust_live WHERE sid = ?", (sid,)).fetchone()
         return (row[0], row[1]) if row else None

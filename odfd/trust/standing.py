@@ -40,6 +40,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Live attestations that speak of this chain (their root is mine), by validator."""
     runs: Mapping[int, Run]
     root: bool
+    quorum: int
+    """K of ``attested:K`` as asked of this dataset; 0 when nobody asks."""
 
 
 class Standing:
@@ -52,12 +54,21 @@ class Standing:
         policy: Callable[[], Policy],
         me: KeyDid,
         clock: Callable[[], Instant],
+        purposes: Callable[[DatasetId], tuple[Expression | None, Expression | None]] = lambda _: (None, None),
     ) -> None:
+        """``purposes``: expressions for use and serve that hold for one dataset in place of the node's."""
         self._database = database
         self._chains = chains
         self._policy = policy
         self._me = me
         self._clock = clock
+        self._purposes = purposes
+
+    def use(self, dataset: DatasetId) -> Expression:
+        return self._purposes(dataset)[0] or self.policy.use
+
+    def serve(self, dataset: DatasetId) -> Expression:
+        return self._purposes(dataset)[1] or self.policy.serve
 
     @property
     def policy(self) -> Policy:
@@ -92,6 +103,7 @@ class Standing:
             heard={key: said for key, said in heard.items() if self._speaks_of(chain, said, mine)},
             runs=runs,
             root=is_root,
+            quorum=quorum_of((self.use(dataset), self.serve(dataset))),
         )
 
     def reach(self, dataset: DatasetId, expression: Expression, depth: int = 0) -> Reach:
@@ -110,7 +122,7 @@ class Standing:
         if own_group is not None:
             others.pop(own_group, None)
         own = known.runs.get(step)
-        quorum = quorum_of((policy.use, policy.serve))
+        quorum = known.quorum
         return judge(policy.tolerated, own_voice(own), others, quorum)
 
     def _is_fresh(self, head: HeadStatement) -> bool:
@@ -146,7 +158,7 @@ class Standing:
             if read is None or chain.head() is None:
                 continue
             if each.dataset_id not in within:
-                within[each.dataset_id] = self.reach(each.dataset_id, self.policy.use, depth + 1).blocks
+                within[each.dataset_id] = self.reach(each.dataset_id, self.use(each.dataset_id), depth + 1).blocks
             if chain.block_by_hash(read).sequence_number >= within[each.dataset_id]:
                 return False
         return True

@@ -109,6 +109,10 @@ class ReplicationDriver:
     async def connect(self, multiaddr: str) -> PeerId:
         return await self._mesh.connect(multiaddr)
 
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer; it may come again."""
+        await self._host.disconnect(peer)
+
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         await self._statements.announce(topic, envelope)
 

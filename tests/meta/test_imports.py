@@ -50,6 +50,7 @@ LAYERS = {
         "verify",
         "ingest transform",
         "datasets",
+        "resources",
         "obs",
         "kit",
         "errors",

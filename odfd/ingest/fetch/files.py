@@ -26,7 +26,7 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
     if step.order is SourceOrdering.BY_EVENT_TIME:
         raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
-    files = sorted(matching(step.path), key=lambda path: path.name)
+    files = sorted(matching(_placed(step.path, job.settings.base)), key=lambda path: path.name)
     _refuse_equal_names(files)
     last = job.known(ETAG)
     ahead = [path for path in files if last is None or path.name > last]
@@ -49,6 +49,19 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
         state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=path.name),
         has_more=len(ahead) > 1,
     )
+
+
+def _placed(pattern: str, base: Path | None) -> str:
+    """Where a pattern of the chain points on this machine: a chain names no folder of its publisher. Raises Invalid."""
+    if Path(pattern).is_absolute():
+        return pattern
+    if base is None:
+        raise Invalid(
+            f"{pattern} is relative, and nothing says to which folder",
+            rule="files-base",
+            hint="apply the manifest from a file, or write an absolute path",
+        )
+    return str(Path(glob.escape(str(base))) / pattern)
 
 
 def matching(pattern: str) -> list[Path]:

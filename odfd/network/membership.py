@@ -1,0 +1,242 @@
+"""The network this node takes part in: the host is open while the node lives, replication while a network is joined.
+
+Implements ``p2p.ports.Replication`` for the rooms above, whether or not a network is joined just now: without one,
+asking peers for anything is a Remote fault that says what to do. One network at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Refused, Remote
+from chain.ids import DatasetId, parse_name
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.database import Database
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Journal, Life
+from odfd.resources.store import Resources
+from p2p.driver.network import open_network
+from p2p.driver.ports import HostPort
+from p2p.driver.replication import ReplicationDriver
+from p2p.driver.settings import ReplicationSettings
+from p2p.host.host import open_host
+from p2p.host.identity import peer_of_seed
+from p2p.host.limits import HostLimits
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic
+
+KIND: Final = "network"
+BLOCKED: Final = "blocked-peer"
+"""Resource kind: a peer that a person shut out."""
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """A membership, kept as a resource."""
+
+    name: str
+    bootstrap: tuple[str, ...] = ()
+
+
+class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How this node stands in any network."""
+
+    seed: bytes
+    listen: tuple[str, ...]
+    limits: HostLimits
+    entropy_interval: float = 60.0
+
+
+class Membership:
+    """See the module."""
+
+    def __init__(
+        self,
+        options: HostOptions,
+        shelves: tuple[Library, Noticeboard],
+        database: Database,
+        clock: Clock,
+        journal: Journal,
+        on_connect: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._library, self._board = shelves
+        self._database = database
+        self._clock = clock
+        self._journal = journal
+        self._on_connect = on_connect
+        self._host: HostPort | None = None
+        self._driver: ReplicationDriver | None = None
+        self._network: Network | None = None
+        self._blocked: frozenset[PeerId] = frozenset()
+        self._changed = trio.Event()
+        self._settled = trio.Event()
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop. Raises Environment when it cannot listen."""
+        self._network, self._blocked = await trio.to_thread.run_sync(self._kept)
+        opening = open_host(self._options.seed, self._options.listen, self._options.limits)
+        async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
+            self._host = network
+            nursery.start_soon(self._memberships, network, life)
+            await life.stopping.wait()
+            if self._driver is not None:
+                await self._driver.drain()
+            nursery.cancel_scope.cancel()
+        self._host = None
+
+    async def _memberships(self, network: HostPort, life: Life) -> None:
+        """Replication in the joined network, begun anew whenever another is joined."""
+        while True:
+            self._changed = trio.Event()
+            try:
+                async with trio.open_nursery() as nursery:
+                    if self._network is not None:
+                        driver = self._replication(network, self._network)
+                        await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+                        self._driver = driver
+                        nursery.start_soon(self._watch, driver)
+                        self._journal.info("network joined", network=self._network.name)
+                    self._settled.set()
+                    life.ready()
+                    await self._changed.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._driver = None
+
+    def _replication(self, host: HostPort, network: Network) -> ReplicationDriver:
+        settings = ReplicationSettings(
+            network=network.name, bootstrap=network.bootstrap, entropy_interval=self._options.entropy_interval
+        )
+        rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
+        return ReplicationDriver(host, self._library, self._board, settings, rng, lambda: int(self._clock.now()))
+
+    async def _watch(self, driver: ReplicationDriver) -> None:
+        """Tell when the set of connected peers grows, so that mirrors need not wait for their next round."""
+        known: frozenset[PeerId] = frozenset()
+        while True:
+            now = frozenset(view.peer for view in driver.peers() if view.connected)
+            for peer in now & self._blocked:
+                await driver.disconnect(peer)
+            if now - known:
+                self._on_connect()
+            known = now
+            await trio.sleep(WATCH_SECONDS)
+
+    @property
+    def network(self) -> Network | None:
+        return self._network
+
+    async def join(self, network: Network) -> None:
+        """Raises Invalid for a name, Refused while another network is joined."""
+        parse_name(network.name)
+        if self._network is not None and self._network.name != network.name:
+            raise Refused(
+                f"this node is in the network {self._network.name}",
+                rule="one-network",
+                hint=f"leave it first: odfctl network leave {self._network.name}",
+            )
+        await trio.to_thread.run_sync(self._keep, network)
+        await self._change(network)
+
+    async def leave(self, name: str) -> Network:
+        """Raises Refused when it was not joined."""
+        if self._network is None or self._network.name.casefold() != name.casefold():
+            raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
+        left = self._network
+        await trio.to_thread.run_sync(self._forget, left.name)
+        await self._change(None)
+        return left
+
+    async def _change(self, network: Network | None) -> None:
+        self._network = network
+        self._settled = trio.Event()
+        self._changed.set()
+        await self._settled.wait()
+
+    async def block(self, peer: PeerId, *, blocked: bool) -> PeerView:
+        """Shut a peer out, or let it in again; kept over restarts."""
+
+        def record() -> None:
+            with self._database.write() as connection:
+                resources = Resources(connection)
+                if blocked:
+                    resources.apply(BLOCKED, peer, b"{}", self._now())
+                else:
+                    resources.delete(BLOCKED, peer, self._now())
+
+        await trio.to_thread.run_sync(record)
+        self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
+        return next(view for view in self.peers() if view.peer == peer)
+
+    def _kept(self) -> tuple[Network | None, frozenset[PeerId]]:
+        with self._database.read() as connection:
+            resources = Resources(connection)
+            found, blocked = resources.all(KIND), resources.all(BLOCKED)
+        network = msgspec.json.decode(found[0].spec, type=Network) if found else None
+        return network, frozenset(PeerId(each.name) for each in blocked)
+
+    def _keep(self, network: Network) -> None:
+        with self._database.write() as connection:
+            Resources(connection).apply(KIND, network.name, msgspec.json.encode(network), self._now())
+
+    def _forget(self, name: str) -> None:
+        with self._database.write() as connection:
+            Resources(connection).delete(KIND, name, self._now())
+
+    def _now(self) -> Instant:
+        return self._clock.now()
+
+    def _joined(self) -> ReplicationDriver:
+        if self._driver is None:
+            raise Remote(
+                "this node has joined no network",
+                rule="no-network",
+                hint="odfctl network join NAME --bootstrap MULTIADDR",
+            )
+        return self._driver
+
+    @property
+    def peer_id(self) -> PeerId:
+        return peer_of_seed(self._options.seed)
+
+    def addresses(self) -> Sequence[str]:
+        return self._host.addresses() if self._host is not None else ()
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        return await self._joined().connect(multiaddr)
+
+    def peers(self) -> Sequence[PeerView]:
+        views = self._driver.peers() if self._driver is not None else ()
+        return [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None:
+        """Nothing without a network: whoever joins later asks for what there is."""
+        if self._driver is not None:
+            await self._driver.announce(topic, envelope)
+
+    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        return await self._joined().pull_statements(peer, datasets)
+
+    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
+        return await self._joined().chain_size(peer, dataset)
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        return await self._joined().fetch_blocks(peer, dataset, start, max_bytes)
+
+    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+        await self._joined().pull_chain(peers, dataset, size, sink)
+
+    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+        await self._joined().fetch_object(peers, name, size, sink)
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
+        self._joined().penalise(peer, reason, weight)
+
+
+WATCH_SECONDS: Final = 0.25
+"""How often the set of connected peers is looked at; it is a handful of names in memory."""

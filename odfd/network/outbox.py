@@ -1,0 +1,55 @@
+"""Statements on their way out: signed in worker threads, announced from the event loop, in order.
+
+Bounded: when nothing can be announced the oldest make room, since whoever missed one asks for what there is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import trio
+
+from chain.errors import Remote
+from odfd.kit.supervision import Journal, Life
+from p2p.ports import Replication, Topic
+
+WAITING: Final = 1024
+
+
+class Outbox:
+    """``put`` may be called from any thread once ``run`` runs; before that, what is put waits."""
+
+    def __init__(self, replication: Replication, journal: Journal) -> None:
+        self._replication = replication
+        self._journal = journal
+        self._waiting: deque[tuple[Topic, bytes]] = deque(maxlen=WAITING)
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._more = trio.Event()
+
+    def put(self, topic: Topic, envelope: bytes) -> None:
+        self._waiting.append((topic, envelope))
+        if self._token is not None:
+            self._token.run_sync_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._more.set()
+
+    async def run(self, life: Life) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send)
+            life.ready()
+            await life.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _send(self) -> None:
+        while True:
+            self._more = trio.Event()
+            while self._waiting:
+                topic, envelope = self._waiting.popleft()
+                try:
+                    await self._replication.announce(topic, envelope)
+                except Remote as fault:
+                    self._journal.info("not announced", topic=topic.value, fault=str(fault))
+            await self._more.wait()

@@ -1,0 +1,180 @@
+"""The port ``About``: status, and the doctor, who tries what the node stands on and says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain import instant
+from chain.errors import Fault
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.kit.tasks import State
+from odfd.network.membership import Membership
+from odfd.services.engine import NodeEngine
+from odfd.services.home import DATABASE, Home
+from odfd.services.views import Views
+from odfd.trust.ledger import Ledger
+
+LOW_DISK: Final = 1 << 30
+"""Bytes free below which the doctor warns."""
+
+
+class AboutService:
+    """See the module."""
+
+    def __init__(
+        self, home: Home, views: Views, engine: NodeEngine, membership: Membership, ground: Ground, name: str
+    ) -> None:
+        self._home = home
+        self._views = views
+        self._engine = engine
+        self._membership = membership
+        self._ground = ground
+        self._name = name
+        self._started = ground.clock.now()
+
+    async def status(self) -> wire.Status:
+        states, disk = await trio.to_thread.run_sync(self._look)
+        peer = self._membership.peer_id
+        network = self._membership.network
+        return wire.Status(
+            node_id=str(self._home.keys.node_key().did),
+            version=self._ground.version,
+            name=self._name,
+            peer_id=peer,
+            listen=tuple(self._full(address) for address in self._membership.addresses()),
+            networks=(network.name,) if network else (),
+            peers=sum(view.connected for view in self._membership.peers()),
+            datasets=states,
+            engine=self._engine.view(),
+            disk=disk,
+            tasks=sum(task.state in (State.RUNNING, State.WAITING) for task in self._ground.board.list()),
+            started_at=instant.render(self._started),
+            pid=os.getpid(),
+            memory=resident_bytes(),
+        )
+
+    def _full(self, address: str) -> str:
+        """What another node writes after ``--bootstrap``."""
+        return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
+
+    def _look(self) -> tuple[dict[str, int], wire.DiskView]:
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        states = Counter(self._views.dataset(entry).state for entry in entries)
+        usage = shutil.disk_usage(self._home.directory)
+        return dict(states), wire.DiskView(
+            path=str(self._home.directory),
+            total=usage.total,
+            free=usage.free,
+            database=(self._home.directory / DATABASE).stat().st_size,
+        )
+
+    async def doctor(self) -> Sequence[wire.Probe]:
+        probes = [
+            await trio.to_thread.run_sync(self._disk),
+            await trio.to_thread.run_sync(self._database),
+            await trio.to_thread.run_sync(self._ledger),
+            self._engine_probe(),
+            self._sandbox_probe(),
+            self._network_probe(),
+        ]
+        return [probe for probe in probes if probe is not None]
+
+    def _disk(self) -> wire.Probe:
+        probe = self._home.directory / ".doctor"
+        try:
+            probe.write_bytes(b"odfd")
+            probe.unlink()
+        except OSError as error:
+            return _failed("disk", f"cannot write to {self._home.directory}: {error.strerror}", "free or mend the disk")
+        free = shutil.disk_usage(self._home.directory).free
+        if free < LOW_DISK:
+            return wire.Probe(
+                name="disk", result="warning", message=f"{free >> 20} MiB free", hint="mirrors stop when it is full"
+            )
+        return _ok("disk", f"{free >> 30} GiB free at {self._home.directory}")
+
+    def _database(self) -> wire.Probe:
+        try:
+            with self._home.database.read() as connection:
+                (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except Fault as fault:
+            return _failed("database", str(fault), fault.hint)
+        if answer != "ok":
+            return _failed("database", str(answer), "stop the node and restore the database from a backup")
+        return _ok("database", f"{len(self._home.chains.datasets())} chains")
+
+    def _ledger(self) -> wire.Probe:
+        try:
+            with self._home.database.read() as connection:
+                entries = Ledger(connection).check()
+        except Fault as fault:
+            return _failed("trust ledger", str(fault), fault.hint)
+        return _ok("trust ledger", f"{entries} entries, every link holds")
+
+    def _engine_probe(self) -> wire.Probe:
+        host = self._engine.host
+        if host is not None:
+            identity = host.identity
+            engine = f"{identity.name} {identity.version}, {identity.digest[:18]}…"
+            return _ok("engine", f"{engine}, Java at {host.java.home}")
+        why = self._engine.why_not
+        if why is None:
+            return wire.Probe(name="engine", result="warning", message="still starting")
+        return _failed("engine", str(why), why.hint)
+
+    def _sandbox_probe(self) -> wire.Probe | None:
+        host = self._engine.host
+        if host is None:
+            return None
+        weaker = "; ".join(str(verdict) for verdict in host.choice.passed_over)
+        level = host.choice.level.value
+        if level == "none":
+            return wire.Probe(
+                name="sandbox",
+                result="warning",
+                message=f"queries run unconfined ({weaker})",
+                hint="install bubblewrap",
+            )
+        return _ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
+
+    def _network_probe(self) -> wire.Probe:
+        network = self._membership.network
+        if network is None:
+            return wire.Probe(
+                name="network",
+                result="warning",
+                message="no network joined",
+                hint="odfctl network join NAME --bootstrap MULTIADDR",
+            )
+        peers = sum(view.connected for view in self._membership.peers())
+        if not peers and network.bootstrap:
+            return wire.Probe(
+                name="network", result="warning", message=f"{network.name}: no peer answers", hint="odfctl peer list"
+            )
+        return _ok("network", f"{network.name}, {peers} peers")
+
+
+def _ok(name: str, message: str) -> wire.Probe:
+    return wire.Probe(name=name, result="ok", message=message)
+
+
+def _failed(name: str, message: str, hint: str) -> wire.Probe:
+    return wire.Probe(name=name, result="failed", message=message, hint=hint)
+
+
+def resident_bytes() -> int | None:
+    """Of this process; ``None`` where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,135 @@
+"""Datasets carried whole: to and from folders in the ODF layout, and damaged objects fetched anew."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import trio
+
+from chain.errors import NotFound, Refused
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements.tree import Frontier
+from odfd.control import wire
+from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.references import keep_references, objects_of
+from odfd.kit.clock import Clock
+from odfd.kit.tasks import Report
+from odfd.mirrors.sync import MirrorSync
+from odfd.resources.store import Resources
+from odfd.services.home import Home
+from odfd.transfer.folders import Transfer, export_dataset, import_dataset
+from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.report import Level
+from odfd.verify.verify import Request, verify_chain
+
+Work = Callable[[Report], Awaitable[wire.TransferResult]]
+
+
+class Carrying:
+    """See the module."""
+
+    def __init__(self, home: Home, sync: MirrorSync, clock: Clock, changed: Callable[[DatasetId], None]) -> None:
+        self._home = home
+        self._sync = sync
+        self._clock = clock
+        self._changed = changed
+
+    def export(self, entry: Entry, to: str) -> Work:
+        """Raises Refused for a place that is not a folder."""
+        folder = local_folder(to)
+
+        async def work(report: Report) -> wire.TransferResult:
+            report.begin(f"writing {folder}", None, "blocks")
+            done = await trio.to_thread.run_sync(
+                partial(
+                    export_dataset,
+                    self._home.chains,
+                    self._home.objects,
+                    entry.id,
+                    folder,
+                    lambda so_far: _show(report, so_far),
+                )
+            )
+            return _result(entry.name, str(folder), done)
+
+        return work
+
+    def import_(self, request: wire.ImportRequest) -> Work:
+        folder = local_folder(request.source)
+
+        async def work(report: Report) -> wire.TransferResult:
+            report.begin(f"verifying {folder}", None, "blocks")
+            done = await trio.to_thread.run_sync(
+                partial(
+                    import_dataset, folder, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far)
+                )
+            )
+            name = await trio.to_thread.run_sync(self._settle, done.dataset, request.as_name or folder.name)
+            self._changed(done.dataset)
+            return _result(name, str(folder), done)
+
+        return work
+
+    def _settle(self, dataset: DatasetId, name: str) -> str:
+        """Name what came, and note what was checked of it."""
+        with self._home.database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        assert head is not None
+        blocks = [chain.block_at(number) for number in range(checked.frontier.size, head.size)]
+        frontier: Frontier = checked.frontier.extend(block.hash.digest for block in blocks)
+        with self._home.database.write() as connection:
+            catalog = Catalog(Resources(connection))
+            known = catalog.find(dataset)
+            if known is None:
+                catalog.add(name, dataset, self._clock.now())
+            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size))
+            keep_references(connection, dataset, blocks)
+        return known.name if known else name
+
+    async def repair(self, entry: Entry) -> int:
+        """Look at every object again; fetch the damaged and the missing from peers. How many there were."""
+        damaged = await trio.to_thread.run_sync(self._damaged, entry)
+        if damaged:
+            await self._sync.repair(entry.id, damaged)
+            left = await trio.to_thread.run_sync(self._damaged, entry)
+            if left:
+                raise NotFound(f"{len(left)} objects of {entry.name} are still damaged", rule="repair")
+        await trio.to_thread.run_sync(self._note_whole, entry.id)
+        return len(damaged)
+
+    def _damaged(self, entry: Entry) -> list[tuple[Multihash, int]]:
+        chain = self._home.chains.chain(entry.id)
+        report = verify_chain(chain, self._home.objects, Request(ref=entry.name, level=Level.DATA))
+        found: dict[Multihash, int] = {}
+        for failure in report.failures:
+            for name, size in objects_of(chain.block_at(failure.block.sequence_number)):
+                found[name] = size
+        return list(found.items())
+
+    def _note_whole(self, dataset: DatasetId) -> None:
+        with self._home.database.write() as connection:
+            ledger = Ledger(connection)
+            frontier = ledger.chain(dataset).frontier
+            ledger.keep_chain(dataset, Checked(frontier, data=frontier.size))
+
+
+def local_folder(place: str) -> Path:
+    """A path or ``file://`` URL. Raises Refused for other schemes."""
+    parts = urlsplit(place)
+    if parts.scheme not in ("", "file"):
+        raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint="name a folder")
+    return Path(parts.path)
+
+
+def _show(report: Report, so_far: Transfer) -> None:
+    report.done = so_far.blocks
+
+
+def _result(name: str, place: str, done: Transfer) -> wire.TransferResult:
+    return wire.TransferResult(ref=name, place=place, blocks=done.blocks, objects=done.objects, bytes=done.bytes)

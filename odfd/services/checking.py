@@ -1,0 +1,60 @@
+"""A transform shown to the engine with the schemas its inputs have or will have."""
+
+from __future__ import annotations
+
+import trio
+
+from chain.ids import DatasetId
+from chain.model.events import SetTransform
+from chain.state import load_state
+from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse, Vocabulary
+from odfd.datasets.creation import input_ids
+from odfd.services.home import Home
+from odfd.services.schemas import expected_schema
+
+
+class TransformCheck:
+    """Asks; decides nothing."""
+
+    def __init__(self, home: Home, engine: Engine) -> None:
+        self._home = home
+        self._engine = engine
+
+    async def validate(self, event: SetTransform) -> ValidateResponse | None:
+        """``None`` while an input has no schema yet."""
+        inputs = await self._inputs(event)
+        if inputs is None:
+            return None
+        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=Vocabulary())
+        return await self._engine.validate(request)
+
+    async def determinism(self, dataset: DatasetId) -> str:
+        """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""
+        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
+        answer = await self.validate(state.set_transform) if state.set_transform else None
+        return answer.determinism if answer else "unknown"
+
+    async def _inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
+        found = []
+        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
+            chain = self._home.chains.chain(dataset)
+            state = await trio.to_thread.run_sync(load_state, chain)
+            expected = await expected_schema(state, self._engine)
+            if expected is None:
+                return None
+            names = state.vocab
+            found.append(
+                ValidateInput(
+                    query_alias=each.alias or each.dataset_ref,
+                    dataset_id=dataset,
+                    schema=expected.schema,
+                    vocab=Vocabulary(
+                        offset_column=names.offset,
+                        operation_type_column=names.operation_type,
+                        system_time_column=names.system_time,
+                        event_time_column=names.event_time,
+                    ),
+                    changelog=expected.changelog,
+                )
+            )
+        return tuple(found)

@@ -1,0 +1,114 @@
+"""The node's engine as everybody sees it, from before it is known until after it is gone.
+
+A node without Java, or with no sandbox that its policy accepts, still mirrors and verifies; whoever asks such a node's
+engine for work gets the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from chain.errors import Fault
+from engines.contract import (
+    Engine,
+    EngineIdentity,
+    IngestRequest,
+    OnProgress,
+    RawQueryOutcome,
+    RawQueryRequest,
+    TransformOutcome,
+    TransformRequest,
+    ValidateRequest,
+    ValidateResponse,
+)
+from engines.errors import EngineLost
+from engines.provision.host import HostEngine, SparkOptions, spark_engine
+from odfd.control import wire
+from odfd.kit.supervision import Journal, Life
+
+
+class NodeEngine:
+    """Implements ``engines.contract.Engine``. Start it as a child (``run``)."""
+
+    def __init__(self, options: SparkOptions, environ: Mapping[str, str], journal: Journal) -> None:
+        self._options = options
+        self._environ = environ
+        self._journal = journal
+        self._host: HostEngine | None = None
+        self._why_not: Fault | None = None
+        self._known = trio.Event()
+
+    async def run(self, life: Life) -> None:
+        """Find out what engine there is, then keep it until asked to stop. Not having one is no failure of the node."""
+        life.ready()
+        try:
+            self._host = await spark_engine(self._options, self._environ, self._tell)
+        except Fault as fault:
+            self._why_not = fault
+            self._journal.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
+        self._known.set()
+        if self._host is None:
+            await life.stopping.wait()
+            return
+        for refusal in self._host.choice.passed_over:
+            self._journal.info("sandbox level passed over", verdict=str(refusal))
+        if self._host.identity.sandbox == "none":
+            self._journal.error("queries run without a sandbox", hint="install bubblewrap; see odfctl doctor")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+            await life.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    def _tell(self, event: str, facts: Mapping[str, object]) -> None:
+        self._journal.info(event, **facts)
+
+    def view(self) -> wire.EngineView:
+        """For people, now."""
+        if self._host is None:
+            state = "failed" if self._why_not else "starting"
+            return wire.EngineView(name="spark", state=state)
+        identity = self._host.identity
+        return wire.EngineView(
+            name=f"{identity.name} {identity.version}",
+            digest=identity.digest,
+            sandbox=identity.sandbox,
+            state="stopped" if self._host.engine.pid is None else "idle",
+        )
+
+    @property
+    def host(self) -> HostEngine | None:
+        return self._host
+
+    @property
+    def why_not(self) -> Fault | None:
+        return self._why_not
+
+    async def fresh(self) -> None:
+        """Let the present process go, so that the next request begins in another."""
+        if self._host is not None:
+            await self._host.engine.stop()
+
+    async def _engine(self) -> Engine:
+        await self._known.wait()
+        if self._host is None:
+            why = self._why_not
+            assert why is not None
+            raise EngineLost(f"this node has no engine: {why}", rule=why.rule or "engine", hint=why.hint)
+        return self._host.engine
+
+    async def identity(self) -> EngineIdentity:
+        return await (await self._engine()).identity()
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        return await (await self._engine()).validate(request)
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await (await self._engine()).transform(request, on_progress)
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await (await self._engine()).ingest(request, on_progress)
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        return await (await self._engine()).raw_query(request, on_progress)

@@ -1,0 +1,288 @@
+"""The port ``Flow``: data in (push, pull, import) and out (export).
+
+``pull`` brings a dataset up to date in the way that is its own: a mirror syncs, a root polls its source, a derivative
+runs its transform after its inputs. One dataset failing harms no other; its fault is an item of the result.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.events import DatasetKind
+from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet, ReadStep
+from chain.state import ChainState, load_state
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Entry
+from odfd.datasets.creation import input_ids
+from odfd.errors import sole_fault
+from odfd.ingest import driver as ingesting
+from odfd.ingest.driver import Ingested
+from odfd.kit.tasks import Report, TaskBoard
+from odfd.mirrors.keeper import MirrorKeeper, State
+from odfd.obs.events import EventLog
+from odfd.resources.store import Resources
+from odfd.services.apply import BASE_KIND
+from odfd.services.carrying import Carrying
+from odfd.services.home import Home
+from odfd.transform import driver as transforming
+from odfd.transform.driver import Committed
+from odfd.transform.execute import Rejected
+from odfd.transform.plan import Blocked
+
+FORMATS: Final[dict[str, ReadStep]] = {
+    "csv": ReadCsv(header=True, infer_schema=True),
+    "ndjson": ReadNdJson(),
+    "json": ReadJson(),
+    "parquet": ReadParquet(),
+}
+"""How files are read through a push source that does not exist yet."""
+MAX_UPLOADS: Final = 64
+
+
+class FlowService:
+    """See the module."""
+
+    def __init__(
+        self,
+        home: Home,
+        shops: tuple[ingesting.Workshop, transforming.Workshop],
+        keeper: MirrorKeeper,
+        carrying: Carrying,
+        board: TaskBoard,
+        events: EventLog,
+        upload_limit: int,
+    ) -> None:
+        self._home = home
+        self._ingest, self._transform = shops
+        self._keeper = keeper
+        self._carrying = carrying
+        self._board = board
+        self._events = events
+        self._upload_limit = upload_limit
+        self._uploads: dict[str, tuple[str, Path]] = {}
+
+    async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
+        if len(self._uploads) >= MAX_UPLOADS:
+            raise Refused(f"{MAX_UPLOADS} files wait to be ingested", rule="uploads", hint="ingest those first")
+        upload_id = secrets.token_hex(8)
+        path = await trio.to_thread.run_sync(self._home.folder, "uploads") / upload_id
+        size = 0
+        try:
+            async with await trio.open_file(path, "wb") as file, aclosing(cast("Any", chunks)) as parts:
+                async for part in parts:
+                    size += len(part)
+                    if size > self._upload_limit:
+                        raise Refused(f"{name} is larger than {self._upload_limit} bytes", rule="upload-bytes")
+                    await file.write(part)
+        except OSError as error:
+            raise Environment(f"cannot keep {name}: {error.strerror}", rule="disk", hint="is the disk full?") from error
+        self._uploads[upload_id] = (Path(name).name, path)
+        return wire.Upload(id=upload_id, name=name, size=size)
+
+    async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        read = None
+        if request.format is not None:
+            if request.format not in FORMATS:
+                raise Invalid(f"no format {request.format!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
+            read = FORMATS[request.format]
+        event_time = instant.parse(request.event_time) if request.event_time else None
+        missing = [upload for upload in request.uploads if upload not in self._uploads]
+        if missing or not request.uploads:
+            raise NotFound(f"no upload {missing[0] if missing else ''!r}", rule="upload", hint="upload the file first")
+
+        async def work(report: Report) -> wire.PullResult:
+            files = [self._named(upload) for upload in request.uploads]
+            report.begin(f"ingesting {len(files)} files", None, "rows")
+            try:
+                outcome = await ingesting.push_files(
+                    self._ingest,
+                    entry.id,
+                    files,
+                    source_name=request.source,
+                    read=read,
+                    event_time=event_time,
+                    report=lambda step: _show(report, step),
+                )
+            finally:
+                for file in files:
+                    file.unlink(missing_ok=True)
+                    file.parent.rmdir()
+            return wire.PullResult(items=(self._ingested(entry, outcome),))
+
+        return task_ref(self._board.submit("ingest", entry.name, work))
+
+    def _named(self, upload: str) -> Path:
+        """An upload under its own name, for messages, in a folder of its own."""
+        name, path = self._uploads.pop(upload)
+        folder = path.with_suffix(".d")
+        folder.mkdir()
+        return path.rename(folder / name)
+
+    async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
+        entries = await trio.to_thread.run_sync(self._wanted, request)
+        target = ", ".join(entry.name for entry in entries)
+
+        async def work(report: Report) -> wire.PullResult:
+            items = []
+            for entry in entries:
+                items.append(await self._pull_one(entry, report, repair=request.repair, explicit=not request.all))
+            return wire.PullResult(items=tuple(item for item in items if item is not None))
+
+        return task_ref(self._board.submit("pull", target, work))
+
+    async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        return task_ref(self._board.submit("export", entry.name, self._carrying.export(entry, request.to)))
+
+    async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
+        return task_ref(self._board.submit("import", request.source, self._carrying.import_(request)))
+
+    def _resolve(self, ref: str) -> Entry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _wanted(self, request: wire.PullRequest) -> list[Entry]:
+        """Those asked for, inputs before what derives from them."""
+        with self._home.catalog() as catalog:
+            entries = {entry.id: entry for entry in catalog.entries()}
+            asked = list(entries.values()) if request.all else [catalog.resolve(ref) for ref in request.refs]
+        ordered: dict[DatasetId, Entry] = {}
+
+        def visit(entry: Entry) -> None:
+            if entry.id in ordered:
+                return
+            for each in self._inputs(entry.id):
+                if each in entries and (request.recursive or entries[each] in asked):
+                    visit(entries[each])
+            ordered[entry.id] = entry
+
+        for entry in asked:
+            visit(entry)
+        return list(ordered.values())
+
+    def _state(self, dataset: DatasetId) -> ChainState:
+        return load_state(self._home.chains.chain(dataset))
+
+    def _inputs(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        said = self._state(dataset).set_transform
+        return input_ids(said) if said is not None else ()
+
+    async def _pull_one(self, entry: Entry, report: Report, *, repair: bool, explicit: bool) -> wire.PullItem | None:
+        """``None``: a dataset that nothing is pulled for, and that nobody named."""
+        report.begin(f"pulling {entry.name}", None, "rows")
+        state = await trio.to_thread.run_sync(self._state, entry.id)
+        pull: Callable[[Entry, Report], Awaitable[wire.PullItem]]
+        if repair:
+            pull = self._repair
+        elif not self._home.keys.has_dataset_key(entry.id):
+            pull = self._sync
+        elif state.kind is DatasetKind.DERIVATIVE:
+            pull = self._derive
+        elif state.polling_source is None and not explicit:
+            return None
+        else:
+            pull = self._poll
+        try:
+            return await pull(entry, report)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
+
+    async def _poll(self, entry: Entry, report: Report) -> wire.PullItem:
+        base = await trio.to_thread.run_sync(self._base, entry.id)
+        shop = replace(self._ingest, settings=msgspec.structs.replace(self._ingest.settings, base=base))
+        outcome = await ingesting.pull_root(shop, entry.id, report=lambda step: _show(report, step))
+        return self._ingested(entry, outcome)
+
+    def _base(self, dataset: DatasetId) -> Path | None:
+        with self._home.database.read() as connection:
+            found = Resources(connection).get(BASE_KIND, str(dataset))
+        return Path(found.spec.decode()) if found is not None and found.spec else None
+
+    def _ingested(self, entry: Entry, outcome: ingesting.PullOutcome) -> wire.PullItem:
+        if isinstance(outcome, Ingested):
+            self._events.emit(
+                "dataset.appended", entry.name, f"{outcome.rows:,} records", blocks=outcome.blocks, records=outcome.rows
+            )
+            return wire.PullItem(
+                ref=entry.name,
+                outcome="updated",
+                blocks=outcome.blocks,
+                records=outcome.rows,
+                head=str(outcome.head.hash),
+            )
+        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=outcome.reason)
+
+    async def _derive(self, entry: Entry, report: Report) -> wire.PullItem:
+        """Transactions until nothing is left."""
+        blocks = records = 0
+        before = await trio.to_thread.run_sync(self._state, entry.id)
+        while True:
+            outcome = await transforming.run_transform(self._transform, entry.id)
+            if not isinstance(outcome, Committed):
+                break
+            records += outcome.records
+            report.advance(outcome.records)
+        after = await trio.to_thread.run_sync(self._state, entry.id)
+        blocks = after.size - before.size
+        if blocks:
+            self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
+        if isinstance(outcome, Rejected):
+            raise Invalid(outcome.message, rule="transform", place=entry.name)
+        if isinstance(outcome, Blocked):
+            return wire.PullItem(
+                ref=entry.name, outcome="blocked", message=f"{outcome.reason}; {outcome.hint}", blocks=blocks
+            )
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if blocks else "up-to-date",
+            blocks=blocks,
+            records=records,
+            head=str(after.head),
+        )
+
+    async def _sync(self, entry: Entry, report: Report) -> wire.PullItem:
+        before = await trio.to_thread.run_sync(self._state, entry.id)
+        mirror = await self._keeper.pass_now(entry.id)
+        after = await trio.to_thread.run_sync(self._state, entry.id)
+        report.message = mirror.message
+        if mirror.state in (State.REFUSED, State.FAILED, State.STALLED):
+            return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message)
+        moved = after.size - before.size
+        waiting = mirror.state is State.WAITING
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if moved else "blocked" if waiting else "up-to-date",
+            message=mirror.message,
+            blocks=moved,
+            records=after.next_offset - before.next_offset,
+            head=str(after.head) if after.head else None,
+        )
+
+    async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
+        report.begin(f"looking at every object of {entry.name}", None, "objects")
+        count = await self._carrying.repair(entry)
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if count else "up-to-date",
+            message=f"{count} damaged objects fetched anew" if count else "every object is whole",
+        )
+
+
+def _show(report: Report, step: ingesting.Step) -> None:
+    report.message, report.done = f"{step.phase} {step.file}", step.rows

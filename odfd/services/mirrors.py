@@ -1,0 +1,222 @@
+"""The ports ``Mirrors``, ``Networks`` and ``Peers``: what is wished of others, and who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.ids import DID_ODF, DatasetId, DatasetName
+from chain.instant import Instant
+from chain.statements.statement import HEAD
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.kit.tasks import Report, TaskBoard
+from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
+from odfd.mirrors.wish import Wish
+from odfd.network.membership import Membership, Network
+from odfd.services.datasets import known_dataset
+from odfd.services.home import Home
+from odfd.trust.ledger import Ledger
+from odfd.trust.standing import Standing
+from p2p.ports import PeerView
+
+SHOW_SECONDS = 0.2
+"""How often a mirror's progress is copied into the task that shows it."""
+
+
+class MirrorService:
+    """The port ``Mirrors``."""
+
+    def __init__(self, home: Home, keeper: MirrorKeeper, standing: Standing, board: TaskBoard) -> None:
+        self._home = home
+        self._keeper = keeper
+        self._standing = standing
+        self._board = board
+
+    async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
+        wish = self._wish(request)
+        wish.check()
+        mirror = await self._keeper.add(wish)
+
+        async def work(report: Report) -> wire.MirrorView:
+            report.begin(f"mirroring {wish.name}", None, "bytes")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_show, mirror, report)
+                while mirror.passes == 0 or mirror.state in (State.SYNCING, State.WAITING, State.STALLED):
+                    await mirror.rested.wait()
+                    with trio.move_on_after(SHOW_SECONDS):
+                        await mirror.poked.wait()
+                nursery.cancel_scope.cancel()
+            if mirror.state in (State.REFUSED, State.FAILED):
+                raise Invalid(mirror.message, rule="mirror", hint="the wish stands; odfctl mirror list shows it")
+            return await trio.to_thread.run_sync(self._view, mirror)
+
+        return task_ref(self._board.submit("mirror", wish.name, work))
+
+    async def list(self) -> Sequence[wire.MirrorView]:
+        return [await trio.to_thread.run_sync(self._view, mirror) for mirror in self._keeper.all()]
+
+    async def remove(self, ref: str) -> wire.MirrorView:
+        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        view = await trio.to_thread.run_sync(self._view, self._keeper.get(dataset))
+        await self._keeper.remove(dataset)
+        return view
+
+    def _wish(self, request: wire.MirrorRequest) -> Wish:
+        if not request.source.startswith(DID_ODF):
+            raise Refused(
+                f"cannot mirror {request.source!r}",
+                rule="mirror-source",
+                hint="name the dataset by its did:odf:…; odfctl network show NAME lists what is announced",
+            )
+        dataset = DatasetId.parse(request.source)
+        return Wish(
+            dataset=str(dataset),
+            name=request.as_name or default_name(dataset),
+            network=request.network,
+            want=request.want,
+            use=request.use,
+            serve=request.serve,
+            expect=request.expect,
+        )
+
+    def _view(self, mirror: Mirror) -> wire.MirrorView:
+        wish, tally = mirror.wish, mirror.tally
+        known = self._standing.known(wish.id)
+        serve = self._standing.serve(wish.id)
+        reach = self._standing.reach_of(self._home.chains.chain(wish.id), known, serve)
+        return wire.MirrorView(
+            name=wish.name,
+            id=wish.dataset,
+            state=mirror.state.value,
+            want=wish.want,
+            network=wish.network,
+            use=str(self._standing.use(wish.id)),
+            serve=str(serve),
+            serving=known.size > 0 and reach.blocks == known.size,
+            blocks=wire.Share(have=tally.blocks, want=tally.blocks_wanted),
+            slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
+            bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
+            peers=mirror.peers,
+            message=mirror.message,
+        )
+
+
+async def _show(mirror: Mirror, report: Report) -> None:
+    while True:
+        tally = mirror.tally
+        report.done, report.total = tally.bytes, tally.bytes_wanted or None
+        report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
+            f"  {mirror.message}" if mirror.message else ""
+        )
+        await trio.sleep(SHOW_SECONDS)
+
+
+def default_name(dataset: DatasetId) -> DatasetName:
+    """For a dataset that nobody named."""
+    return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
+
+
+class NetworkService:
+    """The port ``Networks``."""
+
+    def __init__(self, home: Home, membership: Membership) -> None:
+        self._home = home
+        self._membership = membership
+
+    async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
+        network = Network(name=request.name, bootstrap=request.bootstrap)
+        await self._membership.join(network)
+        for address in request.bootstrap:
+            try:
+                await self._membership.connect(address)
+            except Remote:
+                continue  # it is dialled again and again; the view shows how many are connected
+        return await trio.to_thread.run_sync(self._view, network)
+
+    async def leave(self, name: str) -> wire.NetworkView:
+        left = await self._membership.leave(name)
+        return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
+
+    async def list(self) -> Sequence[wire.NetworkView]:
+        network = self._membership.network
+        return [] if network is None else [await trio.to_thread.run_sync(self._view, network)]
+
+    async def show(self, name: str) -> wire.NetworkView:
+        network = self._membership.network
+        if network is None or network.name.casefold() != name.casefold():
+            raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
+        return await trio.to_thread.run_sync(self._view, network)
+
+    def _view(self, network: Network) -> wire.NetworkView:
+        with self._home.catalog() as catalog:
+            names = {entry.id: entry.name for entry in catalog.entries()}
+        announced = []
+        with self._home.database.read() as connection:
+            ledger = Ledger(connection)
+            for dataset in ledger.datasets(HEAD):
+                newest = ledger.newest_head(dataset)
+                if newest is None:
+                    continue
+                announced.append(
+                    wire.Announced(
+                        id=str(dataset),
+                        name=names.get(dataset),
+                        blocks=newest[0].size,
+                        head=str(newest[0].head),
+                        signed_at=newest[0].issued_at,
+                        held=dataset in names,
+                    )
+                )
+        return wire.NetworkView(
+            name=network.name,
+            bootstrap=network.bootstrap,
+            peers=sum(view.connected for view in self._membership.peers()),
+            datasets=tuple(announced),
+        )
+
+
+class PeerService:
+    """The port ``Peers``."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def list(self) -> Sequence[wire.PeerInfo]:
+        return [_peer(view) for view in self._membership.peers()]
+
+    async def show(self, peer: str) -> wire.PeerInfo:
+        return _peer(self._find(peer))
+
+    async def block(self, peer: str) -> wire.PeerInfo:
+        return _peer(await self._membership.block(self._find(peer).peer, blocked=True))
+
+    async def unblock(self, peer: str) -> wire.PeerInfo:
+        return _peer(await self._membership.block(self._find(peer).peer, blocked=False))
+
+    async def connect(self, multiaddr: str) -> wire.PeerInfo:
+        peer = await self._membership.connect(multiaddr)
+        return await self.show(peer)
+
+    def _find(self, peer: str) -> PeerView:
+        found = [view for view in self._membership.peers() if view.peer.startswith(peer)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise NotFound(f"no peer {peer[:60]!r} is known here", rule="peer", hint="odfctl peer list")
+        raise Invalid(f"{len(found)} peers begin with {peer!r}", rule="peer", hint="write more of it")
+
+
+def _peer(view: PeerView) -> wire.PeerInfo:
+    seen = None if view.last_seen is None else instant.render(Instant(view.last_seen))
+    return wire.PeerInfo(
+        peer_id=view.peer,
+        addresses=view.addresses,
+        connected=view.connected,
+        score=view.score,
+        last_seen=seen,
+        blocked=view.blocked,
+    )

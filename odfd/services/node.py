@@ -1,0 +1,272 @@
+"""Puts a node together: opens its state directory, joins rooms to each other's ports, and lists what must run.
+
+The one place that knows every room. It makes things and hands them on; what they do is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.ids import DatasetId
+from chain.statements.envelope import Signed
+from chain.statements.statement import HeadStatement
+from config.model import Settings
+from engines.client import CallLimits
+from engines.provision.host import SparkOptions
+from engines.provision.settings import WarmthLimits
+from engines.provision.warm import EnginePool
+from engines.sandbox.base import Level
+from odfd.control.assembly import Assembly, Ground
+from odfd.control.board import BoardTasks, LogEvents
+from odfd.ingest.driver import Workshop as IngestShop
+from odfd.ingest.settings import IngestSettings
+from odfd.kit.supervision import Child, Life, Restart
+from odfd.mirrors import wish as wishes
+from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.sync import MirrorSync
+from odfd.network.library import ServingLibrary
+from odfd.network.membership import HostOptions, Membership
+from odfd.network.noticeboard import LedgerNoticeboard, News
+from odfd.network.outbox import Outbox
+from odfd.resources.store import Resources
+from odfd.services.about import AboutService
+from odfd.services.apply import Applying
+from odfd.services.carrying import Carrying
+from odfd.services.checking import TransformCheck
+from odfd.services.datasets import DatasetService
+from odfd.services.engine import NodeEngine
+from odfd.services.flow import FlowService
+from odfd.services.home import Home, open_home
+from odfd.services.mirrors import MirrorService, NetworkService, PeerService
+from odfd.services.trust import GROUP, TrustService
+from odfd.services.verification import VerificationService
+from odfd.services.views import Views
+from odfd.transform.driver import Workshop as TransformShop
+from odfd.trust import validator
+from odfd.trust.admission import Outcome
+from odfd.trust.policy import Expression, Policy
+from odfd.trust.profiles import policy_of
+from odfd.trust.signing import OwnerCommitter
+from odfd.trust.standing import Standing
+from odfd.trust.validator import Validator
+from p2p.host.limits import HostLimits
+from p2p.ports import Topic
+
+SIGN_SECONDS: Final = 3600.0
+"""How often heads are looked at for one that must be signed anew."""
+
+
+@contextmanager
+def build_node(settings: Settings, ground: Ground) -> Iterator[Assembly]:
+    """See ``odfd.control.assembly.Build``."""
+    with open_home(Path(settings.node.state_dir)) as home:
+        yield NodeParts(home, settings, ground).assembly()
+
+
+class NodeParts:
+    """All parts of one node. Attributes are in the order in which they need each other."""
+
+    def __init__(self, home: Home, settings: Settings, ground: Ground) -> None:
+        self.home = home
+        self.settings = settings
+        self.ground = ground
+        self._token: trio.lowlevel.TrioToken | None = None
+        self.policy = self._policy()
+        self.standing = Standing(
+            home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
+        )
+        self.views = Views(home, self.standing)
+        self.engine = NodeEngine(_spark_options(settings, home), os.environ, ground.journal)
+        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, self._heard)
+        self.library = ServingLibrary(home.database, home.chains, home.objects, self._served, ground.clock.now)
+        self.membership = Membership(
+            _host_options(settings, home),
+            (self.library, self.board),
+            home.database,
+            ground.clock,
+            ground.journal,
+            self._met_someone,
+        )
+        self.outbox = Outbox(self.membership, ground.journal)
+        self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
+        self.sync = MirrorSync(home.database, home.chains, home.objects, home.folder("partial"), self.membership)
+        self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
+        self.ingest_shop, self.transform_shop = self._shops()
+        self.check = TransformCheck(home, self.engine)
+        self.validator = self._validator()
+
+    def assembly(self) -> Assembly:
+        restart = Restart()
+        workers = [
+            Child("outbox", self.outbox.run, restart),
+            Child("mirrors", self.keeper.run, restart),
+            Child("heads", self._keep_signed, restart),
+        ]
+        if self.policy.attest:
+            workers.append(Child("validator", self.validator.run, restart))
+        return Assembly(
+            node=_Node(self),
+            foundations=(
+                Child("engine", self.engine.run),
+                Child("network", self._run_network),
+            ),
+            workers=tuple(workers),
+            reload=self._reload,
+        )
+
+    async def _run_network(self, life: Life) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        await self.membership.run(life)
+
+    async def _keep_signed(self, life: Life) -> None:
+        """Heads that a crash left unsigned, and those that age."""
+        while not life.stopping.is_set():
+            for dataset in self.home.chains.datasets():
+                await trio.to_thread.run_sync(self.committer.sign_unsigned, dataset)
+            life.ready()
+            with trio.move_on_after(SIGN_SECONDS):
+                await life.stopping.wait()
+
+    def _policy(self) -> Policy:
+        with self.home.database.read() as connection:
+            added = [
+                (each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)
+            ]
+        return policy_of(self.settings.policy, added)
+
+    def _reload(self, settings: Settings) -> None:
+        self.settings = settings
+        self._policy_changed()
+
+    def _policy_changed(self) -> None:
+        self.policy = self._policy()
+        self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
+
+    def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
+        with self.home.database.read() as connection:
+            return wishes.purposes(Resources(connection), dataset)
+
+    def _served(self, dataset: DatasetId) -> int:
+        return self.standing.reach(dataset, self.standing.serve(dataset)).blocks
+
+    def _name(self, dataset: DatasetId) -> str:
+        with self.home.catalog() as catalog:
+            return catalog.name_of(dataset)
+
+    def _signed(self, _: DatasetId, signed: Signed) -> None:
+        self.outbox.put(Topic.HEADS, signed.envelope)
+
+    def _attested(self, _: DatasetId, signed: Signed) -> None:
+        self.outbox.put(Topic.ATTEST, signed.envelope)
+
+    def _heard(self, news: News) -> None:
+        """From a worker thread: act in the event loop."""
+        if self._token is not None:
+            name = self._name(news.predicate.dataset)
+            self._token.run_sync_soon(self._act_on, news, name)
+
+    def _act_on(self, news: News, name: str) -> None:
+        said = news.predicate
+        if isinstance(said, HeadStatement):
+            if news.outcome is Outcome.FORK:
+                self.ground.events.emit("dataset.forked", name, "two signed trees that contradict each other")
+                return
+            self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
+        else:
+            wrong = [each.sequence_number for each in said.mismatch]
+            verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
+            self.ground.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
+        self.keeper.poke(said.dataset)
+        self.validator.poke()
+
+    def _met_someone(self) -> None:
+        self.keeper.poke_all()
+
+    def _moved(self, _: DatasetId) -> None:
+        self.validator.poke()
+
+    def _shops(self) -> tuple[IngestShop, TransformShop]:
+        home, clock = self.home, self.ground.clock
+        ingest = IngestShop(
+            store=home.chains,
+            objects=home.objects,
+            engine=self.engine,
+            committer=self.committer,
+            now=clock.now,
+            settings=IngestSettings(staging=home.folder("staging"), variables=dict(os.environ)),
+        )
+        transform = TransformShop(
+            chains=home.chains,
+            objects=home.objects,
+            engines=EnginePool({"spark": self.engine}),
+            committer=self.committer,
+            now=clock.now,
+            staging=home.folder("staging"),
+        )
+        return ingest, transform
+
+    def _validator(self) -> Validator:
+        settings = validator.Settings(
+            shop=self.transform_shop,
+            fresh_engine=self.engine.fresh,
+            determinism=self.check.determinism,
+            announce=self._attested,
+            name_of=self._name,
+        )
+        ground = self.ground
+        return Validator(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
+
+
+class _Node:
+    """The ports of the control API."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        home, ground = parts.home, parts.ground
+        applying = Applying(home, parts.committer, parts.engine, ground.board, ground.events, ground.clock)
+        carrying = Carrying(home, parts.sync, ground.clock, parts._moved)
+        self.about = AboutService(home, parts.views, parts.engine, parts.membership, ground, parts.settings.node.name)
+        self.datasets = DatasetService(home, parts.views, applying, ground.events, ground.clock)
+        self.flow = FlowService(
+            home,
+            (parts.ingest_shop, parts.transform_shop),
+            parts.keeper,
+            carrying,
+            ground.board,
+            ground.events,
+            parts.settings.limits.upload_bytes,
+        )
+        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board)
+        self.networks = NetworkService(home, parts.membership)
+        self.peers = PeerService(parts.membership)
+        self.verification = VerificationService(home, parts.transform_shop, ground.board)
+        self.trust = TrustService(
+            home, parts.standing, ground.clock, parts.settings.policy.profile, parts._policy_changed
+        )
+        self.tasks = BoardTasks(ground.board)
+        self.events = LogEvents(ground.events)
+
+
+def _spark_options(settings: Settings, home: Home) -> SparkOptions:
+    engine = settings.engine
+    return SparkOptions(
+        scratch=home.directory / "engine",
+        cache=home.folder("cache"),
+        cores=engine.cores or os.cpu_count() or 1,
+        heap=f"{engine.heap_mib}m",
+        minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
+        limits=WarmthLimits(idle=engine.idle_seconds),
+        calls=CallLimits(work=engine.request_seconds),
+    )
+
+
+def _host_options(settings: Settings, home: Home) -> HostOptions:
+    p2p = settings.p2p
+    limits = HostLimits(max_connections=p2p.max_peers, dial_timeout=p2p.dial_seconds)
+    return HostOptions(seed=home.keys.node_seed(), listen=p2p.listen, limits=limits)

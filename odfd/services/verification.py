@@ -1,0 +1,130 @@
+"""The port ``Verification``: how deep this node checks, now, by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from chain.errors import Invalid
+from chain.model.events import DatasetKind
+from chain.state import load_state
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Entry
+from odfd.kit.tasks import Report, TaskBoard
+from odfd.services.home import Home
+from odfd.transform.driver import Workshop
+from odfd.transform.replay import Replayed, replay
+from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.report import Level, Progress, Verification
+from odfd.verify.verify import Request, verify_chain
+
+
+class VerificationService:
+    """See the module."""
+
+    def __init__(self, home: Home, shop: Workshop, board: TaskBoard) -> None:
+        self._home = home
+        self._shop = shop
+        self._board = board
+
+    async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
+        def resolve() -> Entry:
+            with self._home.catalog() as catalog:
+                return catalog.resolve(ref)
+
+        entry = await trio.to_thread.run_sync(resolve)
+        return task_ref(self._board.submit("verify", entry.name, partial(self._verify, entry, request)))
+
+    async def _verify(self, entry: Entry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
+        level = Level.CHAIN if request.level == "chain" else Level.DATA
+        found = await trio.to_thread.run_sync(self._check, entry, level, request.from_block, report)
+        view = report_view(found, request.level)
+        if request.level == "reproduced":
+            view = await self._reproduce(entry, view, report)
+        return view
+
+    def _check(self, entry: Entry, level: Level, start: int, report: Report) -> Verification:
+        chain = self._home.chains.chain(entry.id)
+        head = chain.head()
+        report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
+
+        def show(progress: Progress) -> None:
+            report.done = progress.blocks
+            report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
+
+        wanted = Request(ref=entry.name, level=level, start=start)
+        found = verify_chain(chain, self._home.objects, wanted, show)
+        if level is Level.DATA and not found.ok:
+            self._note_damage(entry, min(failure.block.sequence_number for failure in found.failures))
+        return found
+
+    def _note_damage(self, entry: Entry, first: int) -> None:
+        """What was found damaged is not relied on until it is whole again."""
+        with self._home.database.write() as connection:
+            ledger = Ledger(connection)
+            checked = ledger.chain(entry.id)
+            ledger.keep_chain(entry.id, Checked(checked.frontier, data=min(checked.data, first)))
+
+    async def _reproduce(self, entry: Entry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
+        """Re-run every transform from genesis; nothing is recorded and nobody is told."""
+        state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(entry.id))
+        if state.kind is not DatasetKind.DERIVATIVE:
+            return view
+        report.begin(f"re-running {entry.name}", None, "transforms")
+        failures = list(view.failures)
+        transforms = 0
+        async for outcome in replay(self._shop, entry.id):
+            if not isinstance(outcome, Replayed):
+                raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
+            transforms += 1
+            report.advance()
+            failures += [
+                wire.Failure(
+                    block=wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number),
+                    rule="transform-reproduced",
+                    message=f"re-running it gives another {each.field}",
+                    expected=each.recorded,
+                    actual=each.computed,
+                )
+                for each in outcome.mismatches
+            ]
+        checked = wire.Checked(
+            blocks=view.checked.blocks,
+            slices=view.checked.slices,
+            bytes=view.checked.bytes,
+            transforms=transforms,
+        )
+        return wire.VerifyReport(
+            ref=view.ref,
+            dataset_id=view.dataset_id,
+            head=view.head,
+            blocks=view.blocks,
+            level=view.level,
+            ok=not failures,
+            checked=checked,
+            failures=tuple(failures),
+        )
+
+
+def report_view(found: Verification, level: str) -> wire.VerifyReport:
+    return wire.VerifyReport(
+        ref=found.ref,
+        dataset_id=found.dataset_id,
+        head=found.head,
+        blocks=found.blocks,
+        level=level,
+        ok=found.ok,
+        checked=wire.Checked(blocks=found.checked.blocks, slices=found.checked.slices, bytes=found.checked.bytes),
+        failures=tuple(
+            wire.Failure(
+                block=wire.FailedBlock(hash=each.block.hash, sequence_number=each.block.sequence_number),
+                rule=each.rule,
+                message=each.message,
+                expected=each.expected,
+                actual=each.actual,
+            )
+            for each in found.failures
+        ),
+    )
