@@ -48,7 +48,8 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     slice: DataSlice
     schema: DataSchema | None
     """In force at the block; ``None`` when it cannot be told."""
-    vocab: Vocab
+    vocab: Vocab | None
+    """Likewise."""
     system_time: Instant
     """Of the block."""
 
@@ -141,7 +142,15 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
 
 
 def _check_types(schema: pa.Schema, claim: SliceClaim) -> Iterator[Finding]:
-    vocab = claim.vocab
+    if claim.vocab is not None:
+        yield from _check_system_columns(schema, claim.vocab)
+    if claim.schema is not None:
+        for one in differences(claim.schema, schema):
+            message = f"{one.place}: the schema says {one.expected}, the slice has {one.actual}"
+            yield Finding(rule="slice-schema", message=message, expected=one.expected, actual=one.actual)
+
+
+def _check_system_columns(schema: pa.Schema, vocab: Vocab) -> Iterator[Finding]:
     wanted = {vocab.offset: _OFFSET_TYPES, vocab.operation_type: _OP_TYPES, vocab.system_time: None}
     for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
         if name not in schema.names:
@@ -155,11 +164,6 @@ def _check_types(schema: pa.Schema, claim: SliceClaim) -> Iterator[Finding]:
             expected = str(types[0]) if types else "timestamp"
             message = f"column {name!r} is {actual}, and should be {expected}"
             yield Finding(rule="slice-system-columns", message=message, expected=expected, actual=str(actual))
-    if claim.schema is None:
-        return
-    for difference in differences(claim.schema, schema):
-        message = f"{difference.place}: the schema says {difference.expected}, the slice has {difference.actual}"
-        yield Finding(rule="slice-schema", message=message, expected=difference.expected, actual=difference.actual)
 
 
 class _ColumnCheck:
@@ -238,6 +242,8 @@ class _SystemTimes(_ColumnCheck):
 def _column_checks(schema: pa.Schema, claim: SliceClaim) -> list[_ColumnCheck]:
     """One for each system column that is there with a type that can be looked at."""
     vocab = claim.vocab
+    if vocab is None:
+        return []
     checks: list[tuple[bool, _ColumnCheck]] = [
         (_is(schema, vocab.offset, _OFFSET_TYPES), _Offsets(vocab.offset, claim.slice.offset_interval.start)),
         (_is(schema, vocab.operation_type, _OP_TYPES), _Operations(vocab.operation_type)),

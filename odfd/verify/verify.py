@@ -19,7 +19,7 @@ import msgspec
 from chain.codec.blocks import decode_block
 from chain.errors import Invalid, NotFound
 from chain.model.block import Block
-from chain.model.events import AddData, ExecuteTransform, SetDataSchema
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetVocab
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 from chain.rules.check import check_block
@@ -118,6 +118,7 @@ class _Run:
         self._previous: Multihash | None = None
         self._next = 0
         self._schema: DataSchema | None = None
+        self._vocab: Vocab | None = Vocab()
         self._dataset = ""
         self._blocks = self._slices = 0
         self._failures: list[Failure] = []
@@ -185,6 +186,8 @@ class _Run:
             self._dataset = str(self._state.dataset or "")
         if isinstance(block.event, SetDataSchema):
             self._schema = block.event.schema
+        elif isinstance(block.event, SetVocab):
+            self._vocab = ChainState.EMPTY.advance(block).vocab
         elif isinstance(block.event, AddData | ExecuteTransform) and self._request.level is Level.DATA:
             self._check_objects(ref, block, block.event)
 
@@ -208,7 +211,7 @@ class _Run:
             claim = SliceClaim(
                 slice=slice_,
                 schema=self._schema,
-                vocab=self._state.vocab if self._state else Vocab(),
+                vocab=self._vocab,
                 system_time=block.system_time,
             )
             self._slices += 1
@@ -218,8 +221,7 @@ class _Run:
             self._queue.add(ref, size, lambda objects: check_checkpoint(objects, name, size))
 
     def _lose_track(self) -> None:
-        self._state = None
-        self._schema = None
+        self._state = self._schema = self._vocab = None
 
     def _collect(self, all_of_them: bool) -> None:
         for ref, findings in self._queue.take(all_of_them):
