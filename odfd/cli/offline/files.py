@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Environment, Invalid, NotFound
 from chain.store.objects import disk
 
 
@@ -35,10 +35,12 @@ def replace(name: str, data: bytes) -> Path:
     """Writes a file in one step, so that a failure leaves what was there. Raises Environment."""
     path = Path(name).expanduser()
     staged = path.with_name(f".{path.name}.tmp")
-    with disk(path):
-        try:
-            staged.write_bytes(data)
-            staged.replace(path)
-        finally:
-            staged.unlink(missing_ok=True)
+    try:
+        staged.write_bytes(data)
+        staged.replace(path)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise Environment(
+            f"cannot write {name}: {error.strerror}", rule="disk", hint="name a file in a folder that you may write to"
+        ) from error
     return path

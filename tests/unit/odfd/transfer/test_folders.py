@@ -1,0 +1,178 @@
+"""Out and in again: the same bytes, nothing kept that does not hold, nothing lost when cut short."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from chain.codec.blocks import decode_block
+from chain.errors import Conflict, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.store.database import open_database
+from chain.store.layout import DirectoryChain, DirectoryWriter, read_head
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.transfer.folders import NotVerified, Transfer, export_dataset, import_dataset
+from odfd.verify.verify import Request, verify_chain
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+NAMES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())
+
+
+class Store(NamedTuple):
+    chains: SqliteChains
+    objects: DiskObjects
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    state = tmp_path / "state"
+    state.mkdir()
+    database = open_database(state / "odfd.sqlite")
+    objects = DiskObjects(state / "objects", database)
+    yield Store(SqliteChains(database, objects), objects)
+    database.close()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and file.relative_to(folder).parts[0] != "info"
+    }
+
+
+def truncated(folder: Path, target: Path, size: int) -> Path:
+    """A copy as it was when the chain had ``size`` blocks."""
+    shutil.copytree(folder, target)
+    (target / "refs" / "head").write_text(str(DirectoryChain(folder).block_at(size - 1).hash))
+    return target
+
+
+def referenced(folder: Path) -> set[str]:
+    names = {"refs/head"}
+    for raw in DirectoryChain(folder).raw_blocks(0, 10**6):
+        block = decode_block(raw)
+        names.add(f"blocks/{block.hash}")
+        if data := getattr(block.event, "new_data", None):
+            names.add(f"data/{data.physical_hash}")
+    return names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_goes_in_comes_out(name: str, store: Store, tmp_path: Path) -> None:
+    source = GOLDEN / name
+    taken = import_dataset(source, store.chains, store.objects)
+    assert taken.head == read_head(source)
+    given = export_dataset(store.chains, store.objects, taken.dataset, tmp_path / "out")
+    assert given == taken
+    kept = referenced(source)
+    assert tree(tmp_path / "out") == {path: raw for path, raw in tree(source).items() if path in kept}
+    report = verify_chain(store.chains.chain(taken.dataset), store.objects, Request(ref=name))
+    assert report.ok
+    assert report.checked.slices == sum(path.startswith("data/") for path in kept)
+
+
+def test_again_is_nothing_new(store: Store, tmp_path: Path) -> None:
+    first = import_dataset(GOLDEN / "flights", store.chains, store.objects)
+    again = import_dataset(GOLDEN / "flights", store.chains, store.objects)
+    assert again == Transfer(dataset=first.dataset, head=first.head)
+    export_dataset(store.chains, store.objects, first.dataset, tmp_path / "out")
+    before = tree(tmp_path / "out")
+    assert export_dataset(store.chains, store.objects, first.dataset, tmp_path / "out").blocks == 0
+    assert tree(tmp_path / "out") == before
+
+
+def test_both_go_on_from_an_earlier_part(store: Store, tmp_path: Path) -> None:
+    early = truncated(GOLDEN / "flights", tmp_path / "early", 9)
+    dataset = import_dataset(early, store.chains, store.objects).dataset
+    export_dataset(store.chains, store.objects, dataset, tmp_path / "out")
+    assert import_dataset(GOLDEN / "flights", store.chains, store.objects).blocks == 10
+    assert export_dataset(store.chains, store.objects, dataset, tmp_path / "out").blocks == 10
+    assert tree(tmp_path / "out") == tree(GOLDEN / "flights")
+    with pytest.raises(Conflict, match="ahead"):
+        import_dataset(early, store.chains, store.objects)
+
+
+def test_nothing_is_kept_of_a_folder_that_does_not_hold(store: Store, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(GOLDEN / "flights", copy)
+    damaged = sorted((copy / "data").iterdir())[0]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    with pytest.raises(NotVerified) as caught:
+        import_dataset(copy, store.chains, store.objects)
+    assert not caught.value.report.ok
+    assert "odfctl verify" in caught.value.hint
+    assert list(store.chains.datasets()) == []
+
+
+def test_another_history_is_refused(store: Store, tmp_path: Path) -> None:
+    """A chain that parts: the same beginning, then blocks of its own."""
+    from chain.codec.blocks import encode_block
+    from chain.model.block import MetadataBlock
+    from chain.model.events import SetInfo
+
+    early = truncated(GOLDEN / "flights", tmp_path / "early", 9)
+    last = DirectoryChain(early).block_at(8)
+    other = encode_block(
+        MetadataBlock(
+            system_time=last.system_time,
+            prev_block_hash=last.hash,
+            sequence_number=9,
+            event=SetInfo(description="another"),
+        )
+    )
+    writer = DirectoryWriter(early)
+    writer.add_block(other.hash, other.raw)
+    writer.set_head(other.hash, last.hash)
+    dataset = import_dataset(early, store.chains, store.objects).dataset
+    with pytest.raises(Conflict, match="part after 9 common blocks"):
+        import_dataset(GOLDEN / "flights", store.chains, store.objects)
+    with pytest.raises(Conflict, match="does not have"):
+        export_dataset(store.chains, store.objects, dataset, _copy(GOLDEN / "flights", tmp_path / "target"))
+    with pytest.raises(Conflict, match="does not have"):
+        export_dataset(store.chains, store.objects, dataset, _copy(GOLDEN / "orders", tmp_path / "orders"))
+
+
+def _copy(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target
+
+
+def test_a_run_cut_short_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odfd.transfer.folders._BATCH_BLOCKS", 5)
+
+    def stop(done: Transfer) -> None:
+        if done.blocks == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset(GOLDEN / "flights", store.chains, store.objects, stop)
+    (dataset,) = store.chains.datasets()
+    head = store.chains.chain(dataset).head()
+    assert head is not None
+    assert head.size == 10
+    assert import_dataset(GOLDEN / "flights", store.chains, store.objects).blocks == 9
+    with pytest.raises(KeyboardInterrupt):
+        export_dataset(store.chains, store.objects, dataset, tmp_path / "out", stop)
+    assert read_head(tmp_path / "out") is None
+
+
+def test_targets_and_sources_that_are_not_datasets(store: Store, tmp_path: Path) -> None:
+    dataset = import_dataset(GOLDEN / "places", store.chains, store.objects).dataset
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("mine")
+    with pytest.raises(Conflict, match="not empty"):
+        export_dataset(store.chains, store.objects, dataset, tmp_path / "full")
+    with pytest.raises(NotFound, match="not a dataset"):
+        import_dataset(tmp_path / "full", store.chains, store.objects)
+    with pytest.raises(NotFound, match="no dataset"):
+        export_dataset(store.chains, store.objects, DatasetId.from_public_key(bytes(32)), tmp_path / "out")
+    (tmp_path / "odd" / "refs").mkdir(parents=True)
+    (tmp_path / "odd" / "refs" / "head").write_text("not a hash")
+    with pytest.raises(Invalid, match="does not hold a block's hash"):
+        import_dataset(tmp_path / "odd", store.chains, store.objects)
