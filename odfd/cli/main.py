@@ -64,7 +64,7 @@ def _run(words: Sequence[str]) -> int:
     if name is None:
         parser.parse_args(words)
         print(parser.format_help().rstrip("\n"))
-        return ExitCode.OK if not words else ExitCode.USAGE
+        return ExitCode.USAGE
     raise Usage(f"there is no command {name!r}", hint=_suggestion(name, list(known)))
 
 

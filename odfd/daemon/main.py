@@ -33,7 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(importlib.import_module(ENGINES[words[1]]).main(words[2:]) or 0)
     args = _parser().parse_args(words)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output has seen enough (odfd config show | head): nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
     except ConfigError as error:
         return _told(_as_fault(error), verbose=False)
     except KeyboardInterrupt:

@@ -52,7 +52,7 @@ def test_a_mistake_in_a_unit_is_seen(tmp_path: Path) -> None:
     units = installed(tmp_path, "odfd.service", "odfd.socket")
     service = Path(units[0])
     service.write_text(service.read_text().replace("ProtectSystem=strict", "ProtectSystem=perhaps"))
-    assert "ProtectSystem" in complaints(units)
+    assert "ignoring: perhaps" in complaints(units)
 
 
 @needs_systemd

@@ -1,0 +1,81 @@
+"""Markdown documents that run: each ``$ odfctl …`` of a block is typed, and what follows it is what must come.
+
+In a block marked ```` ```console ````: a line ``$ command`` runs (in a shell, in the document's own folder; variables
+and files live from block to block), lines below are its output, standard error after standard output. ``[..]`` stands
+for anything within a line, a line ``...`` for any lines. A line ``[exit 5]`` at the end is the exit code; none means 0.
+A block marked ```` ```file NAME ```` is written to that file.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SECONDS = 60
+_BLOCK = re.compile(r"(?ms)^```(console|file (\S+))\n(.*?)^```$")
+_EXIT = re.compile(r"\[exit (\d+)\]\Z")
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Step:
+    command: str
+    expected: list[str]
+    exit_code: int
+    line: int
+
+
+def parse(text: str) -> Iterator[File | Step]:
+    for block in _BLOCK.finditer(text):
+        if block[2]:
+            yield File(block[2], block[3])
+            continue
+        first = text[: block.start(3)].count("\n") + 1
+        lines = block[3].splitlines()
+        starts = [place for place, line in enumerate(lines) if line.startswith("$ ")]
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+            expected = lines[start + 1 : end]
+            code = 0
+            if expected and (match := _EXIT.match(expected[-1])):
+                code, expected = int(match[1]), expected[:-1]
+            yield Step(lines[start][2:], expected, code, first + start)
+
+
+def fits(expected: list[str], actual: list[str]) -> bool:
+    """Whether the pattern covers the lines from end to end."""
+    pattern = "".join(
+        r"(?:[^\n]*\n)*?" if line == "..." else ".*?".join(map(re.escape, line.rstrip().split("[..]"))) + r"[ ]*\n"
+        for line in expected
+    )
+    return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in actual)) is not None
+
+
+def run(document: Path, folder: Path, environ: Mapping[str, str]) -> int:
+    """Play the document; the number of commands. Raises AssertionError that names file and line."""
+    count = 0
+    for part in parse(document.read_text()):
+        if isinstance(part, File):
+            target = folder / part.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(part.text)
+            continue
+        done = subprocess.run(
+            ["/bin/bash", "-c", part.command], cwd=folder, env=dict(environ), capture_output=True, text=True,
+            timeout=SECONDS, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        said = (done.stdout + done.stderr).splitlines()
+        place = f"{document.name}:{part.line}: $ {part.command}"
+        assert done.returncode == part.exit_code, f"{place}\nended with {done.returncode}\n" + "\n".join(said)
+        assert fits(part.expected, said), (
+            f"{place}\nexpected\n" + "\n".join(part.expected) + "\nbut it said\n" + "\n".join(said)
+        )
+        count += 1
+    return count
