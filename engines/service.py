@@ -237,19 +237,21 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                     return
                 if not future.done():
                     yield alive
-            yield route.method.encode_response(route.root(value=_outcome(future)))
+            yield _answer(route, future)
         finally:
             self.controls.discard(control)
 
-    def _work(self, route: _Route, request: Any, digest: bytes, control: Control) -> Any:
+    def _work(self, route: _Route, request: Any, digest: bytes, control: Control) -> bytes:
+        """The answer as bytes: one that cannot be encoded is the handler's fault like any other."""
         transaction = getattr(request, "transaction_id", None)
         known = self._memory.recall(transaction, digest)
         if known is not None:
-            return known
+            return route.method.encode_response(route.root(value=known))
         control.check()
         outcome = route.work(request, control)
+        answer = route.method.encode_response(route.root(value=outcome))
         self._memory.keep(transaction, digest, outcome, route.outputs(request))
-        return outcome
+        return answer
 
 
 class Server:
@@ -325,9 +327,13 @@ def _refuse(context: Any, message: str) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-def _outcome(future: Future[Any]) -> Any:
+def _answer(route: _Route, future: Future[bytes]) -> bytes:
     error = future.exception()
-    return future.result() if error is None else InternalError(message=_said(error), backtrace=_backtrace(error))
+    if error is None:
+        return future.result()
+    return route.method.encode_response(
+        route.root(value=InternalError(message=_said(error), backtrace=_backtrace(error)))
+    )
 
 
 def _said(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import grpc
 import pytest
 import trio
 
+from chain.instant import Instant
 from engines import codec
 from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success, ValidateRequest, Vocabulary
 from engines.errors import EngineFault, EngineLost, LimitExceeded
@@ -74,6 +75,13 @@ async def test_an_exception_is_an_answer_and_the_engine_lives(bench: Any) -> Non
     assert "in fall" in (outcome.backtrace or "")
     bench.handler.act = bench.handler.concatenate
     assert isinstance(await engine.transform(bench.request()), Success)
+
+
+async def test_an_answer_that_cannot_be_said_is_the_handlers_fault(bench: Any) -> None:
+    bench.handler.act = lambda request, control: Success(new_watermark=Instant(-(2**70)))
+    outcome = await bench.engine().transform(bench.request())
+    assert isinstance(outcome, InternalError)
+    assert "out of range" in outcome.message
 
 
 async def test_an_exception_in_a_question_is_a_fault(bench: Any) -> None:

@@ -1,0 +1,252 @@
+"""Framing, file plans and identities: the pure parts of the contract's plumbing."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.errors import Environment, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import OffsetInterval
+from chain.model.schema import DataField, DataSchema, Int64, Option, String, Timestamp
+from chain.model.source import MergeLedger, ReadCsv, SqlQueryStep, TransformSql
+from engines import codec, contract
+from engines.errors import BadFrame
+from engines.identity import FileDigests, digest_of, identity_of
+from engines.io_plan import CHECKPOINT, DATA, View, plan_ingest, plan_raw_query, plan_transform
+from engines.staging import Staging
+
+VIEW = View(PurePosixPath("/odf/in"), PurePosixPath("/odf/out"))
+SQL = TransformSql(engine="spark", queries=(SqlQueryStep(query="select 1"), SqlQueryStep(alias="a", query="select 2")))
+SCHEMA = DataSchema(
+    fields=(DataField(name="t", type=Timestamp()), DataField(name="s", type=Option(inner=String()))), extra={"x": 1}
+)
+times = st.integers(-(2**45), 2**47).map(lambda millis: Instant(millis * 1_000_000))
+hashes = st.binary(min_size=34, max_size=34)
+paths = st.lists(st.sampled_from(["/a/x", "/b/x", "/b/y", "/c/d/x", "/c/d/z w", "/c/ü"]), max_size=8)
+ids = st.binary(min_size=32, max_size=32).map(DatasetId.from_public_key)
+blocks = st.builds(
+    contract.InputBlock,
+    data_path=st.none() | st.sampled_from(["/a/x", "/b/x"]),
+    watermark_before=st.none() | times,
+    watermark_after=st.none() | times,
+    block_hash=hashes,
+    reopened=st.none() | st.booleans(),
+)
+inputs = st.builds(
+    contract.TransformInput,
+    dataset_id=ids,
+    dataset_alias=st.text(max_size=10),
+    query_alias=st.text(max_size=10),
+    vocab=st.builds(contract.Vocabulary, offset_column=st.text(max_size=5)),
+    offset_interval=st.none() | st.builds(OffsetInterval, start=st.integers(0, 9), end=st.integers(9, 2**63)),
+    data_paths=paths.map(tuple),
+    schema_file=st.sampled_from(["", "/s/schema"]),
+    explicit_watermarks=st.lists(st.builds(contract.Watermark, system_time=times, event_time=times)).map(tuple),
+    blocks=st.none() | st.lists(blocks, max_size=4).map(tuple),
+)
+requests = st.builds(
+    contract.TransformRequest,
+    dataset_id=ids,
+    dataset_alias=st.text(max_size=10),
+    system_time=times,
+    vocab=st.just(contract.Vocabulary()),
+    transform=st.just(SQL),
+    query_inputs=st.lists(inputs, max_size=3).map(tuple),
+    next_offset=st.integers(0, 2**64 - 1),
+    prev_checkpoint_path=st.none() | st.just("/o/checkpoint"),
+    new_checkpoint_path=st.just("/out/c"),
+    new_data_path=st.just("/out/d"),
+    transaction_id=st.none() | st.text(min_size=1, max_size=10),
+    output_schema=st.none() | st.just(SCHEMA),
+)
+answers = st.one_of(
+    st.just(contract.Progress()),
+    st.builds(
+        contract.Success,
+        new_offset_interval=st.none() | st.builds(OffsetInterval, start=st.integers(0, 9), end=st.integers(9, 99)),
+        new_watermark=st.none() | times,
+        schema=st.none() | st.just(SCHEMA),
+        late=st.none() | st.integers(0, 2**40),
+    ),
+    st.builds(contract.InvalidQuery, message=st.text()),
+    st.builds(contract.InternalError, message=st.text(), backtrace=st.none() | st.text()),
+)
+
+
+@given(requests)
+def test_requests_survive_the_wire(request: contract.TransformRequest) -> None:
+    assert codec.TRANSFORM.decode_request(codec.TRANSFORM.encode_request(request)) == request
+
+
+@given(answers)
+def test_answers_survive_the_wire(answer: contract.TransformResponse) -> None:
+    root = contract.TransformResponseRoot(value=answer)
+    assert codec.TRANSFORM.decode_response(codec.TRANSFORM.encode_response(root)) == root
+
+
+def test_our_own_messages_survive_the_wire() -> None:
+    ingest = contract.IngestRequest(
+        dataset_id=DatasetId.from_public_key(b"1" * 32),
+        system_time=Instant(0),
+        vocab=contract.Vocabulary(),
+        read=ReadCsv(header=True, schema=SCHEMA),
+        preprocess=SQL,
+        merge=MergeLedger(primary_key=("a", "b")),
+        source_paths=("/x",),
+        schema=SCHEMA,
+        next_offset=0,
+        new_data_path="/d",
+    )
+    assert codec.INGEST.decode_request(codec.INGEST.encode_request(ingest)) == ingest
+    answer = contract.ValidateResponse(
+        ok=False,
+        mode="final",
+        schema=DataSchema(fields=(DataField(name="a", type=Int64()),)),
+        changelog=True,
+        diagnostics=(
+            contract.Diagnostic(code="c", severity=contract.Severity.WARNING, message="m", line=3, replace="r"),
+            contract.Diagnostic(code="d", severity=contract.Severity.ERROR, message="", query=1, column=0),
+        ),
+    )
+    assert codec.VALIDATE.decode_response(codec.VALIDATE.encode_response(answer)) == answer
+    assert codec.IDENTITY.decode_request(codec.IDENTITY.encode_request(contract.IdentityRequest())) is not None
+
+
+@given(st.binary(max_size=300))
+def test_frames_hold_any_payload(payload: bytes) -> None:
+    assert codec.unframe(codec.frame(payload)) == payload
+    later_fields = b"\x10\x96\x01" + b"\x1a\x02hi" + b"\x21" + bytes(8) + b"\x2d" + bytes(4)
+    assert codec.unframe(codec.frame(payload) + later_fields) == payload
+    assert codec.unframe(later_fields + codec.frame(payload)) == payload
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_message_or_invalid(raw: bytes) -> None:
+    try:
+        codec.TRANSFORM.decode_request(raw)
+    except Invalid:
+        return
+
+
+@pytest.mark.parametrize("raw", [b"\x0a", b"\x0a\x05abc", b"\x0b", b"\xff" * 12, b"\x08\x01", b"\x21\x00"])
+def test_broken_frames_are_told(raw: bytes) -> None:
+    with pytest.raises(BadFrame):
+        codec.unframe(raw)
+
+
+def test_too_long_is_refused_unread() -> None:
+    with pytest.raises(BadFrame, match="message of"):
+        codec.unframe(bytes(codec.MAX_MESSAGE + 1))
+
+
+@given(requests)
+def test_a_plan_names_every_file_once_and_only_inside_the_view(request: contract.TransformRequest) -> None:
+    plan = plan_transform(request, VIEW)
+    wanted = {path for each in request.query_inputs for path in (*each.data_paths, each.schema_file) if path}
+    wanted |= {block.data_path for each in request.query_inputs for block in each.blocks or () if block.data_path}
+    wanted |= {request.prev_checkpoint_path} - {None}
+    assert {link.host for link in plan.links} == wanted
+    assert len({link.name for link in plan.links}) == len(plan.links)
+    assert not any(one.name.startswith(other.name + "/") for one in plan.links for other in plan.links)
+    inside = {str(VIEW.inputs / plan.folder / link.name): link.host for link in plan.links}
+    for theirs, ours in zip(plan.request.query_inputs, request.query_inputs, strict=True):
+        assert [inside[path] for path in theirs.data_paths] == list(ours.data_paths)
+        assert [block.data_path and inside[block.data_path] for block in theirs.blocks or ()] == [
+            block.data_path for block in ours.blocks or ()
+        ]
+    assert {output.name: output.host for output in plan.outputs} == {DATA: "/out/d", CHECKPOINT: "/out/c"}
+    assert plan_transform(request, VIEW) == plan
+
+
+def test_files_keep_their_names_and_messages_get_the_hosts() -> None:
+    request = contract.IngestRequest(
+        dataset_id=DatasetId.from_public_key(b"1" * 32),
+        system_time=Instant(0),
+        vocab=contract.Vocabulary(),
+        read=ReadCsv(),
+        merge=MergeLedger(primary_key=("a",)),
+        source_paths=("/home/ann/flights.csv", "/home/bob/flights.csv"),
+        next_offset=0,
+        new_data_path="/state/new",
+    )
+    plan = plan_ingest(request, VIEW)
+    first, second = plan.request.source_paths
+    assert first.endswith("/flights.csv")
+    assert second.endswith("/flights.csv")
+    assert first != second
+    said = f"{second}:14: bad time; {first}:2 too; see {plan.request.new_data_path}"
+    assert plan.in_host_terms(said) == "/home/bob/flights.csv:14: bad time; /home/ann/flights.csv:2 too; see /state/new"
+    assert plan.in_host_terms("nothing of ours") == "nothing of ours"
+
+
+def test_a_retry_finds_the_same_folder_and_another_transaction_another() -> None:
+    query = contract.RawQueryRequest(input_data_paths=("/a",), transform=SQL, output_data_path="/o")
+    assert plan_raw_query(query, VIEW).folder == plan_raw_query(query, VIEW).folder
+    other = msgspec.structs.replace(query, output_data_path="/p")
+    assert plan_raw_query(query, VIEW).folder != plan_raw_query(other, VIEW).folder
+
+
+def test_laying_twice_is_laying_once_and_a_new_file_replaces_the_old(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "scratch")
+    staging.sweep()
+    source = tmp_path / "source"
+    source.write_bytes(b"one")
+    query = contract.RawQueryRequest(input_data_paths=(str(source),), transform=SQL, output_data_path="/o")
+    plan = plan_raw_query(query, VIEW)
+    staging.lay(plan)
+    staging.lay(plan)
+    seen = staging.inputs / plan.folder / "source"
+    assert seen.samefile(source)
+    source.unlink()
+    source.write_bytes(b"two")
+    staging.lay(plan)
+    assert seen.read_bytes() == b"two"
+    source.unlink()
+    with pytest.raises(NotFound, match="source"):
+        staging.lay(plan)
+    staging.clear(plan)
+    assert not any(staging.inputs.iterdir())
+
+
+def test_digests_follow_the_bytes_and_survive_a_broken_memory(tmp_path: Path) -> None:
+    file, memory = tmp_path / "jar", tmp_path / "cache" / "digests.json"
+    file.write_bytes(b"one")
+    digests = FileDigests(memory)
+    one = digests.of(file)
+    digests.save()
+    assert FileDigests(memory).of(file) == one
+    file.write_bytes(b"two!")
+    assert FileDigests(memory).of(file) != one
+    memory.write_bytes(b"{broken")
+    assert FileDigests(memory).of(file) != one
+    with pytest.raises(Environment, match="no-such"):
+        digests.of(tmp_path / "no-such")
+
+
+def test_a_remembered_digest_is_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, memory = tmp_path / "jar", tmp_path / "digests.json"
+    file.write_bytes(b"one")
+    digests = FileDigests(memory)
+    one = digests.of(file)
+    digests.save()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr("hashlib.file_digest", refuse)
+    assert FileDigests(memory).of(file) == one
+
+
+def test_an_identity_depends_on_content_not_on_order_or_sandbox() -> None:
+    manifest: dict[str, object] = {"engine": "spark", "pyspark": "4.3.0", "jars": {"a": "1", "b": "2"}}
+    turned: dict[str, object] = {"jars": {"b": "2", "a": "1"}, "pyspark": "4.3.0", "engine": "spark"}
+    assert digest_of(manifest) == digest_of(turned)
+    assert identity_of(manifest, "host").digest == identity_of(manifest, "none").digest
+    assert digest_of({**manifest, "jars": {"a": "1", "b": "3"}}) != digest_of(manifest)
+    assert digest_of(manifest).startswith("sha256:")
