@@ -32,11 +32,17 @@ class Provider:
     heard: float = 0.0
     available: int | None = None
     out: bool = False
+    proven: bool = False
     reason: str = "it was not asked"
+
+    def doubt(self) -> tuple[int, bool, float]:
+        """Less is better: failures in a row, then whether it has never answered, then the lot."""
+        return self.failures, not self.proven, self.lot
 
     def answered(self, now: float, units: int, available: int) -> None:
         if units:
             self.failures = 0
+            self.proven = True
         self.heard = now
         self.available = available
 

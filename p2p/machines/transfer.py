@@ -25,7 +25,9 @@ from p2p.ports import PeerId
 WINDOW: Final = 16 << 20
 """Bytes asked for or waiting for their turn: with answers of 1 MiB, 16 of them; a 10 Gbit/s line with 10 ms is full."""
 HEDGE: Final = 2.0
-"""Seconds after which the part that all wait for is also asked of an idle peer."""
+"""Seconds after which the part that all wait for is also asked of an idle peer, and then of one more."""
+MAX_HEDGES: Final = 3
+"""Of how many peers besides the first."""
 MAX_REWINDS: Final = 8
 """Times a judge may send us back before we give up: a liar among eight peers is found by then."""
 
@@ -360,7 +362,7 @@ class Transfer:
                 self._solo = self._providers.next_after(self._solo)
                 chosen = [provider for provider in ready if provider.peer == self._solo]
             ready = chosen
-        return min(ready, key=lambda one: (self._questions(one.peer), one.failures, one.lot), default=None)
+        return min(ready, key=lambda one: (self._questions(one.peer), one.doubt()), default=None)
 
     def _question(self, provider: Provider, span: Interval, now: float) -> Ask:
         ask = self._next_ask
@@ -375,11 +377,16 @@ class Transfer:
         if self._solo is not None or self._judging or self._cursor in self._parts:
             return []
         late = [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
-        if len(late) != 1 or now < late[0].since + HEDGE:
+        if not 0 < len(late) <= MAX_HEDGES or now < max(flight.since for flight in late) + HEDGE:
             return []
-        idle = [one for one in self._providers.ready(self._cursor, now) if not self._questions(one.peer)]
-        idle = [one for one in idle if one.peer != late[0].peer]
-        return [self._question(idle[0], late[0].span, now)] if idle else []
+        at_it = {flight.peer for flight in late}
+        idle = [
+            one
+            for one in self._providers.ready(self._cursor, now)
+            if one.peer not in at_it and not self._questions(one.peer)
+        ]
+        best = min(idle, key=Provider.doubt, default=None)
+        return [self._question(best, late[0].span, now)] if best else []
 
     def _wake(self, now: float) -> list[Effect]:
         times = self._providers.wake_times({flight.peer for flight in self._flights.values()}, now)

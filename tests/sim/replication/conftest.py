@@ -318,7 +318,8 @@ class Node:
         if self.lie == "silent":
             return
         if self.lie == "garbage":
-            self.world.send(self.name, asker, lambda node: node.answered(self.name, b"\x81garbage", 0, self.life))
+            life, number = self.world.nodes[asker].life, int.from_bytes(body[1:5], "big")
+            self.world.send(self.name, asker, lambda node: node.answered(self.name, b"\x81garbage", number, life))
             return
         request = chains.decode_range(body) if len(body) == 55 else objects.decode_read(body)
         self.serve(serving.Asked(serving.Asker(asker, 1), request))
