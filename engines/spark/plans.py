@@ -33,7 +33,9 @@ def refuse_commands(session: SparkSession, sql: str) -> None:
     gateway = session.sparkContext._gateway
     logical = "org.apache.spark.sql.catalyst.plans.logical."
     for node in _operators(plan):
-        if any(is_instance_of(gateway, node, logical + kind) for kind in ("Command", "ParsedStatement")):
+        if any(
+            is_instance_of(gateway, node, logical + kind) for kind in ("Command", "ParsedStatement", "InsertIntoDir")
+        ):
             raise Invalid(
                 "a statement that is not a query", rule="not-a-query",
                 hint="write SELECT over the inputs; declarations SET odf.… come first",
@@ -55,9 +57,11 @@ def frame_of(session: SparkSession, plan: Any) -> DataFrame:
 def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
     """(line, column) of an operator or expression in its text, both from one; ``None`` if the plan does not say.
 
-    The plan's JSON has no positions, so the node is sought again: same class, same attributes.
+    The plan's JSON has no positions, so the node is sought again: same classes below it, same attributes.
     """
-    wanted = {part.id for part in culprit.preorder() if part.kind == "AttributeReference"} - {None}
+    parts = list(culprit.preorder())
+    wanted = {part.id for part in parts if part.kind == "AttributeReference"} - {None}
+    kinds = [part.kind for part in parts]
     fallback = None
     for node in _nodes(plan):
         if node.getClass().getSimpleName() != culprit.kind:
@@ -66,7 +70,8 @@ def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
         if origin.line().isEmpty() or origin.startPosition().isEmpty():
             continue
         place = (origin.line().get(), origin.startPosition().get() + 1)
-        if not wanted or wanted <= {int(found) for found in _IDS.findall(node.toString())}:
+        alike = kinds == [part.getClass().getSimpleName() for part in _parts(node)]
+        if alike and wanted <= {int(found) for found in _IDS.findall(node.toString())}:
             return place
         fallback = fallback or place
     return fallback

@@ -8,17 +8,21 @@ sorted by all its columns, so that equal input makes equal rows in equal order.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
+from engines.spark.analysis.determinism import literals, opaque
+from engines.spark.analysis.functions import DENIED
+from engines.spark.analysis.tree import parse_plan
 from engines.spark.ingest.spark_types import struct_type
+from engines.spark.plans import refuse_commands
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +31,9 @@ INPUT: Final = "input"
 ENGINE: Final = "spark"
 _KEEPS_ORDER: Final = {"Project", "Filter", "SubqueryAlias", "View", "Union", "LogicalRelation"}
 
+_REFUSED: Final = {denial.code for denial in DENIED.values()} - {"platform-dependent", "opaque-function"}
+"""Codes of denied functions that count here; opaque ones are looked for where a person wrote them."""
+
 
 def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, transform: Transform) -> pa.Table:
     """Result of the last query. Views live in ``spark``, a session of this request, and are dropped.
@@ -34,6 +41,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
     Raises Invalid; Spark's own errors for queries that it refuses pass through.
     """
     steps = _steps(transform)
+    _check(spark, steps)
     frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in parts]
     nothing = spark.createDataFrame([], struct_type(schema))
     source = functools.reduce(lambda one, other: one.unionAll(other), frames) if frames else nothing
@@ -45,9 +53,9 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
             spark.sql(step.query).createOrReplaceTempView(alias)
             views.append(alias)
         result = spark.sql(steps[-1].query)
-        _check_deterministic(result)
+        plan = _check_plan(result)
         table = result.toArrow()
-        return table if _keeps_order(result) else _totally_ordered(table)
+        return table if _keeps_order(plan) else _totally_ordered(table)
     finally:
         for view in views:
             spark.catalog.dropTempView(view)
@@ -69,26 +77,57 @@ def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
     return steps
 
 
-def _check_deterministic(result: DataFrame) -> None:
-    """What a block holds follows from its input, never from chance."""
-    if not result._jdf.queryExecution().analyzed().deterministic():
-        raise Invalid(
-            "a preprocess query is not deterministic",
-            rule="preprocess-deterministic",
-            hint="remove rand(), uuid() and the like: the same input must make the same rows",
-        )
+def _check(session: SparkSession, steps: Sequence[SqlQueryStep]) -> None:
+    """Refuses texts that do more than ask, before any of them is given to Spark, which would do it at once."""
+    for step in steps:
+        refuse_commands(session, step.query)
+        for finding in literals(step.query):
+            raise _refusal(finding.message, finding.replace)
 
 
-def _keeps_order(result: DataFrame) -> bool:
-    plan = json.loads(result._jdf.queryExecution().analyzed().toJSON())
-    return set(_node_names(plan)) <= _KEEPS_ORDER
+def _check_plan(result: DataFrame) -> str:
+    """The analysed plan's JSON. What a block holds follows from its input, never from a clock, chance or the machine.
+
+    Floating point is let through, unlike in transforms: an ingest is not computed again by others.
+    """
+    plan = result._jdf.queryExecution().analyzed()
+    text = str(plan.toJSON())
+    for finding in opaque(parse_plan(text)):
+        raise _refusal(finding.message, finding.replace)
+    for kind in _kinds(msgspec.json.decode(text)):
+        denial = DENIED.get(kind)
+        if denial is not None and denial.code in _REFUSED:
+            raise _refusal(f"{kind}: {denial.reason}", denial.instead)
+    if not plan.deterministic():
+        raise _refusal("a preprocess query is not deterministic", "remove what is drawn by chance")
+    return text
 
 
-def _node_names(plan: list[dict[str, object]]) -> Iterator[str]:
-    return (str(node["class"]).rsplit(".", 1)[-1] for node in plan)
+def _refusal(message: str, instead: str | None) -> Invalid:
+    return Invalid(message, rule="preprocess-deterministic", hint=instead or "the same input must make the same rows")
+
+
+def _kinds(plan: object) -> Iterator[str]:
+    """Classes of all operators and expressions, wherever they stand in the plan's JSON."""
+    stack = [plan]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            if isinstance(item.get("class"), str):
+                yield item["class"].rpartition(".")[2]
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+
+
+def _keeps_order(plan: str) -> bool:
+    operators = msgspec.json.decode(plan)
+    return {node["class"].rpartition(".")[2] for node in operators} <= _KEEPS_ORDER
 
 
 def _totally_ordered(table: pa.Table) -> pa.Table:
     keys = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
+    if not keys:
+        return table
     order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_start") for key in keys])
     return table.take(order)
