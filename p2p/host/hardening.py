@@ -85,9 +85,15 @@ def dial_without_delay() -> None:
     swarm_module._HAPPY_EYEBALLS_DELAY = 0
 
 
+def quiet_library() -> None:
+    """It logs what any stranger can provoke as errors with tracebacks; what matters of it reaches our own log."""
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+
+
 @cache
 def apply_patches() -> None:
     """Once per process."""
+    quiet_library()
     bound_negotiation()
     refuse_shared_ports()
     dial_without_delay()

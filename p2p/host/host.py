@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -267,10 +268,15 @@ def only(group: BaseExceptionGroup) -> BaseException:
 
 
 def causes(error: BaseException) -> list[BaseException]:
+    """The fault and all that led to it, members of groups too, outermost first."""
     chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if one is not None and one not in chain:
+            chain.append(one)
+            waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
     return chain
 
 
@@ -287,8 +293,8 @@ def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFaul
             hint="the address is out of date, or someone is in between: ask the owner for the present one",
         )
     if "OpenConnectionError" in names:
-        system = next((one for one in chain if isinstance(one, OSError)), None)
-        reason = str(system or chain[-1])
+        reasons = [os.strerror(one.errno) for one in chain if isinstance(one, OSError) and one.errno]
+        reason = reasons[-1] if reasons else str(chain[-1])
         return Unreachable(peer, f"{where}: {reason}", rule="dial", hint="is it running, and is the port open?")
     return Unreachable(
         peer,

@@ -7,6 +7,7 @@ its bytes; such a stream ends in a reset, never in a clean end that the peer cou
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,7 +58,7 @@ class Stream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """1 to ``max_bytes`` bytes, ``b""`` at the end. Raises BrokenStream."""
-        if max_bytes is not None and max_bytes < 1:
+        if max_bytes is not None and operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         self._check_open()
         try:

@@ -124,7 +124,11 @@ class Session:
             if stream.fin_received and length:
                 raise frames.violation("yamux-fin", f"data after the end of stream {header.stream}")
             stream.credit_in -= length
-            if self._buffered + length > self.limits.max_buffered:
+            if stream.released and not stream.credit_in:
+                # Nobody will read this nor grant more: the sender is told now, not when it has stalled for long enough.
+                self._say(frames.pack(WINDOW_UPDATE, RST, stream.id, 0))
+                self._end(stream, ResetReason.BY_US, events)
+            elif self._buffered + length > self.limits.max_buffered:
                 self._shed(stream, length, events)
         self._body, self._body_left, self._body_flags = stream, length, header.flags
         if stream is not None and not length:

@@ -303,6 +303,18 @@ def test_a_released_stream_drops_data_and_is_reset_when_the_peer_does_not_finish
     assert session.open_streams == 0
 
 
+def test_a_sender_that_fills_the_window_of_a_released_stream_is_reset() -> None:
+    session = server()
+    opened(session, [1])
+    session.release(1, now=0.0)
+    session.outgoing(1 << 20, 0.0)
+    feed(session, data(1, bytes(INITIAL_WINDOW - 1)))
+    assert not session.has_outgoing
+    feed(session, data(1, b"x"))
+    assert headers(session) == [(WINDOW_UPDATE, RST, 1, 0)]
+    assert session.open_streams == 0
+
+
 def test_withdrawn_bytes_are_not_sent_and_frames_stay_whole() -> None:
     session = client(max_message=1012)
     stream = session.open()
