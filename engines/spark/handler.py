@@ -111,7 +111,7 @@ class SparkHandler:
         context = self._spark.sparkContext
         group = uuid.uuid4().hex
         context.setJobGroup(group, "request", interruptOnCancel=True)
-        control.register_cancel(lambda: context.cancelJobGroup(group))
+        control.register_cancel(lambda: context._jsc.sc().cancelJobGroupAndFutureJobs(group))
         try:
             yield self._spark.newSession()
         except (PySparkException, Py4JError) as fault:

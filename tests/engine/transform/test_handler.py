@@ -1,0 +1,169 @@
+"""The engine behind its service: validation, raw queries, cancellation, and the process itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chain.data.arrow_schema import from_arrow
+from chain.data.parquet import write_slice
+from chain.ids import DatasetId
+from chain.model.source import SqlQueryStep, TransformSql
+from engines import codec
+from engines.contract import (
+    EngineIdentity,
+    InvalidQuery,
+    RawQueryRequest,
+    RawQuerySuccess,
+    ValidateInput,
+    ValidateRequest,
+    Vocabulary,
+)
+from engines.service import READY, Control, RequestCancelled
+from engines.spark.handler import SparkHandler
+
+pytestmark = pytest.mark.engine
+TIME = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema(
+    [("offset", pa.int64()), ("op", pa.int32()), ("system_time", TIME), ("event_time", TIME), ("v", pa.int64())]
+)
+IDENTITY = EngineIdentity(name="spark", version="0", digest="sha256:0", sandbox="none", platform="test")
+
+
+def validation(*queries, changelog=False):
+    steps = tuple(SqlQueryStep(alias=f"q{n}" if n < len(queries) - 1 else None, query=q) for n, q in enumerate(queries))
+    given = ValidateInput(
+        query_alias="nyc.flights",
+        dataset_id=DatasetId.from_public_key(b"f" * 32),
+        schema=from_arrow(SCHEMA),
+        vocab=Vocabulary(),
+        changelog=changelog,
+    )
+    return ValidateRequest(transform=TransformSql(engine="spark", queries=steps), inputs=(given,), vocab=Vocabulary())
+
+
+@pytest.fixture
+def handler(spark_root):
+    return SparkHandler(spark_root, lambda: IDENTITY)
+
+
+def test_validate_says_mode_and_schema(handler):
+    answer = handler.validate(validation("select event_time, v * 2 as w from `nyc.flights`"))
+    assert (answer.ok, answer.mode, answer.determinism) == (True, "log", "strict")
+    assert [field.name for field in answer.schema.fields] == ["offset", "op", "system_time", "event_time", "w"]
+    window = "select window(event_time, '1 day').start as event_time, sum(v) as s from `nyc.flights` group by 1"
+    assert handler.validate(validation(window)).mode == "final"
+    refused = handler.validate(validation(window, changelog=True))
+    assert [one.code for one in refused.diagnostics] == ["shape-not-supported"]
+
+
+def test_diagnostics_name_query_and_place(handler):
+    first = "select event_time,\n v + rand() as v from `nyc.flights`"
+    answer = handler.validate(validation(first, "select event_time, v from q0"))
+    assert not answer.ok
+    only = answer.diagnostics[0]
+    assert (only.code, only.query, only.line, only.column) == ("layout-dependent", 0, 2, 6)
+    second = handler.validate(
+        validation("select * from `nyc.flights`", "select event_time, sum(v) over () as s from q0")
+    )
+    assert [(one.code, one.query) for one in second.diagnostics] == [("shape-not-supported", 1)]
+
+
+def test_the_right_one_of_two_is_pointed_at(handler):
+    sql = "select window(event_time, '1 day').start as event_time, sum(v) as a,\n sum(cast(v as double)) as b"
+    sql += " from `nyc.flights` group by 1"
+    only, *rest = handler.validate(validation(sql)).diagnostics
+    assert not rest
+    assert (only.code, only.line) == ("float-aggregate", 2)
+
+
+@pytest.fixture
+def slices(tmp_path):
+    times = pa.array([0] * 3).cast(TIME)
+    columns = [pa.array([0, 1, 2]), pa.array([0] * 3, pa.int32()), times, times, pa.array([3, 1, 2])]
+    table = pa.table(columns, schema=SCHEMA)
+    write_slice(table, tmp_path / "in")
+    return (str(tmp_path / "in"),)
+
+
+def raw(slices, tmp_path, sql):
+    return RawQueryRequest(
+        input_data_paths=slices,
+        transform=TransformSql(engine="spark", query=sql),
+        output_data_path=str(tmp_path / "out"),
+    )
+
+
+def test_raw_queries_are_free_but_may_not_act(handler, slices, tmp_path):
+    answer = handler.raw_query(raw(slices, tmp_path, "select v, now() as n from input order by v limit 2"), Control())
+    assert answer == RawQuerySuccess(num_records=2)
+    assert pq.read_table(tmp_path / "out")["v"].to_pylist() == [1, 2]
+    for sql in (
+        "create table t as select 1",
+        "select java_method('java.lang.System', 'exit', 1)",
+        "select v from input where reflect('java.util.UUID', 'randomUUID') = 'x'",
+        "select nope from input",
+        "select 1 / 0",
+    ):
+        assert isinstance(handler.raw_query(raw(slices, tmp_path, sql), Control()), InvalidQuery), sql
+
+
+def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
+    endless = "select count(*) from input lateral view explode(sequence(1, 10000000)) t as x"
+    endless += " lateral view explode(sequence(1, 10000000)) u as y where x * y = -1"
+    control = Control()
+    ended = []
+
+    def work():
+        try:
+            handler.raw_query(raw(slices, tmp_path, endless), control)
+        except RequestCancelled as fault:
+            ended.append(fault)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    tracker = handler._spark.sparkContext.statusTracker()
+    while not tracker.getActiveJobsIds() and thread.is_alive():
+        thread.join(0.01)
+    control.cancel()
+    thread.join(60)
+    assert ended
+
+
+def test_the_process_serves_and_stops_when_told(tmp_path):
+    listen = f"unix:{tmp_path / 's'}"
+    command = [
+        sys.executable,
+        "-m",
+        "engines.spark",
+        "--listen",
+        listen,
+        "--scratch",
+        str(tmp_path / "x"),
+        "--heap",
+        "512m",
+    ]
+    with (tmp_path / "err").open("wb") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=Path(__file__).parents[3])
+    try:
+        assert process.stdout.readline().decode() == f"{READY}{listen}\n"
+        with grpc.insecure_channel(listen, options=[("grpc.default_authority", "localhost")]) as channel:
+            call = channel.unary_unary(codec.VALIDATE.path)
+            request = codec.VALIDATE.encode_request(validation("select event_time, v from `nyc.flights`"))
+            answer = codec.VALIDATE.decode_response(call(request, timeout=60))
+        assert (answer.ok, answer.mode) == (True, "log")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stdout.read() == b"", "standard output is for the ready line"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
