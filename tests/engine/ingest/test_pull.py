@@ -1,0 +1,132 @@
+"""The driver on real Spark: months of flights, a crash before a commit, the same slices afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from pyspark.sql import SparkSession
+
+from chain.codec.blocks import encode_block
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import MetadataBlock
+from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetPollingSource
+from chain.model.source import FetchFilesGlob, MergeSnapshot, ReadCsv
+from chain.store.base import Append, Head
+from chain.store.memory import MemoryChains, MemoryObjects
+from engines.spark.ingest.run import run_ingest
+from odfd.ingest.driver import Ingested, Workshop, pull_root
+from odfd.ingest.settings import IngestSettings
+
+pytestmark = pytest.mark.engine
+
+DATASET = DatasetId.from_public_key(bytes(32))
+
+
+class Waiting:
+    def check(self) -> None: ...
+
+    def progress(self) -> None: ...
+
+
+class InProcess:
+    """Spark behind the engine port, without a process between."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    async def ingest(self, request: Any, on_progress: Any = None) -> Any:
+        return await trio.to_thread.run_sync(run_ingest, self.spark, request, Waiting())
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Chain:
+    """Commits without signing; ``crash_before`` counts down to a crash."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects = MemoryObjects(folder / "objects")
+        self.chains = MemoryChains(self.objects)
+        self.crash_before = -1
+
+    async def commit(self, dataset: Any, expected_head: Any, events: Any, objects: Any, system_time: Any) -> Head:
+        self.crash_before -= 1
+        if self.crash_before == 0:
+            raise Crash
+        return self.append(expected_head, events, objects, system_time)
+
+    def append(self, head: Head | None, events: Any, objects: Any = (), system_time: Any = 0) -> Head:
+        blocks, at = [], head
+        for event in events:
+            content = MetadataBlock(
+                system_time=system_time,
+                prev_block_hash=at.hash if at else None,
+                sequence_number=at.size if at else 0,
+                event=event,
+            )
+            blocks.append(encode_block(content))
+            at = Head(blocks[-1].hash, blocks[-1].sequence_number)
+        self.chains.commit([Append(dataset=DATASET, expected=head, blocks=blocks, objects=objects)])
+        assert at is not None
+        return at
+
+    def events(self) -> list[MetadataEvent]:
+        reader = self.chains.chain(DATASET)
+        head = reader.head()
+        return [reader.block_at(number).event for number in range(head.size if head else 0)]
+
+
+@pytest.fixture
+def begun(tmp_path: Path, spark: SparkSession) -> Callable[[str], tuple[Chain, Workshop]]:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "1.csv").write_text("carrier,name\nAA,American\nUA,United Air\nOO,SkyWest\n")
+    (source / "2.csv").write_text("carrier,name\nAA,American\nUA,United\n")
+
+    def make(name: str) -> tuple[Chain, Workshop]:
+        folder = tmp_path / name
+        for each in ("objects", "staging"):
+            (folder / each).mkdir(parents=True)
+        chain = Chain(folder)
+        polling = SetPollingSource(
+            fetch=FetchFilesGlob(path=str(source / "*.csv")),
+            read=ReadCsv(header=True, ddl_schema=("carrier STRING NOT NULL", "name STRING")),
+            merge=MergeSnapshot(primary_key=("carrier",)),
+        )
+        chain.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT), polling])
+        settings = IngestSettings(staging=folder / "staging")
+        times = map(Instant, range(10**18, 2 * 10**18, 10**9))
+        engine: Any = InProcess(spark)
+        return chain, Workshop(chain.chains, chain.objects, engine, chain, lambda: next(times), settings)
+
+    return make
+
+
+async def test_a_dimension_that_changes(begun: Callable[[str], tuple[Chain, Workshop]]) -> None:
+    chain, shop = begun("whole")
+    outcome = await pull_root(shop, DATASET)
+    assert isinstance(outcome, Ingested)
+    assert (outcome.rows, outcome.files, outcome.blocks) == (6, 2, 3)
+    slices = [event.new_data for event in chain.events() if isinstance(event, AddData)]
+    assert [one.offset_interval.end for one in slices if one] == [2, 5]
+
+
+@pytest.mark.parametrize("commit", [1, 2])
+async def test_a_crash_before_a_commit_loses_and_doubles_nothing(
+    commit: int, begun: Callable[[str], tuple[Chain, Workshop]]
+) -> None:
+    chain, shop = begun(f"crash-{commit}")
+    chain.crash_before = commit
+    with pytest.raises(Crash):
+        await pull_root(shop, DATASET)
+    assert sum(isinstance(event, AddData) for event in chain.events()) == commit - 1
+    outcome = await pull_root(shop, DATASET)
+    assert isinstance(outcome, Ingested)
+    data = [event.new_data for event in chain.events() if isinstance(event, AddData)]
+    assert [(one.offset_interval.start, one.offset_interval.end) for one in data if one] == [(0, 2), (3, 5)]
