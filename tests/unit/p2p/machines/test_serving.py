@@ -1,0 +1,110 @@
+"""Turns: fair between peers and between what one peer asks for; bounded; nothing lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.ids import DatasetId
+from p2p.machines.serving import MAX_WAITING, QUANTUM, Asked, Asker, Gone, Read, ReadDone, Refuse, Serving, Written
+from p2p.ports import PeerId
+from p2p.wire.chains import BlockRange
+from p2p.wire.refusal import Reason
+
+ANNA, BOB = Asker(PeerId("anna"), 1), Asker(PeerId("bob"), 2)
+
+
+def asked(asker: Asker, number: int, dataset: int = 0) -> Asked:
+    ident = DatasetId.from_public_key(bytes([dataset]) * 32)
+    return Asked(asker, BlockRange(request=number, dataset=ident, start=0))
+
+
+def served(machine: Serving, first: list[Read | Refuse], size: int = QUANTUM) -> list[tuple[str, int, int]]:
+    """Perform all turns in order; who got which request of which dataset."""
+    order, queue = [], list(first)
+    while queue:
+        effect = queue.pop(0)
+        assert isinstance(effect, Read)
+        request = effect.request
+        assert isinstance(request, BlockRange)
+        order.append((effect.asker.peer, request.request, request.dataset.public_key[0]))
+        queue += machine.handle(ReadDone(effect.asker, size))
+        queue += machine.handle(Written(effect.asker))
+    return order
+
+
+def test_a_peer_has_one_answer_at_a_time() -> None:
+    machine = Serving()
+    assert [type(effect) for effect in machine.handle(asked(ANNA, 1))] == [Read]
+    assert machine.handle(asked(ANNA, 2)) == []
+    assert machine.handle(ReadDone(ANNA, 10)) == []
+    assert [effect.request.request for effect in machine.handle(Written(ANNA))] == [2]
+
+
+def test_a_flood_does_not_delay_others() -> None:
+    machine = Serving(readers=1)
+    effects = machine.handle(asked(ANNA, 0))
+    for number in range(1, 30):
+        assert machine.handle(asked(ANNA, number)) == []
+    machine.handle(asked(BOB, 99))
+    assert [who for who, *_ in served(machine, effects)].index("bob") <= 2
+
+
+def test_a_large_dataset_does_not_hold_up_a_small_one() -> None:
+    machine = Serving()
+    effects = machine.handle(asked(ANNA, 0, dataset=1))
+    for number in range(1, 20):
+        machine.handle(asked(ANNA, number, dataset=1))
+    machine.handle(asked(ANNA, 77, dataset=2))
+    order = [number for _, number, _ in served(machine, effects)]
+    assert order.index(77) <= 2
+
+
+def test_bytes_count_not_requests() -> None:
+    """A subject with small answers has many of them in its turn."""
+    machine = Serving()
+    effects = machine.handle(asked(ANNA, 0, dataset=1))
+    for number in range(1, 10):
+        machine.handle(asked(ANNA, number, dataset=1))
+        machine.handle(asked(ANNA, 100 + number, dataset=2))
+    order = [dataset for *_, dataset in served(machine, effects, size=QUANTUM // 4)]
+    assert order[1:9] == [1, 1, 1, 1, 2, 2, 2, 2], "the first came when nothing else was asked for"
+
+
+def test_one_over_what_may_wait() -> None:
+    machine = Serving()
+    machine.handle(asked(ANNA, 0))
+    for number in range(1, MAX_WAITING + 1):
+        assert machine.handle(asked(ANNA, number)) == []
+    (refused,) = machine.handle(asked(ANNA, 1000))
+    assert isinstance(refused, Refuse)
+    assert (refused.refusal.request, refused.refusal.reason) == (1000, Reason.BUSY)
+    assert [type(effect) for effect in machine.handle(asked(BOB, 1))] == [Read]
+
+
+def test_who_is_gone_is_forgotten_and_blocks_nobody() -> None:
+    machine = Serving(readers=1)
+    machine.handle(asked(ANNA, 0))
+    machine.handle(asked(ANNA, 1))
+    machine.handle(asked(BOB, 2))
+    assert machine.handle(Gone(ANNA)) == []
+    assert [effect.asker for effect in machine.handle(ReadDone(ANNA, 5))] == [BOB]
+    assert machine.handle(Written(ANNA)) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from([ANNA, BOB]), st.integers(0, 3), st.integers(1, 2 * QUANTUM)), max_size=60))
+def test_prop_every_request_has_one_turn(asks: list[tuple[Asker, int, int]]) -> None:
+    machine = Serving(readers=1)
+    queue = []
+    for number, (asker, dataset, _) in enumerate(asks):
+        queue += machine.handle(asked(asker, number, dataset))
+    turns: Counter[int] = Counter()
+    while queue:
+        effect = queue.pop(0)
+        assert isinstance(effect, Read)
+        turns[effect.request.request] += 1
+        queue += machine.handle(ReadDone(effect.asker, asks[effect.request.request][2]))
+        queue += machine.handle(Written(effect.asker))
+    assert turns == Counter(range(len(asks)))

@@ -1,0 +1,183 @@
+"""Single steps of a transfer that the simulator meets only by chance."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.machines.providers import DEPTH, PATIENCE
+from p2p.machines.transfer import (
+    HEDGE,
+    Accepted,
+    Arrived,
+    Ask,
+    Completed,
+    Deliver,
+    Denied,
+    Finish,
+    Finished,
+    GaveUp,
+    Joined,
+    Left,
+    Penalise,
+    Rejected,
+    Shape,
+    Tick,
+    Transfer,
+    WakeAt,
+)
+from p2p.ports import PeerId
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+SHAPE = Shape(most_units=10, most_bytes=10, window=80)
+
+
+def made(target: int = 100, **more: Any) -> Transfer:
+    return Transfer(0, target, SHAPE, Random(1), **more)
+
+
+def only(effects: list[Any], kind: type[Any]) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def answer(ask: Ask, units: int | None = None, available: int = 100) -> Arrived:
+    count = ask.units if units is None else units
+    return Arrived(peer=ask.peer, ask=ask.ask, payload=bytes(count), units=count, bytes=count, available=available)
+
+
+def test_first_questions_are_shared_and_bounded() -> None:
+    asks = only(made().handle(Joined((A, B)), 0.0), Ask)
+    assert [ask.start for ask in asks] == list(range(0, 80, 10)), "the window, and no more"
+    assert {peer: sum(ask.peer == peer for ask in asks) for peer in (A, B)} == {A: DEPTH, B: DEPTH}
+
+
+def test_parts_are_shown_in_order_and_one_at_a_time() -> None:
+    machine = made(30)
+    first, second, third = only(machine.handle(Joined((A,)), 0.0), Ask)
+    assert only(machine.handle(answer(third), 0.1), Deliver) == []
+    (shown,) = only(machine.handle(answer(first), 0.1), Deliver)
+    assert shown.start == 0
+    assert only(machine.handle(answer(second), 0.1), Deliver) == []
+    assert [part.start for part in only(machine.handle(Accepted(), 0.2), Deliver)] == [10]
+    assert [part.start for part in only(machine.handle(Accepted(), 0.2), Deliver)] == [20]
+    assert only(machine.handle(Accepted(), 0.2), Finish) == [Finish()]
+    assert machine.handle(Finished(), 0.3) == [Completed()]
+    assert machine.handle(Tick(), 9.0) == []
+
+
+def test_a_short_answer_leaves_the_rest_to_be_asked() -> None:
+    machine = made(10)
+    (ask,) = only(machine.handle(Joined((A,)), 0.0), Ask)
+    (rest,) = only(machine.handle(answer(ask, 4), 0.1), Ask)
+    assert (rest.start, rest.units) == (4, 6)
+
+
+def test_more_than_asked_is_an_offence() -> None:
+    machine = made(10)
+    (ask,) = only(machine.handle(Joined((A,)), 0.0), Ask)
+    effects = machine.handle(answer(ask, 11), 0.1)
+    assert [effect.peer for effect in only(effects, Penalise)] == [A]
+    assert only(effects, GaveUp)
+
+
+def test_none_of_what_it_says_to_have_is_an_offence() -> None:
+    machine = made(10)
+    (ask,) = only(machine.handle(Joined((A,)), 0.0), Ask)
+    assert only(machine.handle(answer(ask, 0, available=5), 0.1), Penalise)
+
+
+def test_one_contributor_is_to_blame_and_several_are_not() -> None:
+    for peers, blamed in (((A,), [A]), ((A, B), [])):
+        machine = made(20)
+        for ask in only(machine.handle(Joined(peers), 0.0), Ask):
+            machine.handle(answer(ask), 0.1)
+        machine.handle(Accepted(), 0.2)
+        effects = machine.handle(Rejected("it does not follow", 0), 0.2)
+        assert [effect.peer for effect in only(effects, Penalise)] == blamed
+        assert len({ask.peer for ask in only(effects, Ask)}) == len(peers) - 1, "after doubt: one peer at a time"
+
+
+def test_inherited_bytes_excuse() -> None:
+    machine = Transfer(10, 20, SHAPE, Random(1), inherited=True)
+    (ask,) = only(machine.handle(Joined((A,)), 0.0), Ask)
+    machine.handle(answer(ask), 0.1)
+    effects = machine.handle(Rejected("wrong hash", 0), 0.2)
+    assert only(effects, Penalise) == []
+    assert [ask.start for ask in only(effects, Ask)] == [0, 10]
+
+
+def test_the_late_part_is_asked_of_an_idle_peer() -> None:
+    machine = made(10)
+    effects = machine.handle(Joined((A, B)), 0.0)
+    (first,) = only(effects, Ask)
+    (wake,) = only(effects, WakeAt)
+    assert wake.at == HEDGE
+    (second,) = only(machine.handle(Tick(), wake.at), Ask)
+    assert (second.start, {first.peer, second.peer}) == (0, {A, B})
+    assert only(machine.handle(answer(second), 2.1), Deliver)
+    assert machine.handle(answer(first), 2.2) == [], "the loser's answer is dropped"
+
+
+def test_silence_is_waited_out_exactly_once() -> None:
+    """Waking at the very moment that was asked for always brings something about, whatever floats do."""
+    for start in (0.1, 0.3, 1e6 + 0.7, 29.08):
+        machine = made(10)
+        now, wakes = start, 0
+        effects = machine.handle(Joined((A,)), now)
+        while not only(effects, GaveUp):
+            (wake,) = only(effects, WakeAt)
+            assert wake.at > now
+            now, wakes = wake.at, wakes + 1
+            effects = machine.handle(Tick(), now)
+        assert wakes < 30
+        assert now - start > 5 * PATIENCE
+
+
+def test_leaving_and_refusing() -> None:
+    machine = made(40)
+    effects = machine.handle(Joined((A, B)), 0.0)
+    of_a = [ask for ask in only(effects, Ask) if ask.peer == A]
+    moved = machine.handle(Left(A), 0.1)
+    assert {ask.peer for ask in only(moved, Ask)} <= {B}
+    assert machine.handle(Denied(A, of_a[0].ask, "late"), 0.2) is not None
+    of_b = [ask for ask in only(effects, Ask) if ask.peer == B]
+    (end,) = only(machine.handle(Denied(B, of_b[0].ask, "does not serve it", final=True), 0.3), GaveUp)
+    assert dict(end.reasons) == {A: "it cannot be reached", B: "does not serve it"}
+
+
+@given(st.data())
+def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObject) -> None:
+    machine = made(data.draw(st.integers(1, 150)))
+    waiting = only(machine.handle(Joined((A, B, C)), 0.0), Ask)
+    shown, now, judging = 0, 0.0, False
+    for _ in range(2000):
+        now += 0.01
+        choices = [*waiting, *([None] if judging else [])]
+        chosen = data.draw(st.sampled_from(choices))
+        if chosen is None:
+            effects = machine.handle(Accepted(), now)
+            judging = False
+        else:
+            waiting.remove(chosen)
+            units = data.draw(st.integers(0, chosen.units))
+            event = answer(chosen, units, 1000) if units else Denied(chosen.peer, chosen.ask, "busy")
+            effects = machine.handle(event, now)
+        while not waiting and not judging and [type(effect) for effect in effects] == [WakeAt]:
+            now = only(effects, WakeAt)[0].at
+            effects = machine.handle(Tick(), now)
+        waiting += only(effects, Ask)
+        for part in only(effects, Deliver):
+            assert part.start == shown
+            assert not judging
+            shown += len(part.payload)
+            judging = True
+        assert machine.held <= SHAPE.window
+        if only(effects, Finish):
+            assert shown == machine.cursor
+            return
+        if only(effects, GaveUp):
+            return
+    raise AssertionError("it never ends")

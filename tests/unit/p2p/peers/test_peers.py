@@ -1,0 +1,120 @@
+"""Scores fade, budgets refill, waits grow, the book is bounded and survives in its snapshot."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.errors import Invalid
+from p2p.peers.backoff import Backoff
+from p2p.peers.book import MAX_ADDRESSES, MAX_PEERS, PeerBook
+from p2p.peers.budget import MAX_KEYS, Budget, Rate
+from p2p.peers.score import BAD_BYTES, HALF_LIFE, SHUT_OUT, Score
+from p2p.ports import PeerId
+
+ANNA = PeerId("anna")
+
+
+def test_a_penalty_fades_by_half() -> None:
+    score = Score().penalised(BAD_BYTES, 100.0)
+    assert score.as_of(100.0 + HALF_LIFE).value == pytest.approx(-BAD_BYTES / 2)
+
+
+def test_shut_out_at_the_threshold_and_let_in_later() -> None:
+    score = Score()
+    for _ in range(10):
+        assert not score.shut_out
+        score = score.penalised(-SHUT_OUT / 10, 0.0)
+    assert score.shut_out
+    assert score.as_of(HALF_LIFE * 0.9).shut_out
+    assert not score.as_of(HALF_LIFE * 1.1).shut_out
+
+
+@given(st.floats(allow_nan=False), st.floats(0, 1e9))
+def test_prop_no_weight_is_a_reward_or_for_ever(weight: float, now: float) -> None:
+    score = Score().penalised(weight, now)
+    assert 10 * SHUT_OUT <= score.value <= 0
+    assert not score.as_of(now + 6 * HALF_LIFE).shut_out
+
+
+@given(st.integers(1, 10_000), st.integers())
+def test_prop_waits_stay_within_bounds(failures: int, seed: int) -> None:
+    wait = Backoff(first=1.0, most=300.0).wait(failures, Random(seed))
+    assert 0.5 * min(300.0, 2.0 ** min(failures - 1, 16)) <= wait <= 300.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 20)), max_size=60))
+def test_prop_a_budget_is_never_overdrawn(spending: list[tuple[float, float]]) -> None:
+    budget: Budget[str] = Budget(Rate(per_second=2.0, burst=10.0))
+    now = spent = 0.0
+    for wait, amount in spending:
+        now += wait
+        spent += amount if budget.spend("k", now, amount) else 0.0
+        assert spent <= 10.0 + 2.0 * now + 1e-6
+
+
+def test_a_budget_forgets_the_longest_silent() -> None:
+    budget: Budget[int] = Budget(Rate(per_second=0.0, burst=1.0))
+    assert budget.spend(0, 0.0)
+    assert not budget.spend(0, 0.0)
+    for key in range(1, MAX_KEYS + 1):
+        budget.spend(key, 0.0)
+    assert budget.spend(0, 0.0)
+
+
+def test_the_book_keeps_the_newest_addresses() -> None:
+    book = PeerBook(Random(1))
+    for number in range(20):
+        book.learn(ANNA, [f"/a/{number}", "x" * 300])
+    assert book.get(ANNA).addresses == tuple(f"/a/{number}" for number in range(19, 19 - MAX_ADDRESSES, -1))
+
+
+def test_the_book_is_bounded_and_keeps_who_matters() -> None:
+    book = PeerBook(Random(1))
+    book.connected(PeerId("connected"), 0)
+    book.learn(PeerId("boot"), ["/a"], bootstrap=True)
+    book.penalise(PeerId("bad"), 50.0, 0.0)
+    for number in range(MAX_PEERS + 10):
+        book.learn(PeerId(f"p{number}"), ["/a"])
+    assert len(book) == MAX_PEERS
+    assert book.connected_peers() == ["connected"]
+    assert book.get(PeerId("bad")).score.value == -50
+    assert book.get(PeerId("boot")).bootstrap
+
+
+def test_dialling_waits_and_starts_anew_when_connected() -> None:
+    book = PeerBook(Random(1))
+    book.learn(ANNA, ["/a"], bootstrap=True)
+    assert [entry.peer for entry in book.to_dial(0.0)] == [ANNA]
+    waits = [book.dial_failed(ANNA, 0.0) for _ in range(5)]
+    assert waits[4] > waits[0]
+    assert book.to_dial(waits[4] - 0.01) == []
+    assert [entry.peer for entry in book.to_dial(waits[4])] == [ANNA]
+    book.connected(ANNA, 5)
+    assert book.to_dial(1e9) == []
+    book.disconnected(ANNA, 6)
+    assert [entry.failures for entry in book.to_dial(0.0)] == [0]
+
+
+def test_a_snapshot_keeps_what_outlives_the_process() -> None:
+    book = PeerBook(Random(1))
+    book.connected(ANNA, 77)
+    book.learn(ANNA, ["/a"])
+    book.penalise(PeerId("bad"), 500.0, 1000.0)
+    book.connected(PeerId("nobody in particular"), 5)
+    again = PeerBook(Random(2))
+    again.restore(book.snapshot(1000.0), 3.0)
+    assert len(again) == 2
+    assert (again.get(ANNA).addresses, again.get(ANNA).last_seen, again.get(ANNA).connected) == (("/a",), 77, False)
+    assert again.is_shut_out(PeerId("bad"), 3.0)
+
+
+@pytest.mark.parametrize("snapshot", [b"", b"{}", b'[{"peer":3}]', b"\xff", b"[" * 100_000])
+def test_a_snapshot_that_is_none(snapshot: bytes) -> None:
+    book = PeerBook(Random(1))
+    with pytest.raises(Invalid, match="peer book"):
+        book.restore(snapshot, 0.0)
+    assert len(book) == 0
