@@ -17,9 +17,10 @@ import trio
 from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
+from engines.provision.archive import archive_path
 from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
 from engines.provision.warm import WarmEngine
-from engines.sandbox.base import Level
+from engines.sandbox.base import Level, Mount
 from engines.sandbox.probe import Choice, choose
 from engines.spark.java import Java, find_java
 from engines.spark.settings import manifest_settings
@@ -37,7 +38,7 @@ class SparkOptions:
     scratch: Path
     """Emptied at start; on the file system of the objects if inputs shall be hard links."""
     cache: Path
-    """A folder that may be lost; holds digests of Spark's jars."""
+    """A folder that may be lost: digests of Spark's jars and, once recorded, the JVM's class data archive."""
     cores: int = 2
     heap: str = "2g"
     minimum: Level = Level.NONE
@@ -61,13 +62,16 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
     java = await trio.to_thread.run_sync(find_java, environ, options.cache)
     choice = await choose(options.minimum, (java.runtime,))
     identity = await trio.to_thread.run_sync(_identity, java.runtime, options.cache, choice.level)
+    archive = Mount(archive_path(options.cache, java), PurePosixPath("/odf/archive.jsa"))
+    is_recorded = await trio.to_thread.run_sync(archive.source.is_file)
     settings = WarmSettings(
         name="spark",
-        program=_program(options, choice.level),
+        program=_program(options, choice.level, choice.sandbox.seen(archive) if is_recorded else None),
         sandbox=choice.sandbox,
         identity=identity,
         scratch=options.scratch,
         env={"JAVA_HOME": str(java.runtime)},
+        mounts=(archive,) if is_recorded else (),
         memory=heap_bytes(options.heap) + MEMORY_BEYOND_HEAP,
         limits=options.limits,
         calls=options.calls,
@@ -80,12 +84,13 @@ def heap_bytes(heap: str) -> int:
     return int(heap[:-1]) * _UNITS[heap[-1]]
 
 
-def _program(options: SparkOptions, level: Level) -> Program:
+def _program(options: SparkOptions, level: Level, archive: PurePosixPath | None) -> Program:
     def argv(listen: str, scratch: PurePosixPath) -> tuple[str, ...]:
         # -P: the folder the node happens to be started in must not provide modules.
         return (
             *(sys.executable, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
             *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", level.value),
+            *(("--archive", str(archive)) if archive is not None else ()),
         )
 
     return argv

@@ -1,0 +1,55 @@
+"""The class data archive of the JVM: Spark's classes as one start left them, so that later starts need not load them.
+
+Recorded by starting the engine once, with no query and no sandbox, and asking it to leave. A JVM that does not fit an
+archive passes over it, so an old one costs nothing but its place; one that is lost is recorded again when asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from engines.errors import EngineLost
+from engines.service import READY
+from engines.spark.java import Java, find_java
+
+LEAVE_SECONDS: Final = 180.0
+"""For leaving: the JVM writes 100 MB on its way out."""
+
+
+def archive_path(cache: Path, java: Java) -> Path:
+    """Where the archive for this Java and Spark is or would be."""
+    made_for = f"{importlib.metadata.version('pyspark')} {java.runtime} {java.version}"
+    return cache / f"spark-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.jsa"
+
+
+def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
+    """Takes as long as a cold start and a bit. Synchronous. Raises EngineLost when nothing comes of it."""
+    java = find_java(environ, cache)
+    archive = archive_path(cache, java)
+    staged = archive.with_suffix(".new")
+    staged.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="odf-") as folder:
+        argv = (
+            *(sys.executable, "-P", "-m", "engines.spark", "--listen", f"unix:{folder}/s", "--scratch", folder),
+            *("--archive", str(staged), "--record-archive"),
+        )
+        env = {"PATH": "/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "JAVA_HOME": str(java.runtime)}
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
+            assert engine.stdout is not None
+            is_ready = any(line.startswith(READY) for line in engine.stdout)
+            engine.terminate()
+            try:
+                code = engine.wait(LEAVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                engine.kill()
+                code = engine.wait()
+    if code or not is_ready or not staged.is_file():
+        raise EngineLost(f"no class data archive was made (exit code {code})", rule="engine-archive")
+    return staged.replace(archive)
