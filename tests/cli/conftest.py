@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,3 +45,28 @@ def play(documents: ModuleType, tmp_path: Path) -> Callable[[Path], int]:
         return int(documents.run(document, tmp_path, environ))
 
     return run
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Path]:
+    """The socket of a daemon of its own: no engine started, listening on a free port of the loopback."""
+    state = tmp_path / "node"
+    environ = {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "HOME": str(tmp_path),
+        "ODFD_NODE_NAME": "alice",
+        "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
+        "NOTIFY_SOCKET": str(tmp_path / "notify"),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        command = [sys.executable, "-m", "odfd.daemon.main", "run", "--state", str(state)]
+        process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        try:
+            assert manager.recv(4096).startswith(b"READY=1")
+            yield state / "control.sock"
+        finally:
+            process.terminate()
+            code = process.wait(40)
+    assert code == 0, (tmp_path / "log").read_text()[-3000:]

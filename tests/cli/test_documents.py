@@ -47,3 +47,9 @@ def test_a_document_that_lies_fails(documents: ModuleType, tmp_path: Path) -> No
         document.write_text(text)
         with pytest.raises(AssertionError, match=why):
             documents.run(document, tmp_path, {"PATH": "/usr/bin:/bin"})
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("document", sorted((HERE / "daemon").glob("*.md")), ids=lambda path: path.stem)
+def test_the_document_runs_with_a_daemon(document: Path, play: Callable[..., int], daemon: Path) -> None:
+    assert play(document, ODFD_SOCKET=str(daemon)) > 0

@@ -1,0 +1,149 @@
+"""How values are said to people, and what they may ask to wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain import instant
+from odfd.cli import conditions, kinds, words
+from odfd.cli.commands.verify import is_directory, report_text
+from odfd.cli.progress import bar, describe
+from odfd.cli.session import SYSTEM_SOCKET, socket_path
+from odfd.cli.table import Column, clean, fields, render, width
+from odfd.errors import Usage
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (31_200_000, "31.2 MB"), (99_960_000, "100 MB"),
+     (999_600, "1.0 MB"), (5e18, "5000 PB"), (None, "-")],
+)  # fmt: skip
+def test_sizes(value: float | None, said: str) -> None:
+    assert words.size(value) == said
+
+
+def test_times() -> None:
+    now = instant.parse("2026-11-20T12:00:00Z")
+    assert words.ago("2026-11-20T11:56:00Z", now) == "4 min ago"
+    assert words.ago("2026-11-20T11:59:59.5Z", now) == "0 s ago"
+    assert words.ago("2027-01-01T00:00:00Z", now) == "2027-01-01"
+    assert words.ago("garbage", now) == "garbage"
+    assert words.ago(None, now) == "-"
+    assert words.moment("2013-12-31T00:00:00Z") == "2013-12-31"
+    assert words.moment("2013-12-31T04:45:00.514Z") == "2013-12-31 04:45:00"
+
+
+def test_names_of_things() -> None:
+    assert words.digest("f1620" + "9c41" + "0" * 58 + "b2") == "f1620 9c41…b2"
+    assert words.digest("sha256:5d1e" + "0" * 58 + "a0") == "sha256:5d1e…a0"
+    assert words.digest("short") == "short"
+    assert words.identity("did:odf:fed01a3" + "0" * 59 + "7c") == "did:odf:fed01a3…7c"
+    assert words.identity("did:key:z6Mkt" + "x" * 40 + "Qe4") == "z6Mkt…Qe4"
+
+
+def test_tables_line_up_and_hold_no_control_characters() -> None:
+    columns = (Column("NAME", lambda row: row[0], most=8), Column("N", lambda row: words.count(row[1]), right=True))
+    text = render(columns, [("日本", 1), ("a\x1b[31m\nb", 336_776), ("a very long name", None)])
+    assert text.splitlines() == ["NAME            N", "日本            1", "a�[31m b  336,776", "a very …        -"]
+    assert fields([("a", "1"), ("long", "2"), ("none", "")]) == "a     1\nlong  2"
+
+
+@given(st.text(max_size=50), st.integers(1, 30))
+def test_a_cell_is_one_printable_line_of_its_width(text: str, most: int) -> None:
+    cell = clean(text, most)
+    assert len(cell) <= most
+    assert all(char.isprintable() for char in cell)
+    assert width(cell) <= 2 * len(cell)
+
+
+def test_progress() -> None:
+    task = {"kind": "mirror", "target": "flights", "state": "running", "message": "slices 9/14",
+            "done": 31_200_000, "total": 48_000_000, "unit": "bytes"}  # fmt: skip
+    assert describe(task, 8.4e6) == (
+        "Mirroring flights  slices 9/14  ━━━━━━━━━━━━━┄┄┄┄┄┄┄  31.2 MB of 48.0 MB  8.4 MB/s  2 s left"
+    )
+    assert describe({"kind": "x", "state": "waiting"}, 0) == "x  waiting for its turn"
+
+
+@given(st.floats(-1, 2))
+def test_bars_have_one_width(share: float) -> None:
+    assert len(bar(share)) == 20
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "holds"),
+    [
+        ("exists", {}, True), ("exists", None, False), ("deleted", None, True),
+        ("state=fresh", {"state": "fresh"}, True), ("state!=fresh", {"state": "fresh"}, False),
+        ("blocks>=15", {"blocks": 15}, True), ("blocks>15", {"blocks": 15}, False),
+        ("blocks<=15", {"blocks": 15}, True),
+        ("relyOn.blocks >= 14", {"relyOn": {"blocks": 14}}, True), ("relyOn.blocks>=14", {"relyOn": None}, False),
+        ("serving=true", {"serving": True}, True), ("serving>true", {"serving": True}, False),
+        ("fault=null", {"fault": None}, True), ("records>=1", {"records": None}, False), ("x=1", None, False),
+    ],
+)  # fmt: skip
+def test_conditions(condition: str, value: Any, holds: bool) -> None:
+    assert conditions.parse(condition).holds(value) is holds
+
+
+@pytest.mark.parametrize("text", ["", "=", "state", "state fresh", "1=2", "state="])
+def test_what_is_no_condition(text: str) -> None:
+    with pytest.raises(Usage):
+        conditions.parse(text)
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(Usage, match="blocks is a number"):
+        conditions.parse("blocks>=many").holds({"blocks": 1})
+    with pytest.raises(Usage, match="relyOn has parts of its own") as caught:
+        conditions.parse("relyOn=1").holds({"relyOn": {"blocks": 1}})
+    assert caught.value.hint == "name one: relyOn.…"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90", 90), ("30s", 30), ("5m", 300), ("1.5h", 5400), ("250ms", 0.25), ("1d", 86400)]
+)
+def test_durations(text: str, value: float) -> None:
+    assert conditions.seconds(text) == value
+    with pytest.raises(Usage):
+        conditions.seconds(text + "x")
+
+
+def test_where_the_daemon_is(tmp_path: Any) -> None:
+    assert str(socket_path("a", {"ODFD_SOCKET": "b"})) == "a"
+    assert str(socket_path(None, {"ODFD_SOCKET": "b"})) == "b"
+    assert socket_path(None, {}) == SYSTEM_SOCKET
+    places = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
+    assert socket_path(None, places) == tmp_path / "run/odfd/control.sock"
+    (tmp_path / ".local/state/odfd").mkdir(parents=True)
+    (tmp_path / ".local/state/odfd/control.sock").touch()
+    assert socket_path(None, places) == tmp_path / ".local/state/odfd/control.sock"
+
+
+def test_what_looks_like_a_path_is_one() -> None:
+    assert all(map(is_directory, ("./x", "/x", "~/x", "a/b")))
+    assert not any(map(is_directory, ("nyc.flights", "did:odf:fed01", "https://x/y")))
+
+
+def test_kinds() -> None:
+    assert [kinds.find(word).name for word in ("DS", "Tasks", "net")] == ["dataset", "task", "network"]
+
+
+def test_a_failed_report_names_block_rule_and_both_values() -> None:
+    report = {
+        "ref": "nyc.flights", "level": "data", "ok": False, "blocks": 15,
+        "checked": {"blocks": 15, "slices": 12, "bytes": 1_200_000, "transforms": 0},
+        "failures": [{"block": {"hash": "f1620" + "71ba" + "0" * 60, "sequenceNumber": 9},
+                      "rule": "slice-physical-hash", "message": "the bytes differ", "expected": "f1", "actual": "f2"}],
+    }  # fmt: skip
+    assert report_text(report) == (
+        "no: 1 of 15 blocks fail at level data\n"
+        "  checked 15 blocks, 12 slices, 1.2 MB\n"
+        "  #9 f1620 71ba…00  slice-physical-hash  the bytes differ\n"
+        "      expected  f1\n"
+        "      actual    f2"
+    )
