@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.machines.providers import DEPTH, PATIENCE
@@ -148,6 +148,7 @@ def test_leaving_and_refusing() -> None:
     assert dict(end.reasons) == {A: "it cannot be reached", B: "does not serve it"}
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObject) -> None:
     machine = made(data.draw(st.integers(1, 150)))
