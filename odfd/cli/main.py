@@ -86,7 +86,11 @@ def _parser() -> Parser:
         prog="odfctl",
         usage="odfctl [--socket PATH] [-o table|json|yaml|ndjson] [-q|-v] COMMAND …",
         description="Talk to the Open Data Fabric node on this machine.\n\n" + _listing(),
-        epilog="odfctl COMMAND -h shows each with an example.  Start a node with: odfd run",
+        epilog=(
+            "Ends with 0 done, yes · 1 done, no · 2 wrong usage · 3 no daemon · 4 refused · 5 invalid input\n"
+            "          6 the other side's fault · 7 this machine's · 70 a bug · 130 detached by ^C\n\n"
+            "odfctl COMMAND -h shows each with an example.  Start a node with: odfd run"
+        ),
     )
     parser.add_argument("--version", action="version", version=f"odfctl {__version__}")
     parser.set_defaults(socket=None, output="table", quiet=False, verbose=False)

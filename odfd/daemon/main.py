@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,11 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _told(_as_fault(error), verbose=False)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except Exception as error:
-        fault = sole_fault(error)
-        if fault is None:
-            raise
-        return _told(fault, verbose=isinstance(fault, Bug))
+    except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
+        return _told(sole_fault(error) or _bug(error), verbose=False)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,6 +131,11 @@ def _as_fault(error: ConfigError) -> Invalid:
         return Invalid(first.message, rule="settings", place=first.place, hint=first.hint)
     listed = "".join(f"\n  {problem}" for problem in error.problems)
     return Invalid(f"{len(error.problems)} mistakes in the settings{listed}", rule="settings")
+
+
+def _bug(error: Exception) -> Bug:
+    traceback.print_exception(error)
+    return Bug(f"{type(error).__name__}: {error}", rule="bug", hint="this is a fault of odfd; please report it")
 
 
 def _told(fault: Fault, verbose: bool) -> int:

@@ -1,4 +1,4 @@
-"""``wait``: until something is so. It looks when something has happened, and now and then in any case."""
+"""``wait``: until something is so. It looks a few times a second: not all that can be waited for is an event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odfd.cli.session import Session
 from odfd.errors import ExitCode, Usage
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks: what we wait for may be told by no event."""
+"""Between two looks; one costs the daemon about a millisecond."""
 
 
 def register(subparsers: Any) -> None:

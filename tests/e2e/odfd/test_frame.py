@@ -16,6 +16,8 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 FRAME = Path(__file__).with_name("frame.py")
+GIVEN_FD = 9
+"""A descriptor that is free in the child, to pass the socket by."""
 
 
 class Daemon:
@@ -28,7 +30,7 @@ class Daemon:
         self.manager.bind(str(folder / "n"))
         self.manager.settimeout(20)
         self.log = folder / "log"
-        self._environ = {**os.environ, "NOTIFY_SOCKET": str(folder / "n")}
+        self.environ = {**os.environ, "NOTIFY_SOCKET": str(folder / "n")}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -38,7 +40,7 @@ class Daemon:
     def spawn(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(FRAME), str(self.state), str(self.file)]
         with self.log.open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=self._environ)
+            return subprocess.Popen(command, stdout=log, stderr=log, env=self.environ)
 
     def note(self) -> str:
         return self.manager.recv(4096).decode()
@@ -116,6 +118,26 @@ def test_hangup_reloads_and_bad_settings_are_not_taken_over(daemon: Daemon) -> N
     assert "there is no setting node.nam" in daemon.note()
     events = daemon.ctl("status")
     assert events.returncode == 0
+
+
+def test_a_socket_of_the_service_manager_is_served_and_left(daemon: Daemon, tmp_path: Path) -> None:
+    given = tmp_path / "given.sock"
+    # systemd sets LISTEN_PID between fork and exec; a shell that replaces itself does the same.
+    shell = f'export LISTEN_FDS=1 LISTEN_FDNAMES=control LISTEN_PID=$$; exec "$@" {GIVEN_FD}<&-'
+    command = ["/bin/bash", "-c", shell, "-", sys.executable, str(FRAME), str(daemon.state), str(daemon.file)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, daemon.log.open("ab") as log:
+        listener.bind(str(given))
+        listener.listen()
+        daemon.process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=daemon.environ, close_fds=False,
+            preexec_fn=lambda: (os.dup2(listener.fileno(), GIVEN_FD), os.dup2(GIVEN_FD, 3)),
+        )  # fmt: skip
+        assert daemon.note().startswith("READY=1")
+        assert not daemon.socket.exists()
+        daemon.socket = given
+        assert daemon.ctl("status").returncode == 0
+        assert daemon.stop() == 0
+    assert given.exists()
 
 
 def test_draining_has_an_end(daemon: Daemon) -> None:

@@ -1,0 +1,77 @@
+"""The JSON of the API only ever grows: what ``api.json`` promises is still there, with the same type.
+
+After adding to the wire, write the promise anew:  python tests/contract/odfd/test_wire.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odfd.control import wire
+
+PROMISE = Path(__file__).with_name("api.json")
+VALUES = [value for name in wire.__all__ if name not in ("Value", "Request") for value in [getattr(wire, name)]]
+
+
+def current() -> dict[str, Any]:
+    """Name of a value to its fields, each with the JSON Schema of its type, and those that must be there."""
+    _, components = msgspec.json.schema_components(VALUES, ref_template="{name}")
+    shapes = {}
+    for name, schema in sorted(components.items()):
+        fields = {field: _bare(shape) for field, shape in schema["properties"].items()}
+        shapes[name] = {"fields": fields, "required": sorted(schema.get("required", []))}
+    return shapes
+
+
+def _bare(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {key: _bare(value) for key, value in shape.items() if key not in ("description", "title", "default")}
+    return [_bare(one) for one in shape] if isinstance(shape, list) else shape
+
+
+@pytest.mark.parametrize("name", sorted(json.loads(PROMISE.read_text()) if PROMISE.exists() else []))
+def test_what_was_promised_is_kept(name: str) -> None:
+    promised, now = json.loads(PROMISE.read_text())[name], current()[name]
+    for field, shape in promised["fields"].items():
+        assert now["fields"][field] == shape, f"{name}.{field}"
+    asked = name.endswith(("Request", "Text"))
+    more = set(now["required"]) - set(promised["required"])
+    assert not (asked and more), f"old callers of {name} do not send {sorted(more)}"
+
+
+def test_the_promise_speaks_of_every_field() -> None:
+    promised = json.loads(PROMISE.read_text())
+    for name, shape in current().items():
+        unsaid = set(shape["fields"]) - set(promised.get(name, {"fields": {}})["fields"])
+        assert not unsaid, f"{name}: {sorted(unsaid)}: write api.json anew (see the head of this file)"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(st.sampled_from(["refs", "all", "manifests", "text", "source", "x"]), inner,
+                                      max_size=4)))  # fmt: skip
+def test_any_json_is_a_request_or_a_told_mistake(value: object) -> None:
+    data = msgspec.json.encode(value) if _encodable(value) else b"{"
+    for kind in (wire.PullRequest, wire.ApplyRequest, wire.MirrorRequest, wire.VerifyRequest):
+        try:
+            assert isinstance(msgspec.json.decode(data, type=kind), kind)
+        except msgspec.DecodeError as error:
+            assert str(error)
+
+
+def _encodable(value: object) -> bool:
+    try:
+        msgspec.json.encode(value)
+    except (OverflowError, UnicodeEncodeError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    PROMISE.write_text(json.dumps(current(), indent=1, sort_keys=True) + "\n")
