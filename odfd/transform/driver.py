@@ -153,7 +153,7 @@ async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress
     state = plan.state
     assert state.head is not None
     async with fresh_folder(shop.staging) as folder:
-        files = Files(folder=folder, previous=_previous(shop.objects, state))
+        files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, shop.objects, state))
         engine = shop.engines.engine(plan.transform.engine)
         done = await execute(plan, plan.transaction_id, engine, shop.objects, files, on_progress)
         if not isinstance(done, Executed):
