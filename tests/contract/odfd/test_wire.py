@@ -60,9 +60,10 @@ def test_any_json_is_a_request_or_a_told_mistake(value: object) -> None:
     data = msgspec.json.encode(value) if _encodable(value) else b"{"
     for kind in (wire.PullRequest, wire.ApplyRequest, wire.MirrorRequest, wire.VerifyRequest):
         try:
-            assert isinstance(msgspec.json.decode(data, type=kind), kind)
-        except msgspec.DecodeError as error:
-            assert str(error)
+            request: object = msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError:
+            continue
+        assert isinstance(request, kind)
 
 
 def _encodable(value: object) -> bool:
