@@ -99,8 +99,12 @@ def _watch(args: argparse.Namespace) -> int:
     query: dict[str, object] = {"kind": args.kinds} if args.kinds else {}
     if args.since is not None:
         query["since"] = args.since
-    for event in session.client.stream("/events", query):
-        session.line(event, _event_text)
+    try:
+        for event in session.client.stream("/events", query):
+            session.line(event, _event_text)
+    except KeyboardInterrupt:
+        # The way in which watching is meant to end.
+        return ExitCode.OK
     raise session.client.gone()
 
 
