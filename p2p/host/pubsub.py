@@ -96,6 +96,17 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
         self.max_iwant_requests_per_second = 100.0
 
+    def _get_peers_to_send(self, topic_ids: Any, msg_forwarder: Any, *args: Any, **kwargs: Any) -> Any:
+        """Our own messages go to every peer that joined (flood publish, as in JavaScript).
+
+        Until the next heartbeat a peer that has just joined is in no mesh, and a message published to none is lost.
+        """
+        chosen = set(super()._get_peers_to_send(topic_ids, msg_forwarder, *args, **kwargs))
+        if msg_forwarder == self.pubsub.my_id:
+            for topic in topic_ids:
+                chosen |= {peer for peer in self.pubsub.peer_topics.get(topic, ()) if peer in self.pubsub.peers}
+        return chosen - {msg_forwarder}
+
 
 class BoundedPubsub(Pubsub):  # type: ignore[misc]
     """Reads one frame of a peer at a time and judges it before the next, so a flood waits in the sender's memory.
@@ -115,9 +126,22 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         )
         self._limits = limits
         self.deliver: Callable[[Any], None] = lambda _: None
+        self._greeting: set[Any] = set()
+
+    async def _handle_new_peer(self, peer_id: Any) -> None:
+        """Once at a time for a peer: a second stream would orphan the first one's queue."""
+        if peer_id not in self._greeting:
+            self._greeting.add(peer_id)
+            try:
+                await super()._handle_new_peer(peer_id)
+            finally:
+                self._greeting.discard(peer_id)
 
     async def continuously_read_stream(self, stream: Any) -> None:
         peer = stream.muxed_conn.peer_id
+        if peer not in self.peers:
+            # It gossips after all: the library asks once, when the connection is new, and never again.
+            self._schedule_peer_stream_retry(peer)
         try:
             while self.manager.is_running:
                 frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)

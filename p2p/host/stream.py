@@ -8,8 +8,6 @@ its bytes; such a stream ends in a reset, never in a clean end that the peer cou
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -26,6 +24,22 @@ class BrokenStream(StreamBroken, trio.BrokenResourceError):
     """Both of our family and of trio's, so that code written for any trio stream works on this one."""
 
 
+class Sole:
+    """One task at a time; the second is told, as trio's streams tell it."""
+
+    def __init__(self, complaint: str) -> None:
+        self._complaint = complaint
+        self._taken = False
+
+    def __enter__(self) -> None:
+        if self._taken:
+            raise trio.BusyResourceError(self._complaint)
+        self._taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._taken = False
+
+
 class Stream(trio.abc.HalfCloseableStream):
     """``net`` is what is closed in the end: a NetStream of py-libp2p, or the muxed stream itself."""
 
@@ -35,14 +49,15 @@ class Stream(trio.abc.HalfCloseableStream):
         self._muxed = muxed
         self._net = net
         self._closed = False
-        self._sending = False
+        self._sending = Sole("another task is sending on this stream")
+        self._receiving = Sole("another task is receiving from this stream")
 
     def __repr__(self) -> str:
         return f"<Stream {self.protocol} with {self.peer}>"
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Raises BrokenStream when the peer reset the stream, is gone, or takes nothing for ``stall_timeout``."""
-        with self._sole_sender():
+        with self._sending:
             self._check_open()
             try:
                 await self._muxed.write(data)
@@ -52,7 +67,7 @@ class Stream(trio.abc.HalfCloseableStream):
                 raise self._broken(error) from None
 
     async def wait_send_all_might_not_block(self) -> None:
-        with self._sole_sender():
+        with self._sending:
             self._check_open()
             await trio.lowlevel.checkpoint()
 
@@ -60,19 +75,20 @@ class Stream(trio.abc.HalfCloseableStream):
         """1 to ``max_bytes`` bytes, ``b""`` at the end. Raises BrokenStream."""
         if max_bytes is not None and operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
-        self._check_open()
-        try:
-            data: bytes = await self._muxed.read(READ if max_bytes is None else max_bytes)
-        except MuxedStreamEOF:
-            return b""
-        except MuxedStreamError as error:
+        with self._receiving:
             self._check_open()
-            raise self._broken(error) from None
-        return data
+            try:
+                data: bytes = await self._muxed.read(READ if max_bytes is None else max_bytes)
+            except MuxedStreamEOF:
+                return b""
+            except MuxedStreamError as error:
+                self._check_open()
+                raise self._broken(error) from None
+            return data
 
     async def send_eof(self) -> None:
         """No more bytes from us; receiving goes on."""
-        with self._sole_sender():
+        with self._sending:
             self._check_open()
             await trio.lowlevel.checkpoint()
             await self._muxed.close_write()
@@ -89,16 +105,6 @@ class Stream(trio.abc.HalfCloseableStream):
         if not self._closed:
             self._closed = True
             await self._net.reset()
-
-    @contextmanager
-    def _sole_sender(self) -> Iterator[None]:
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        self._sending = True
-        try:
-            yield
-        finally:
-            self._sending = False
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,0 +1,114 @@
+"""Gossip between open hosts: what is accepted arrives, all of it; what is refused does not; garbage hurts nobody."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+
+from p2p.errors import NotJoined, NotTaken
+from p2p.host.host import open_host
+from p2p.host.pubsub import HEARTBEAT, Gossip, GossipLimits, SteadyGossipSub, open_gossip
+from p2p.host.stream import BrokenStream
+from p2p.ports import Judgement, PeerId
+
+TOPIC = "/odf/1/test/heads"
+
+
+async def accept(_topic: str, _sender: PeerId, _data: bytes) -> Judgement:
+    return Judgement.ACCEPT
+
+
+async def meet(pair: Any, one: Gossip, other: Gossip) -> None:
+    await one.wait_for_peer(TOPIC, pair.bob.peer_id)
+    await other.wait_for_peer(TOPIC, pair.alice.peer_id)
+
+
+async def test_a_burst_arrives_whole(pair: Any) -> None:
+    """py-libp2p's defaults let 10 of 60 through, and queues of 32 a few more."""
+    many = GossipLimits(incoming=300)
+    async with (
+        open_gossip(pair.alice, [TOPIC], accept, many) as one,
+        open_gossip(pair.bob, [TOPIC], accept, many) as other,
+    ):
+        await meet(pair, one, other)
+        for number in range(200):
+            await one.publish(TOPIC, b"%d" % number)
+        got = [await other.incoming.receive() for _ in range(200)]
+    assert sorted(int(one.data) for one in got) == list(range(200))
+    assert {one.sender for one in got} == {pair.alice.peer_id}
+
+
+@pytest.mark.parametrize("verdict", [Judgement.IGNORE, Judgement.REJECT])
+async def test_what_the_validator_does_not_accept_goes_no_further(pair: Any, verdict: Judgement) -> None:
+    asked: list[tuple[str, PeerId, bytes]] = []
+
+    async def judge(topic: str, sender: PeerId, data: bytes) -> Judgement:
+        asked.append((topic, sender, data))
+        return verdict if data == b"bad" else Judgement.ACCEPT
+
+    async with open_gossip(pair.alice, [TOPIC], accept) as one, open_gossip(pair.bob, [TOPIC], judge) as other:
+        await meet(pair, one, other)
+        await one.publish(TOPIC, b"bad")
+        await one.publish(TOPIC, b"good")
+        assert (await other.incoming.receive()).data == b"good"
+        assert (TOPIC, pair.alice.peer_id, b"bad") in asked
+        with pytest.raises(trio.WouldBlock):
+            other.incoming.receive_nowait()
+
+
+async def test_incoming_is_bounded_and_keeps_the_newest(pair: Any) -> None:
+    few = GossipLimits(incoming=4)
+    async with open_gossip(pair.alice, [TOPIC], accept) as one, open_gossip(pair.bob, [TOPIC], accept, few) as other:
+        await meet(pair, one, other)
+        for number in range(20):
+            await one.publish(TOPIC, b"%d" % number)
+        while other.missed < 16:
+            await trio.lowlevel.checkpoint()
+        kept = [other.incoming.receive_nowait().data for _ in range(4)]
+    assert sorted(kept, key=int) == [b"16", b"17", b"18", b"19"]
+
+
+async def test_publishing_needs_a_joined_topic_and_a_message_that_fits(pair: Any) -> None:
+    async with open_gossip(pair.alice, [TOPIC], accept) as one:
+        with pytest.raises(NotJoined, match="/other"):
+            await one.publish("/other", b"x")
+        with pytest.raises(NotTaken, match="300000 bytes"):
+            await one.publish(TOPIC, bytes(300_000))
+        await one.leave(TOPIC)
+        with pytest.raises(NotJoined):
+            await one.publish(TOPIC, b"x")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff" * 64, b"\x05hello", b"\xff\xff\xff\xff\x0f" + bytes(100), b"\x80" * 30, b"\x02\x0a\x7f"],
+    ids=["ones", "text", "too-long", "varint", "truncated"],
+)
+async def test_malformed_gossip_costs_its_stream(pair: Any, garbage: bytes) -> None:
+    """One such frame ends a stock node."""
+    async with open_gossip(pair.alice, [TOPIC], accept) as one, open_host(b"e" * 32) as eve:
+        await eve.connect(pair.alice.addresses()[0])
+        stream = await eve.open_stream(pair.alice.peer_id, "/meshsub/1.1.0")
+        with suppress(BrokenStream):
+            await stream.send_all(garbage)
+            await stream.send_eof()
+            while await stream.receive_some():
+                pass
+        await stream.aclose()
+        async with open_gossip(pair.bob, [TOPIC], accept) as other:
+            await meet(pair, one, other)
+            await one.publish(TOPIC, b"still here")
+            assert (await other.incoming.receive()).data == b"still here"
+
+
+def test_the_router_has_settings_that_lose_nothing() -> None:
+    router = SteadyGossipSub()
+    assert router.heartbeat_interval == HEARTBEAT == 1
+    assert not router.spam_protection_enabled
+    assert not router.adaptive_gossip_enabled
+    for _ in range(10_000):
+        router.recent_message_deliveries["t"].append(0.0)
+    assert len(router.recent_message_deliveries["t"]) == 1
