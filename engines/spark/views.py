@@ -11,8 +11,7 @@ from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from chain.data.parquet import open_slice
@@ -48,7 +47,7 @@ def slices_view(session: SparkSession, reads: Sequence[Read], schema: st.StructT
     parts = [part for read in reads for part in _scans(session, read, schema, vocab)]
     if not parts:
         return empty_view(session, schema)
-    return reduce(DataFrame.unionAll, parts).select(*(sf.col(_quoted(name)) for name in schema.names))
+    return reduce(DataFrame.unionAll, parts).selectExpr(*(_quoted(name) for name in schema.names))
 
 
 def _scans(session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary) -> list[DataFrame]:
@@ -69,23 +68,27 @@ def _scan(
     vocab: Vocabulary,
 ) -> DataFrame:
     wanted = pa.schema([field for field in physical if field.name in set(schema.names)])
-    frame = session.read.schema(struct_type(wanted)).parquet(*paths)
-    time = sf.col(_quoted(vocab.event_time_column)).cast("timestamp")
+    stored = struct_type(wanted)
+    frame = session.read.schema(stored).parquet(*paths)
+    # As texts: every Column object would be several calls into the JVM, more than a small query takes.
+    time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
     if read.low > EARLIEST:
-        frame = frame.where(time >= sf.timestamp_micros(sf.lit(read.low)))
+        frame = frame.where(f"{time} >= timestamp_micros({read.low})")
     if read.high < LATEST:
-        frame = frame.where(time < sf.timestamp_micros(sf.lit(read.high)))
-    hidden = [
-        sf.col(_quoted(vocab.offset_column)).cast("bigint").alias(HIDDEN_OFFSET),
-        sf.col(_quoted(vocab.operation_type_column)).cast("int").alias(HIDDEN_OP),
-    ]
-    return frame.select(*(_column(field, wanted) for field in schema), *hidden)
+        frame = frame.where(f"{time} < timestamp_micros({read.high})")
+    return frame.selectExpr(
+        *(_column(field, stored) for field in schema),
+        f"cast({_quoted(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
+        f"cast({_quoted(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
+    )
 
 
-def _column(field: st.StructField, physical: pa.Schema) -> Column:
-    if field.name not in physical.names:
-        return sf.lit(None).cast(field.dataType).alias(field.name)
-    return sf.col(_quoted(field.name)).cast(field.dataType).alias(field.name)
+def _column(field: st.StructField, stored: st.StructType) -> str:
+    name = _quoted(field.name)
+    if field.name in stored.names and stored[field.name].dataType == field.dataType:
+        return name
+    value = name if field.name in stored.names else "null"
+    return f"cast({value} as {field.dataType.simpleString()}) as {name}"
 
 
 def _quoted(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from chain.errors import Invalid
 from engines.spark.analysis.determinism import Finding, examine, is_float
 from engines.spark.analysis.influence import Fields, Influence, Interval, Scope, Value, influence
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import Node, build
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),
@@ -58,11 +58,6 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "LateralJoin": _JOIN,
     "Window": Refusal(
         _WAIT, "this engine cannot evaluate window functions (OVER) yet", "group by a time window instead of OVER"
-    ),
-    "Expand": Refusal(
-        _WAIT,
-        "this engine cannot evaluate overlapping windows, rollup or cube yet",
-        "use a tumbling window: window(t, '1 day') or time_bucket(interval '1' day, t), and plain GROUP BY",
     ),
     "Except": _SETS,
     "Intersect": _SETS,
@@ -190,24 +185,23 @@ class Walk:
             )
         return Relation(below.scope, below.columns, below.floats, linear=False)
 
+    def _expand(self, node: Node) -> Relation:
+        """Overlapping windows and grouping sets: each row becomes several, so each of them is a path of its own."""
+        attributes = node.expressions("output")
+        branches = []
+        for row in node.fields["projections"]:
+            below = self.go(node.only)
+            values = tuple(build(expression) for expression in row)
+            scope = {
+                attribute.id: influence(value, below.scope)
+                for attribute, value in zip(attributes, values, strict=True)
+                if attribute.id is not None
+            }
+            branches.append(Relation(scope, _columns(attributes), _floats(attributes), linear=False))
+        return _merged(branches)
+
     def _union(self, node: Node) -> Relation:
-        branches = [self.go(child) for child in node.children]
-        first = branches[0]
-        scope: dict[int, Value] = {}
-        for position, (_, identity) in enumerate(first.columns):
-            known = [branch.scope.get(branch.columns[position][1]) for branch in branches]
-            if all(known) and not any(isinstance(value, Fields) for value in known):
-                merged: dict[int, Interval] = {}
-                for value in known:
-                    assert isinstance(value, Mapping)
-                    merged.update(value)
-                scope[identity] = merged
-        floats = frozenset(
-            identity
-            for position, (_, identity) in enumerate(first.columns)
-            if any(branch.columns[position][1] in branch.floats for branch in branches)
-        )
-        return Relation(scope, first.columns, floats, all(branch.linear for branch in branches))
+        return _merged([self.go(child) for child in node.children])
 
     def _with(self, node: Node) -> Relation:
         relation = Relation({}, (), frozenset())
@@ -243,6 +237,7 @@ _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
     "Aggregate": Walk._aggregate,
     "Distinct": Walk._distinct,
     "Union": Walk._union,
+    "Expand": Walk._expand,
     "WithCTE": Walk._with,
     "CTERelationDef": Walk._definition,
     "CTERelationRef": Walk._reference,
@@ -276,6 +271,30 @@ def _projection(expressions: tuple[Node, ...], below: Relation, linear: bool) ->
         if value is not None and expression.id is not None:
             scope[expression.id] = value
     return Relation(scope, _columns(expressions), _floats(expressions), linear)
+
+
+def _merged(branches: list[Relation]) -> Relation:
+    """Rows of several relations by position. A column keeps event time only if it does in every branch."""
+    first = branches[0]
+    scope: dict[int, Value] = {}
+    for position, (_, identity) in enumerate(first.columns):
+        values = [branch.scope.get(branch.columns[position][1]) for branch in branches]
+        if all(isinstance(value, Fields) for value in values):
+            structs = [value.of for value in values if isinstance(value, Fields)]
+            scope[identity] = Fields(tuple(_joint(parts) for parts in zip(*structs, strict=True)))
+        elif not any(isinstance(value, Fields) for value in values):
+            scope[identity] = _joint(tuple(path_of(value) for value in values))
+    floats = frozenset(
+        identity
+        for position, (_, identity) in enumerate(first.columns)
+        if any(branch.columns[position][1] in branch.floats for branch in branches)
+    )
+    return Relation(scope, first.columns, floats, all(branch.linear for branch in branches))
+
+
+def _joint(parts: tuple[Influence | None, ...]) -> Influence | None:
+    """Of several branches together; their paths differ."""
+    return {path: interval for part in parts if part for path, interval in part.items()} if all(parts) else None
 
 
 def _float_key(node: Node, name: str = "") -> Finding:

@@ -106,6 +106,11 @@ SHAPES = {
         "  select time_bucket(interval '1' day, event_time) + interval '2' day, v from a) group by 1",
         day,
     ),
+    "overlapping": Shape(
+        "select window(event_time, '1 day', '6 hours').end as event_time, k, sum(v) as s "
+        "from a group by window(event_time, '1 day', '6 hours'), k",
+        lambda time: time // (DAY // 4) * (DAY // 4) + DAY // 4,
+    ),
     "next-month": Shape(
         "select event_time + interval '1' month as event_time, sum(v) as s, count(*) as c from a group by 1",
         next_month,

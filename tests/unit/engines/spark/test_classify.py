@@ -52,8 +52,9 @@ def test_verdict(name):
         return
     found = verdict.classification
     assert found.mode.value == case["mode"]
-    assert {written(path.low) for path in found.paths} == ({case["low"]} if "low" in case else set())
-    assert {written(path.high) for path in found.paths} == ({case.get("high", case.get("low"))} - {None})
+    lows = set(case["lows"]) if "lows" in case else {case["low"]} if "low" in case else set()
+    assert {written(path.low) for path in found.paths} == lows
+    assert {written(path.high) for path in found.paths} == ({case["high"]} if "high" in case else lows)
     assert len(found.paths) == case.get("paths", 1 if "low" in case else 0)
 
 
