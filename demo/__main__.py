@@ -1,0 +1,105 @@
+"""``make demo``: runs the acts, prints the table and the path of the picture, and leaves nothing running.
+
+Ends with 0 only if everything it claims was checked. ``--keep`` leaves the nodes up and says how to talk to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from demo import acts
+from demo.acts import BAD, HONEST, Stage
+from demo.nodes import BIN, Broken
+from demo.picture import Holding, Portrait, draw
+from demo.story import Story
+
+ACTS: Final = (acts.publish, acts.mirror, acts.reproduce, acts.go_on, acts.lie, acts.accident)
+ROLES: Final = {
+    "A": "publishes; owns the keys",
+    "B": "mirrors and re-runs everything",
+    "C": "serves only what one validator attests",
+    "D": "publishes a lie",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make demo", description="The main job on real nodes and real data.")
+    parser.add_argument("--keep", action="store_true", help="leave the nodes up")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="where the picture goes")
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="odfd-demo-"))
+    story = Story()
+    stage = Stage(folder, story)
+    print("Four nodes, a year of flights, one lie. Everything below is checked as it is said; [who] checked it.")
+    try:
+        for act in ACTS:
+            act(stage)
+        _finish(stage, args.out)
+    except Broken as broken:
+        story.fail(str(broken))
+        print(f"  logs: {folder}/*/odfd.log", file=sys.stderr)
+        return 1
+    finally:
+        _leave(stage, keep=args.keep)
+    return 0
+
+
+def _finish(stage: Stage, out: Path) -> None:
+    story = stage.story
+    story.act("What each node relies on")
+    portraits = []
+    for letter, node in sorted(stage.nodes.items()):
+        views = {view["name"]: view for view in node.do("get", "datasets")}
+        holdings = [_holding(name, views[name]) for name in (*HONEST, BAD) if name in views]
+        portraits.append(Portrait(f"{letter} · {node.name}", ROLES[letter], holdings))
+    for portrait in portraits:
+        for number, holding in enumerate(portrait.holdings):
+            title = portrait.title if number == 0 else ""
+            print(f"  {title:<11} {holding.dataset:<20} {holding.blocks:>7}  {holding.fact}")
+    lie = stage.facts["lie"]
+    cell = lie["cells"][0]
+    verdict = (
+        f"Caught: {BAD} #{lie['block']}, row {cell['row']}, {cell['column']} of {cell['context']['carrier']}: "
+        f"{cell['published']} published, {cell['computed']} computed by B; C refuses it"
+    )
+    picture = (out / "demo.svg").absolute()
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    draw(picture, portraits, verdict, f"{len(story.claims)} claims, each checked; {story.seconds:.0f} s")
+    print(f"\n{len(story.claims)} claims, each checked, in {story.seconds:.0f} s")
+    print(f"The picture: {picture}")
+
+
+def _holding(name: str, view: dict[str, Any]) -> Holding:
+    rely = view["relyOn"]
+    fact = rely["fact"]
+    strong = fact.startswith(("attested", "reproduced")) or (
+        view["kind"] == "root" and rely["blocks"] == view["blocks"]
+    )
+    mood = "bad" if view["state"] == "refuted" else "good" if strong else "weak"
+    return Holding(name, f"{rely['blocks']}/{view['blocks']}", fact, mood)
+
+
+def _leave(stage: Stage, *, keep: bool) -> None:
+    relay = stage.facts.get("relay")
+    if keep and stage.nodes:
+        print("\nThe nodes are up. Talk to them:")
+        for letter, node in sorted(stage.nodes.items()):
+            print(f"  {letter}  {BIN / 'odfctl'} --socket {node.socket} get datasets")
+        pids = " ".join(str(node.process.pid) for node in stage.nodes.values() if node.process)
+        print(f"Stop them:  kill {pids}     then  rm -r {stage.folder}")
+        return
+    for node in stage.nodes.values():
+        node.stop()
+    if relay is not None:
+        relay.close()
+    if sys.exc_info()[0] is None:
+        shutil.rmtree(stage.folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,318 @@
+"""The main job in acts: publish, mirror, re-run, go on together, catch a liar, survive an accident."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from demo.data import LAST_DAY, airlines_files, cut_flights
+from demo.nodes import Broken, Node, until
+from demo.relay import Relay
+from demo.story import Story
+
+NETWORK: Final = "demo"
+HONEST: Final = ("nyc.flights", "nyc.airlines", "nyc.flights.delays", "nyc.flights.long")
+BAD: Final = "nyc.flights.bad"
+MANIFESTS: Final = Path(__file__).parent / "manifests"
+ROAD_SPEED: Final = 1_500_000
+"""Bytes a second on the bad road: slow enough to break it in the middle of a mirror."""
+_LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
+
+
+@dataclass
+class Stage:
+    """What the acts share."""
+
+    folder: Path
+    story: Story
+    nodes: dict[str, Node] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    rows: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the picture shows."""
+
+    @property
+    def sources(self) -> Path:
+        return self.folder / "sources"
+
+    def node(self, letter: str, name: str, settings: str, program: tuple[str, ...] = ()) -> Node:
+        head = f'[node]\nname = "{name}"\n[engine]\nidle-seconds = 600\n'
+        made = Node(letter, name, self.folder / letter, head + _LISTEN + settings)
+        if program:
+            made.program = program
+            made.environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+        self.nodes[letter] = made
+        made.start()
+        return made
+
+    def dataset(self, node: Node, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = node.do("get", "datasets", name)
+        return found[0] if isinstance(found, list) else found
+
+
+def publish(stage: Stage) -> None:
+    """Node A makes two root datasets and two derived ones, and brings a year of flights in, month by month."""
+    story = stage.story
+    story.act("Act 1 · Alice publishes (node A)")
+    a = stage.node("A", "alice", '[policy]\nprofile = "laptop"\n')
+    a.do("network", "join", NETWORK)
+    stage.address = a.do("status")["listen"][0]
+    _write_manifests(stage)
+    held_back = stage.folder / "held-back"
+    stage.rows = cut_flights(held_back)
+    applied = a.do("apply", "-f", str(stage.sources))
+    made = {item["name"]: item for item in applied["items"]}
+    if any(item["action"] != "created" for item in made.values()):
+        raise Broken(f"apply: {applied}")
+    stage.ids = {name: item["id"] for name, item in made.items()}
+    story.claim("4 datasets from manifests; both queries are deterministic, and the engine's digest is pinned", "A")
+    for name, text in airlines_files().items():
+        _appear(stage.sources / "airlines" / name, text)
+    months = [name for name in stage.rows if not name.startswith(LAST_DAY)]
+    for number, name in enumerate(months, start=1):
+        _appear(stage.sources / "months" / name, (held_back / name).read_text())
+        items = {item["ref"]: item for item in a.do("pull", "--all")["items"]}
+        _all_good(items)
+        flights, delays = items["nyc.flights"], items["nyc.flights.delays"]
+        if flights["records"] != stage.rows[name] or flights["blocks"] != (2 if number == 1 else 1):
+            raise Broken(f"{name} has {stage.rows[name]} rows, and the pull says {flights}")
+        story.say(f"{name}  {flights['records']:>6,} flights in, {delays['records']:>4} rows of delays out")
+    added = a.do("log", "nyc.flights", "--kind", "AddData", "--limit", "100")
+    if len(added) != len(months):
+        raise Broken(f"{len(added)} AddData blocks for {len(months)} months")
+    rows = sum(stage.rows[name] for name in months)
+    said = "parsed, merged and derived on Spark, each head signed"
+    story.claim(f"{rows:,} flights in {len(added)} blocks, {said}", "A")
+    changes = a.do("tail", "nyc.airlines", "-n", "3")
+    ops = [row[changes["columns"].index(_column(changes, "op"))] for row in changes["rows"]]
+    if ops != [2, 3, 1]:
+        raise Broken(f"the later table of airlines gave the operations {ops}")
+    story.claim("a corrected name became -C and +C, a vanished airline -R: history is kept, not overwritten", "A")
+
+
+def mirror(stage: Stage) -> None:
+    """Nodes B and C mirror everything; B over a bad road, killed and cut off in the middle."""
+    story = stage.story
+    story.act("Act 2 · Bob and Carol mirror (nodes B and C, libp2p)")
+    relay = Relay(int(stage.address.split("/")[4]), ROAD_SPEED)
+    stage.facts["relay"] = relay
+    b = stage.node("B", "bob", '[policy]\nprofile = "validator"\n')
+    key = b.do("status")["nodeId"]
+    c = stage.node(
+        "C",
+        "carol",
+        '[policy]\nprofile = "mirror"\nserve = "data & attested:1"\n[policy.validators]\nf = 0\n'
+        f'groups = [{{name = "bob", keys = ["{key}"]}}]\n',
+    )
+    slow = stage.address.replace(f"/tcp/{stage.address.split('/')[4]}/", f"/tcp/{relay.port}/")
+    b.do("network", "join", NETWORK, "--bootstrap", slow)
+    c.do("network", "join", NETWORK, "--bootstrap", stage.address)
+    _break_b(stage, b, relay)
+    for node in (b, c):
+        for name in HONEST:
+            node.do("mirror", "add", stage.ids[name], "--as", name)
+    for node in (b, c):
+        _same_heads(stage, node)
+    size = sum(view["bytes"]["want"] for view in c.do("mirror", "list"))
+    said = "hash, link, rules, signature, both data hashes, offsets and schema checked as they came"
+    story.claim(f"{size / 1e6:.1f} MB in {len(HONEST)} mirrors: {said}", "B and C")
+
+
+def _break_b(stage: Stage, b: Node, relay: Relay) -> None:
+    """Kill B with signal 9 while it fetches, start it again, then cut its connection."""
+    story = stage.story
+    b.begin("mirror", "add", stage.ids["nyc.flights"], "--as", "nyc.flights")
+    before = until("B has a part of the mirror", partial(_part, b), 60)
+    b.kill()
+    story.say(f"kill -9 of B with {before[0]} of {before[1]} slices fetched")
+    b.start()
+    story.claim("B starts again, its database is whole, and it takes up the mirror by itself", "B")
+    until("B fetches again", lambda: _part(b) or _done(b), 60)
+    broken = relay.cut()
+    story.say(f"{broken} connections between A and B cut")
+    until("B has all of it", partial(_done, b), 90)
+    story.claim("a cut connection cost nothing but time: what had come was not fetched again", "B")
+
+
+def _part(node: Node) -> tuple[int, int] | None:
+    answer = node.ask("mirror", "list")
+    for view in answer.json if answer.code == 0 else []:
+        have, want = view["slices"]["have"], view["slices"]["want"]
+        if 0 < have < want:
+            return have, want
+    return None
+
+
+def _done(node: Node) -> bool:
+    answer = node.ask("mirror", "list")
+    return answer.code == 0 and all(view["state"] == "current" for view in answer.json)
+
+
+def reproduce(stage: Stage) -> None:
+    """B runs every transform again from genesis and signs; C counts its word."""
+    story = stage.story
+    story.act("Act 3 · Bob re-runs, Carol counts")
+    b, c = stage.nodes["B"], stage.nodes["C"]
+    derived = [name for name in HONEST if name.startswith("nyc.flights.")]
+    for name in derived:
+        steps = len(b.do("log", name, "--kind", "ExecuteTransform", "--limit", "1000"))
+        until(f"B reproduced {name}", partial(_relies, stage, b, name, "reproduced"), 120)
+        story.claim(
+            f"{name}: {steps} transforms run again from genesis on B's own Spark, every logical hash equal", "B"
+        )
+    for name in derived:
+        until(f"C counts B's attestation of {name}", partial(_relies, stage, c, name, "attested 1/1"), 60)
+        trust = c.do("trust", "show", name)
+        if trust["facts"]["attested"] != {"have": 1, "needed": 1}:
+            raise Broken(f"C: {trust['facts']}")
+    story.claim("attested 1/1: now, and not before, Carol passes the derived data on", "C")
+
+
+def go_on(stage: Stage) -> None:
+    """One more file while everybody is online."""
+    story = stage.story
+    story.act("Act 4 · One more day, while everybody is online")
+    a, b, c = (stage.nodes[letter] for letter in "ABC")
+    name = f"{LAST_DAY}.csv"
+    _appear(stage.sources / "months" / name, (stage.folder / "held-back" / name).read_text())
+    _all_good({item["ref"]: item for item in a.do("pull", "--all")["items"]})
+    head = stage.dataset(a, "nyc.flights")["head"]
+    for node in (b, c):
+        until(f"{node.letter} has the new day", partial(_has_heads_of, node, a), 60)
+    said = f"B and C have head {head[6:10]}… and what derives from it, verified, without being asked"
+    story.claim(f"{stage.rows[name]} more flights: {said}", "B and C")
+    for name in ("nyc.flights.delays", "nyc.flights.long"):
+        until(f"C relies on {name}", partial(_relies, stage, c, name, "attested 1/1"), 90)
+    total = stage.dataset(a, "nyc.flights")["records"]
+    if total != sum(stage.rows.values()):
+        raise Broken(f"{total} records of {sum(stage.rows.values())}")
+    story.claim(f"all {total:,} flights of the year are in, re-run and attested again", "B, counted by C")
+
+
+def lie(stage: Stage) -> None:
+    """Node D signs a derivation in which one number was changed; B finds it, and everybody knows."""
+    story = stage.story
+    story.act("Act 5 · Dave lies (node D)")
+    d = stage.node("D", "dave", "", program=(sys.executable, "-m", "demo.liar"))
+    d.do("network", "join", NETWORK, "--bootstrap", stage.address)
+    d.do("mirror", "add", stage.ids["nyc.flights"], "--as", "nyc.flights")
+    manifest = (stage.sources / "delays.yaml").read_text().replace("name: nyc.flights.delays", f"name: {BAD}")
+    (stage.folder / "bad.yaml").write_text(manifest)
+    stage.ids[BAD] = d.do("apply", "-f", str(stage.folder / "bad.yaml"))["items"][0]["id"]
+    _all_good({item["ref"]: item for item in d.do("pull", BAD)["items"]})
+    report = d.ask("verify", BAD, "--level", "data")
+    if report.code != 0 or not report.json["ok"]:
+        raise Broken(f"the lie should be well formed: {report.out}")
+    story.say(
+        "D derives delays from Alice's flights, takes 1,000 minutes from one carrier on one day, hashes and signs it"
+    )
+    story.claim("valid keys, valid hashes, valid chain: verification of chain and data finds nothing", "D")
+    b, c = stage.nodes["B"], stage.nodes["C"]
+    for node in (b, c):
+        node.do("peer", "connect", d.do("status")["listen"][0])
+        node.do("mirror", "add", stage.ids[BAD], "--as", BAD)
+    found = until("B refutes the lie", partial(_evidence, b), 170)
+    cell = found["cells"][0]
+    if (cell["column"], cell["context"]["carrier"]) != ("delay", "UA"):
+        raise Broken(f"B names {cell}")
+    if float(cell["computed"]) - float(cell["published"]) != 1000:
+        raise Broken(f"B says {cell['published']} was published and {cell['computed']} computed")
+    stage.facts["lie"] = found
+    where = f"block #{found['block']}, row {cell['row']}, column {cell['column']}"
+    whose = f"carrier UA, {cell['context']['event_time'][:10]}"
+    said = f"{cell['published']} published, {cell['computed']} computed, three fresh runs alike"
+    story.claim(f"{where} ({whose}): {said}", "B")
+    until("C has heard the verdict", lambda: stage.dataset(c, BAD)["state"] == "refuted", 60)
+    views = {view["name"]: view for view in c.do("mirror", "list")}
+    if views[BAD]["serving"] or not all(views[name]["serving"] for name in HONEST):
+        raise Broken(f"C serves {[name for name, view in views.items() if view['serving']]}")
+    trust = c.do("trust", "show", BAD)
+    if trust["why"]["rule"] != "refuted" or trust["reach"]["serve"] > found["block"]:
+        raise Broken(f"C: {trust['reach']} {trust['why']}")
+    reach = trust["reach"]["use"] - 1
+    said = f"Carol keeps it, relies on nothing after #{reach} and refuses to serve it"
+    story.claim(f"refuted at #{trust['why']['block']} by Bob's signed verdict: {said}", "C")
+
+
+def accident(stage: Stage) -> None:
+    """One bit of one file on B's disk flips."""
+    story = stage.story
+    story.act("Act 6 · A bit flips on Bob's disk")
+    b = stage.nodes["B"]
+    victim = max((path for path in (b.state / "objects").glob("??/f1620*")), key=lambda path: path.stat().st_size)
+    _flip(victim)
+    report = b.ask("verify", "nyc.flights", "--level", "data")
+    rules = {failure["rule"] for failure in report.json["failures"]}
+    if report.code != 1 or "slice-physical-hash" not in rules:
+        raise Broken(f"verify ended with {report.code} and found {rules}")
+    place = report.json["failures"][0]["block"]["sequenceNumber"]
+    story.claim(f"verify says no: block #{place}, slice-physical-hash; the damaged file is no longer served", "B")
+    repaired = b.do("pull", "nyc.flights", "--repair")["items"][0]
+    again = b.do("verify", "nyc.flights", "--level", "data")
+    if not again["ok"] or repaired["outcome"] != "updated":
+        raise Broken(f"repair: {repaired} {again['failures']}")
+    story.claim(f"{repaired['message']} from a peer; {again['checked']['slices']} slices are whole again", "B")
+
+
+def _flip(path: Path) -> None:
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def _write_manifests(stage: Stage) -> None:
+    for folder in ("months", "airlines"):
+        (stage.sources / folder).mkdir(parents=True, exist_ok=True)
+    for manifest in MANIFESTS.glob("*.yaml"):
+        (stage.sources / manifest.name).write_text(manifest.read_text())
+
+
+def _appear(path: Path, text: str) -> None:
+    """Whole at once, as files should appear under a source that is polled."""
+    draft = path.with_suffix(".part")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+def _column(records: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(column for column in records["columns"] if column["name"] == name)
+    return found
+
+
+def _all_good(items: dict[str, Any]) -> None:
+    for item in items.values():
+        if item["outcome"] in ("failed", "blocked"):
+            raise Broken(f"pull of {item['ref']}: {item['message']}")
+
+
+def _same_heads(stage: Stage, node: Node) -> None:
+    until(f"{node.letter} has Alice's heads", partial(_has_heads_of, node, stage.nodes["A"]), 60)
+
+
+def _has_heads_of(node: Node, owner: Node) -> bool:
+    theirs = {view["name"]: view["head"] for view in owner.do("get", "datasets")}
+    ours = {view["name"]: view["head"] for view in node.do("get", "datasets")}
+    return all(ours.get(name) == theirs[name] for name in HONEST)
+
+
+def _relies(stage: Stage, node: Node, name: str, fact: str) -> bool:
+    view = stage.dataset(node, name)
+    return bool(view["relyOn"]["fact"] == fact and view["relyOn"]["blocks"] == view["blocks"])
+
+
+def _evidence(node: Node) -> dict[str, Any] | None:
+    with contextlib.suppress(Broken):
+        for item in node.do("trust", "show", BAD)["evidence"]:
+            if item["kind"] == "mismatch" and item["cells"]:
+                return dict(item)
+    return None
