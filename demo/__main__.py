@@ -36,17 +36,18 @@ def main() -> int:
     story = Story()
     stage = Stage(folder, story)
     print("Four nodes, a year of flights, one lie. Everything below is checked as it is said; [who] checked it.")
+    shown = False
     try:
         for act in ACTS:
             act(stage)
         _finish(stage, args.out)
+        shown = True
     except Broken as broken:
         story.fail(str(broken))
         print(f"  logs: {folder}/*/odfd.log", file=sys.stderr)
-        return 1
     finally:
-        _leave(stage, keep=args.keep)
-    return 0
+        _leave(stage, keep=args.keep, tidy=shown)
+    return 0 if shown else 1
 
 
 def _finish(stage: Stage, out: Path) -> None:
@@ -84,7 +85,7 @@ def _holding(name: str, view: dict[str, Any]) -> Holding:
     return Holding(name, f"{rely['blocks']}/{view['blocks']}", fact, mood)
 
 
-def _leave(stage: Stage, *, keep: bool) -> None:
+def _leave(stage: Stage, *, keep: bool, tidy: bool) -> None:
     relay = stage.facts.get("relay")
     if keep and stage.nodes:
         print("\nThe nodes are up. Talk to them:")
@@ -97,7 +98,7 @@ def _leave(stage: Stage, *, keep: bool) -> None:
         node.stop()
     if relay is not None:
         relay.close()
-    if sys.exc_info()[0] is None:
+    if tidy:
         shutil.rmtree(stage.folder, ignore_errors=True)
 
 

@@ -135,7 +135,7 @@ class NetworkService:
                 await self._membership.connect(address)
             except Remote:
                 continue  # it is dialled again and again; the view shows how many are connected
-        return await trio.to_thread.run_sync(self._view, network)
+        return await self._look(network)
 
     async def leave(self, name: str) -> wire.NetworkView:
         left = await self._membership.leave(name)
@@ -143,15 +143,19 @@ class NetworkService:
 
     async def list(self) -> Sequence[wire.NetworkView]:
         network = self._membership.network
-        return [] if network is None else [await trio.to_thread.run_sync(self._view, network)]
+        return [] if network is None else [await self._look(network)]
 
     async def show(self, name: str) -> wire.NetworkView:
         network = self._membership.network
         if network is None or network.name.casefold() != name.casefold():
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
-        return await trio.to_thread.run_sync(self._view, network)
+        return await self._look(network)
 
-    def _view(self, network: Network) -> wire.NetworkView:
+    async def _look(self, network: Network) -> wire.NetworkView:
+        peers = sum(view.connected for view in self._membership.peers())
+        return await trio.to_thread.run_sync(self._view, network, peers)
+
+    def _view(self, network: Network, peers: int) -> wire.NetworkView:
         with self._home.catalog() as catalog:
             names = {entry.id: entry.name for entry in catalog.entries()}
         announced = []
@@ -174,7 +178,7 @@ class NetworkService:
         return wire.NetworkView(
             name=network.name,
             bootstrap=network.bootstrap,
-            peers=sum(view.connected for view in self._membership.peers()),
+            peers=peers,
             datasets=tuple(announced),
         )
 
