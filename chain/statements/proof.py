@@ -1,0 +1,219 @@
+"""Proofs that a key contradicted itself: two statements that no honest key makes (trust.md section 2).
+
+A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Whoever holds it checks it alone, in
+O(log n) and without blocks: all of it hangs from the accused key's own signatures, so the reporter adds bytes and no
+claims. ``fork``: two heads of one epoch whose trees hold different blocks at one place. ``double-vote``: two
+attestations of one serial, or a successor that does not follow its predecessor. What follows from one is decided
+elsewhere. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements import canonical, envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import NS, Attestation, Count, HeadStatement, limit_of
+from chain.statements.tree import HASH_SIZE, MAX_PATH, Leaves, Tree, root_from_inclusion
+
+PROOF: Final = NS + "proof/v1"
+FORK: Final = "fork"
+DOUBLE_VOTE: Final = "double-vote"
+MAX_PROOF: Final = 64 << 10
+"""Bytes of a proof; 4.1 KiB at a million blocks."""
+
+Base64 = Annotated[str, msgspec.Meta(max_length=44)]
+_Pair = Annotated[
+    tuple[Annotated[tuple[Base64, ...], msgspec.Meta(max_length=MAX_PATH)], ...], msgspec.Meta(max_length=2)
+]
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """A proof that was checked. Made by ``decode``, ``fork`` and ``double_vote`` only."""
+
+    kind: str
+    dataset: DatasetId
+    epoch: int
+    accused: tuple[KeyDid, ...]
+    """Keys that signed both; of a fork the writers of either head."""
+    index: int | None
+    """First place known where the two histories differ; ``None`` for a double vote."""
+    raw: bytes
+    """Its canonical bytes."""
+
+    @property
+    def id(self) -> Multihash:
+        return Multihash.sha3_256(self.raw)
+
+    @property
+    def order(self) -> tuple[int, Multihash]:
+        """Of several proofs of one fork the lowest place counts, and of one place the lowest id."""
+        return (self.index or 0, self.id)
+
+
+def fork(one: bytes, other: bytes, ours: Leaves, theirs: Leaves) -> Proof:
+    """Build the proof from two heads' envelopes and the leaves of either tree; finds the first difference by halving.
+
+    Reads O(n) leaves for the paths. Raises Invalid when the two do not contradict each other.
+    """
+    heads = [_head(sealed) for sealed in (one, other)]
+    sizes = [head.size for head, _ in heads]
+    index = _first_difference(min(sizes), ours, theirs)
+    if index is None:
+        raise Invalid("one tree begins with the other: no fork", rule="proof-fork")
+    trees = [Tree(ours), Tree(theirs)]
+    body: dict[str, canonical.Json] = {
+        "type": PROOF,
+        "kind": FORK,
+        "index": index,
+        "statements": [canonical.decode(sealed) for sealed in (one, other)],
+        "leaves": [leaves(index, index + 1)[0].hex() for leaves in (ours, theirs)],
+        "paths": [
+            [base64.b64encode(node).decode() for node in tree.inclusion(index, size)]
+            for tree, size in zip(trees, sizes, strict=True)
+        ],
+    }
+    return decode(canonical.encode(_ordered(body)))
+
+
+def double_vote(one: bytes, other: bytes) -> Proof:
+    """Build the proof from two attestations' envelopes. Raises Invalid when they do not contradict each other."""
+    body: dict[str, canonical.Json] = {
+        "type": PROOF,
+        "kind": DOUBLE_VOTE,
+        "statements": [canonical.decode(sealed) for sealed in (one, other)],
+    }
+    return decode(canonical.encode(_ordered(body)))
+
+
+def decode(raw: bytes) -> Proof:
+    """Read and check a proof: limits, canonical form, signatures, contradiction. Raises Invalid."""
+    if len(raw) > MAX_PROOF:
+        raise Invalid(f"proof of {len(raw)} bytes, the limit is {MAX_PROOF}", rule="proof-size")
+    value = canonical.decode(raw)
+    try:
+        form = msgspec.convert(value, _Form)
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"not a proof: {error}", rule="proof") from error
+    if form.type != PROOF:
+        raise Invalid(f"proof of type {form.type[:80]!r}", rule="proof-type", hint=PROOF)
+    one, other = (canonical.encode(sealed) for sealed in form.statements)
+    if form.kind == FORK:
+        return _check_fork(raw, form, one, other)
+    if form.kind == DOUBLE_VOTE:
+        return _check_double_vote(raw, one, other)
+    raise Invalid(f"proof of kind {form.kind[:40]!r}", rule="proof-kind", hint=f"known here: {FORK}, {DOUBLE_VOTE}")
+
+
+class _Form(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    kind: str
+    statements: Annotated[list[dict[str, canonical.Json]], msgspec.Meta(min_length=2, max_length=2)]
+    index: Count | None = None
+    leaves: Annotated[list[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]], msgspec.Meta(max_length=2)] = []
+    paths: _Pair = ()
+
+
+def _check_fork(raw: bytes, form: _Form, one: bytes, other: bytes) -> Proof:
+    (first, by_first), (second, by_second) = _head(one), _head(other)
+    if (first.dataset, first.epoch) != (second.dataset, second.epoch):
+        raise Invalid("heads of different datasets or epochs never form a fork", rule="proof-fork")
+    if form.index is None or len(form.leaves) != 2 or len(form.paths) != 2:
+        raise Invalid("a fork's proof names a place, two leaves and two paths", rule="proof-fork")
+    if form.leaves[0] == form.leaves[1]:
+        raise Invalid("both trees hold the same block there: no fork", rule="proof-fork")
+    for head, leaf, path in zip((first, second), form.leaves, form.paths, strict=True):
+        found = root_from_inclusion(bytes.fromhex(leaf), form.index, head.size, [_node(text) for text in path])
+        if found != head.root_hash:
+            raise Invalid("a path does not lead to its head's root", rule="proof-path")
+    return Proof(
+        kind=FORK,
+        dataset=first.dataset,
+        epoch=first.epoch,
+        accused=tuple(sorted({by_first, by_second})),
+        index=form.index,
+        raw=raw,
+    )
+
+
+def _check_double_vote(raw: bytes, one: bytes, other: bytes) -> Proof:
+    (first, by_first), (second, by_second) = _vote(one), _vote(other)
+    if (first.dataset, first.epoch) != (second.dataset, second.epoch):
+        raise Invalid("attestations of different datasets or epochs do not contradict each other", rule="proof-vote")
+    keys = sorted(set(by_first.signers) & set(by_second.signers))
+    if not keys:
+        raise Invalid("the two attestations have no signer in common", rule="proof-vote")
+    earlier, later = sorted((first, second), key=lambda said: said.serial)
+    before = by_first if earlier is first else by_second
+    same = first.serial == second.serial and by_first.sid != by_second.sid
+    broken = later.serial == earlier.serial + 1 and later.previous != before.sid
+    if not (same or broken):
+        raise Invalid("one validator may say both of these", rule="proof-vote")
+    return Proof(kind=DOUBLE_VOTE, dataset=first.dataset, epoch=first.epoch, accused=tuple(keys), index=None, raw=raw)
+
+
+def _head(sealed: bytes) -> tuple[HeadStatement, KeyDid]:
+    """A head and the writer that signed it; under version 0 of the authority that is the dataset's own key."""
+    signed, head = _open(sealed)
+    if not isinstance(head, HeadStatement):
+        raise Invalid("a fork's proof rests on two heads", rule="proof-fork")
+    if head.authority > 0:
+        raise Invalid(f"authority version {head.authority} is not known here", rule="proof-authority")
+    writer = envelope.dataset_key(head.dataset)
+    if writer not in signed.signers:
+        raise Invalid("a head not signed by a writer of its dataset accuses nobody", rule="proof-writer")
+    return head, writer
+
+
+def _vote(sealed: bytes) -> tuple[Attestation, Signed]:
+    signed, said = _open(sealed)
+    if not isinstance(said, Attestation):
+        raise Invalid("a double vote's proof rests on two attestations", rule="proof-vote")
+    return said, signed
+
+
+def _open(sealed: bytes) -> tuple[Signed, HeadStatement | Attestation]:
+    signed = envelope.unseal(sealed, statement.MAX_ANY)
+    said = statement.decode(signed.payload)
+    if len(sealed) > limit_of(said):
+        raise Invalid("a statement larger than its kind may be", rule="envelope-size")
+    return signed, said
+
+
+def _first_difference(size: int, ours: Leaves, theirs: Leaves) -> int | None:
+    """Chains are linked by hash: once they differ they stay different, so halving finds the first place."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if ours(middle, middle + 1)[0] == theirs(middle, middle + 1)[0]:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < size else None
+
+
+def _node(text: str) -> bytes:
+    try:
+        node = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise Invalid("a path holds something that is not base64", rule="proof-path") from error
+    if len(node) != HASH_SIZE:
+        raise Invalid(f"a path holds a node of {len(node)} bytes", rule="proof-path")
+    return node
+
+
+def _ordered(body: dict[str, canonical.Json]) -> dict[str, canonical.Json]:
+    """Two reporters of one contradiction write the same bytes: the statements stand in the order of their ids."""
+    statements = body["statements"]
+    assert isinstance(statements, list)
+    places: Sequence[int] = sorted(range(2), key=lambda at: canonical.encode(statements[at]))
+    paired = {name: [items[at] for at in places] for name, items in body.items() if isinstance(items, list)}
+    return {**body, **paired}
