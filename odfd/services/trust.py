@@ -90,6 +90,10 @@ class TrustService:
             settings={"f": policy.tolerated, "maxStaleSeconds": policy.max_stale},
         )
 
+    def _group(self, key: KeyDid) -> str | None:
+        """The group whose vote a key casts here; this node's own word needs no listing."""
+        return "me" if key == self._standing.me else self._standing.policy.group_of(key)
+
     def _show(self, ref: str) -> wire.TrustView:
         with self._home.catalog() as catalog:
             entry = catalog.resolve(ref)
@@ -113,7 +117,7 @@ class TrustService:
             facts=self._facts(known),
             attestations=agree,
             dissent=dissent,
-            unlisted=sum(standing.policy.group_of(key) is None for key in known.heard),
+            unlisted=sum(self._group(key) is None for key in known.heard),
             evidence=tuple(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
         )
 
@@ -146,10 +150,7 @@ class TrustService:
 
     def _voices(self, known: Known) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
         """Who agrees with what this node found or the majority says, and who does not."""
-        views = [
-            (said, attestation_view(key, said, self._standing.policy.group_of(key)))
-            for key, said in known.heard.items()
-        ]
+        views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.heard.items()]
         denying = [view for said, view in views if said.mismatch]
         affirming = [view for said, view in views if not said.mismatch]
         own = {run.verdict for run in known.runs.values()}

@@ -60,7 +60,7 @@ class Standing:
         self._database = database
         self._chains = chains
         self._policy = policy
-        self._me = me
+        self.me = me
         self._clock = clock
         self._purposes = purposes
 
@@ -118,7 +118,7 @@ class Standing:
         """The judgement of one transform step."""
         policy = self.policy
         others = group_voices(policy, known.heard, step)
-        own_group = policy.group_of(self._me)
+        own_group = policy.group_of(self.me)
         if own_group is not None:
             others.pop(own_group, None)
         own = known.runs.get(step)

@@ -14,7 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 60
+SECONDS = 150
+_KEEPING = """set -a
+test -f .variables && . ./.variables
+{command}
+code=$?
+export -p > .variables
+exit $code"""
+"""A shell a step, and what it set is set for the next."""
 _BLOCK = re.compile(r"(?ms)^```(console|file (\S+))\n(.*?)^```$")
 _EXIT = re.compile(r"\[exit (\d+)\]\Z")
 
@@ -68,8 +75,8 @@ def run(document: Path, folder: Path, environ: Mapping[str, str]) -> int:
             target.write_text(part.text)
             continue
         done = subprocess.run(
-            ["/bin/bash", "-c", part.command], cwd=folder, env=dict(environ), capture_output=True, text=True,
-            timeout=SECONDS, stdin=subprocess.DEVNULL, check=False,
+            ["/bin/bash", "-c", _KEEPING.format(command=part.command)], cwd=folder, env=dict(environ),
+            capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         said = (done.stdout + done.stderr).splitlines()
         place = f"{document.name}:{part.line}: $ {part.command}"
