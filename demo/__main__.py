@@ -22,7 +22,7 @@ ACTS: Final = (acts.publish, acts.mirror, acts.reproduce, acts.go_on, acts.lie, 
 ROLES: Final = {
     "A": "publishes; owns the keys",
     "B": "mirrors and re-runs everything",
-    "C": "serves only what one validator attests",
+    "C": "serves what a validator attests",
     "D": "publishes a lie",
 }
 

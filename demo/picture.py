@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Final
 
 WIDTH: Final = 1180
-_ROW, _TOP, _BOX = 30, 96, 250
+_ROW, _TOP, _BOX = 30, 96, 224
 _COLOURS: Final = {"good": "#1a7f37", "weak": "#57606a", "bad": "#cf222e"}
+
+
+ARROWS: Final = (
+    (("heads", "blocks", "slices"), "right", "#57606a"),
+    (("signed", "verdicts"), "right", "#1a7f37"),
+    (("a lie",), "left", "#cf222e"),
+)
+"""What passes between one node and the next, which way, and how it is drawn."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +56,29 @@ def draw(path: Path, portraits: Sequence[Portrait], verdict: str, footer: str) -
         x = 30 + number * (_BOX + gap)
         parts += _node(x, portrait, rows)
         if number:
-            y = _TOP + 30
-            parts.append(f'<line x1="{x - gap}" y1="{y}" x2="{x}" y2="{y}" stroke="#8c959f" stroke-width="2"/>')
+            parts += _arrow(x - gap, x, *ARROWS[number - 1])
     bottom = _TOP + 76 + rows * _ROW + 40
     parts.append(f'<rect x="30" y="{bottom}" width="{WIDTH - 60}" height="44" rx="6" fill="#ffebe9" stroke="#cf222e"/>')
     parts.append(_text(46, bottom + 28, verdict, 15, "#82071e", bold=True))
     parts.append(_text(30, bottom + 80, footer, 13, "#57606a"))
     parts.append("</svg>")
     path.write_text("\n".join(parts))
+
+
+def _arrow(start: int, end: int, words: Sequence[str], way: str, colour: str) -> list[str]:
+    y, tip, tail = _TOP + 28, (end - 4 if way == "right" else start + 4), (start + 4 if way == "right" else end - 4)
+    back = tip - 7 if way == "right" else tip + 7
+    middle = (start + end) // 2
+    parts = [
+        f'<line x1="{tail}" y1="{y}" x2="{tip}" y2="{y}" stroke="{colour}" stroke-width="2"/>',
+        f'<path d="M{back} {y - 5} L{tip} {y} L{back} {y + 5}" fill="none" stroke="{colour}" stroke-width="2"/>',
+    ]
+    for line, word in enumerate(words):
+        parts.append(
+            f'<text x="{middle}" y="{y + 18 + 13 * line}" font-size="11" fill="{colour}" text-anchor="middle">'
+            f"{escape(word)}</text>"
+        )
+    return parts
 
 
 def _node(x: int, portrait: Portrait, rows: int) -> list[str]:
