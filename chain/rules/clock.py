@@ -8,6 +8,7 @@ from chain import instant
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform
+from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
 
@@ -26,6 +27,11 @@ class SystemTimeIsMonotonic(Rule):
                 actual=instant.render(block.system_time),
                 hint="check this machine's clock",
             )
+
+    def doubts(self, run: Run) -> Mask:
+        times = run.times("system_time")
+        before = run.before(times, run.state.system_time)
+        return before.present & (times.values < before.values)
 
 
 class SystemTimeIsInMilliseconds(Rule):
@@ -58,6 +64,11 @@ class WatermarkIsMonotonic(Rule):
                 actual=_shown(event.new_watermark),
                 hint="carry the last watermark on when it does not advance",
             )
+
+    def doubts(self, run: Run) -> Mask:
+        marks = run.times("event.new_watermark")
+        before = run.before(marks, run.state.watermark)
+        return before.present & ~(marks.present & (marks.values >= before.values))
 
 
 def _shown(time: Instant | None) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chain.model.block import Block
+import numpy as np
+
+from chain.model.block import Block, UnknownEvent
 from chain.model.events import (
     AddData,
     AddPushSource,
     DatasetKind,
     ExecuteTransform,
+    MetadataEvent,
     SetAttachments,
     SetInfo,
     SetLicense,
@@ -18,6 +21,7 @@ from chain.model.events import (
     SetVocab,
 )
 from chain.multihash import ARROW0_SHA3_256, SHA3_256
+from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
 
@@ -37,6 +41,9 @@ class DataEventIsNotEmpty(Rule):
         parts = (event.new_data, event.new_checkpoint, event.new_watermark, source_state)
         if all(part is None for part in parts):
             yield self.broken("the event is empty", hint="write no block when nothing happened")
+
+    def doubts(self, run: Run) -> Mask:
+        return ~(run.has("event.new_data") | run.has("event.new_checkpoint") | run.has("event.new_watermark"))
 
 
 class AddDataAdvances(Rule):
@@ -59,6 +66,9 @@ class AddDataAdvances(Rule):
         if not moved:
             yield self.broken("the event has no data and advances nothing", hint="write no block when nothing happened")
 
+    def doubts(self, run: Run) -> Mask:
+        return ~(run.has("event.new_data") | advances(run))
+
 
 class PrevCheckpointIsLast(Rule):
     """``prevCheckpoint`` is what the data event right before left, and nothing older."""
@@ -78,6 +88,11 @@ class PrevCheckpointIsLast(Rule):
                 expected=last or "none",
                 actual=event.prev_checkpoint or "none",
             )
+
+    def doubts(self, run: Run) -> Mask:
+        last = run.state.checkpoint.physical_hash if run.state.checkpoint else None
+        left = run.before(run.digests("event.new_checkpoint.physical_hash"), last)
+        return ~run.digests("event.prev_checkpoint").same(left)
 
 
 class CheckpointIsCarried(Rule):
@@ -107,13 +122,15 @@ class KindFits(Rule):
     concerns = (AddData, SetPollingSource, AddPushSource, ExecuteTransform, SetTransform)
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        derivative = isinstance(block.event, ExecuteTransform | SetTransform)
-        fitting = DatasetKind.DERIVATIVE if derivative else DatasetKind.ROOT
+        fitting = _fitting_kind(block.event)
         if state.kind not in (None, fitting):
             name = type(block.event).__name__
             yield self.broken(
                 f"{name} belongs in a {fitting.value} dataset", expected=fitting.value, actual="the other"
             )
+
+    def doubts(self, run: Run) -> Mask:
+        return np.full(run.size, run.state.kind not in (None, _fitting_kind(run.event)))
 
 
 class DescriptionChanges(Rule):
@@ -150,3 +167,14 @@ class HashesFitTheirObjects(Rule):
         for name, value, code in hashes:
             if value.code != code:
                 yield self.broken(f"{name} is a {value.algorithm}", actual=value)
+
+
+def advances(run: Run) -> Mask:
+    """Blocks of a run that move the checkpoint or the watermark."""
+    checkpoint, carried = run.digests("event.new_checkpoint.physical_hash"), run.digests("event.prev_checkpoint")
+    watermark = run.times("event.new_watermark")
+    return ~(checkpoint.same(carried) & watermark.same(run.before(watermark, run.state.watermark)))
+
+
+def _fitting_kind(event: MetadataEvent | UnknownEvent) -> DatasetKind:
+    return DatasetKind.DERIVATIVE if isinstance(event, ExecuteTransform | SetTransform) else DatasetKind.ROOT

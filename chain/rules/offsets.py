@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
+from chain.rules.columns import Mask, Run
 from chain.rules.rule import Rule, Violation
 from chain.state import ChainState
 
@@ -29,6 +32,11 @@ class SlicesAreContiguous(Rule):
                 actual=event.new_data.offset_interval.start,
             )
 
+    def doubts(self, run: Run) -> Mask:
+        start, before = run.numbers("event.new_data.offset_interval.start"), run.numbers("event.prev_offset")
+        wrong: Mask = start.values != np.where(before.present, before.values + 1, 0)
+        return start.present & wrong
+
 
 class IntervalsAreNotEmpty(Rule):
     """An interval holds at least one row: both ends belong to it."""
@@ -47,6 +55,11 @@ class IntervalsAreNotEmpty(Rule):
                     actual=interval.end,
                 )
 
+    def doubts(self, run: Run) -> Mask:
+        interval = "event.new_data.offset_interval"
+        start, end = run.numbers(f"{interval}.start"), run.numbers(f"{interval}.end")
+        return end.present & (end.values < start.values)
+
 
 class PrevOffsetIsLast(Rule):
     """``prevOffset`` is the last offset of the chain; none before the first row. The reference lets the first pass."""
@@ -63,6 +76,11 @@ class PrevOffsetIsLast(Rule):
                 expected=_shown(state.last_offset),
                 actual=_shown(event.prev_offset),
             )
+
+    def doubts(self, run: Run) -> Mask:
+        carried = run.numbers("event.prev_offset")
+        last = run.numbers("event.new_data.offset_interval.end").or_else(carried)
+        return ~carried.same(run.before(last, run.state.last_offset))
 
 
 def _slices(block: Block) -> Iterator[DataSlice]:

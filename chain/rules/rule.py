@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 
 from chain.model.block import Block
+from chain.rules.columns import Mask, Run
 from chain.state import ChainState
 
 
@@ -45,6 +47,13 @@ class Rule(ABC):
     @abstractmethod
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         """Whatever of ``block`` breaks this rule when appended to a chain in ``state``; ``concerns`` holds."""
+
+    def doubts(self, run: Run) -> Mask:
+        """Blocks of a run, ``(n,)``, that may break this rule; of all others ``check`` would find nothing.
+
+        A rule that does not look at columns doubts everything, which is slow and never wrong.
+        """
+        return np.ones(run.size, np.bool_)
 
     def broken(self, message: str, *, expected: object = "", actual: object = "", hint: str = "") -> Violation:
         return Violation(rule=self.name, message=message, expected=str(expected), actual=str(actual), hint=hint)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from chain.codec.arrow_schema import schema_of
 from chain.errors import Invalid
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
+from chain.rules.columns import Mask, Run
 from chain.rules.migration import incompatibilities
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
@@ -25,6 +28,10 @@ class SchemaBeforeData(Rule):
         has_data = isinstance(event, AddData | ExecuteTransform) and event.new_data is not None
         if has_data and state.schema is None and state.unknown is None:
             yield self.broken("data before any SetDataSchema", hint="declare the schema first")
+
+    def doubts(self, run: Run) -> Mask:
+        undeclared = run.state.schema is None and run.state.unknown is None
+        return run.has("event.new_data") if undeclared else np.zeros(run.size, np.bool_)
 
 
 class SchemaIsSaid(Rule):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from chain.model.block import Block, UnknownEvent
 from chain.model.events import Seed
+from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
 
@@ -21,6 +24,9 @@ class FirstBlockIsSeed(Rule):
             yield self.broken(
                 "a chain begins with a Seed", expected="Seed", actual=type(block.event).__name__, hint="write it first"
             )
+
+    def doubts(self, run: Run) -> Mask:
+        return np.full(run.size, run.state.head is None)
 
 
 class OneSeed(Rule):
@@ -51,6 +57,9 @@ class LinksToHead(Rule):
                 actual=block.prev_block_hash or "none",
             )
 
+    def doubts(self, run: Run) -> Mask:
+        return ~run.digests("prev_block_hash").same(run.before(run.hashes, run.state.head))
+
 
 class NumbersAreSequential(Rule):
     """Sequence numbers count from zero without gaps."""
@@ -61,6 +70,10 @@ class NumbersAreSequential(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if block.sequence_number != state.size:
             yield self.broken("sequenceNumber does not follow", expected=state.size, actual=block.sequence_number)
+
+    def doubts(self, run: Run) -> Mask:
+        wrong: Mask = run.numbers("sequence_number").values != np.arange(run.state.size, run.state.size + run.size)
+        return wrong
 
 
 class EventsAreKnown(Rule):

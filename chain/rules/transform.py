@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import AddPushSource, ExecuteTransform, ExecuteTransformInput, SetPollingSource, SetTransform
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetPollingSource,
+    SetTransform,
+)
 from chain.model.source import Transform
+from chain.rules.columns import Column, Mask, Run
+from chain.rules.events import advances
 from chain.rules.rule import Rule, Violation
 from chain.state import ChainState, InputPosition
 
@@ -128,6 +139,9 @@ class TransformIsDeclared(Rule):
         if state.set_transform is None and state.unknown is None:
             yield self.broken("ExecuteTransform without a SetTransform before it")
 
+    def doubts(self, run: Run) -> Mask:
+        return np.full(run.size, run.state.set_transform is None and run.state.unknown is None)
+
 
 class InputsAreInOrder(Rule):
     """Inputs are those of SetTransform, all of them, in its order."""
@@ -139,14 +153,17 @@ class InputsAreInOrder(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if not isinstance(block.event, ExecuteTransform) or state.set_transform is None:
             return
-        declared = [_identity(each.dataset_ref) for each in state.set_transform.inputs]
-        actual = [each.dataset_id for each in block.event.query_inputs]
+        declared, actual = _declared(state.set_transform), _inputs(block.event)
         if declared != actual:
             yield self.broken(
                 "inputs are not those of SetTransform in their order",
                 expected=_listed(declared),
                 actual=_listed(actual),
             )
+
+    def doubts(self, run: Run) -> Mask:
+        declared = run.state.set_transform
+        return np.full(run.size, declared is not None and _declared(declared) != _inputs(run.event))
 
 
 class _InputRule(Rule):
@@ -160,8 +177,40 @@ class _InputRule(Rule):
             for each in block.event.query_inputs:
                 yield from self.check_input(each, positions.get(each.dataset_id, _START))
 
+    def doubts(self, run: Run) -> Mask:
+        inputs = _inputs(run.event)
+        if len(set(inputs)) != len(inputs):
+            return np.ones(run.size, np.bool_)
+        positions = run.state.input_positions
+        doubts = np.zeros(run.size, np.bool_)
+        for number, each in enumerate(inputs):
+            doubts |= self.doubt_input(_InputRun(run, number, positions.get(each, _START)))
+        return doubts
+
     def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
         raise NotImplementedError
+
+    def doubt_input(self, each: _InputRun) -> Mask:
+        raise NotImplementedError
+
+
+class _InputRun:
+    """One input of all blocks of a run, and where it stood before the first."""
+
+    def __init__(self, run: Run, number: int, position: InputPosition) -> None:
+        self._run = run
+        self._position = position
+        path = f"event.query_inputs.{number}."
+        self.prev_block, self.new_block = run.digests(path + "prev_block_hash"), run.digests(path + "new_block_hash")
+        self.prev_offset, self.new_offset = run.numbers(path + "prev_offset"), run.numbers(path + "new_offset")
+
+    @property
+    def block_before(self) -> Column:
+        return self._run.before(self.new_block.or_else(self.prev_block), self._position.block_hash)
+
+    @property
+    def offset_before(self) -> Column:
+        return self._run.before(self.new_offset.or_else(self.prev_offset), self._position.offset)
 
 
 class InputBlocksAdvance(_InputRule):
@@ -176,6 +225,9 @@ class InputBlocksAdvance(_InputRule):
                 f"input {each.dataset_id}: newBlockHash is prevBlockHash", hint="leave it out when nothing is new"
             )
 
+    def doubt_input(self, each: _InputRun) -> Mask:
+        return each.new_block.present & each.new_block.same(each.prev_block)
+
 
 class InputOffsetsAdvance(_InputRule):
     """An input that is said to bring rows brings some: its new offset is another one."""
@@ -188,6 +240,9 @@ class InputOffsetsAdvance(_InputRule):
             yield self.broken(
                 f"input {each.dataset_id}: newOffset is prevOffset", hint="leave it out when nothing is new"
             )
+
+    def doubt_input(self, each: _InputRun) -> Mask:
+        return each.new_offset.present & each.new_offset.same(each.prev_offset)
 
 
 class InputBlocksContinue(_InputRule):
@@ -204,6 +259,9 @@ class InputBlocksContinue(_InputRule):
                 actual=each.prev_block_hash or "none",
             )
 
+    def doubt_input(self, each: _InputRun) -> Mask:
+        return ~each.prev_block.same(each.block_before)
+
 
 class InputOffsetsContinue(_InputRule):
     """As blocks, so offsets."""
@@ -219,6 +277,9 @@ class InputOffsetsContinue(_InputRule):
                 actual="none" if each.prev_offset is None else each.prev_offset,
             )
 
+    def doubt_input(self, each: _InputRun) -> Mask:
+        return ~each.prev_offset.same(each.offset_before)
+
 
 class InputOffsetsComeWithBlocks(_InputRule):
     """Rows come in blocks: a new offset needs a new block."""
@@ -229,6 +290,9 @@ class InputOffsetsComeWithBlocks(_InputRule):
     def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
         if each.new_offset is not None and each.new_block_hash is None:
             yield self.broken(f"input {each.dataset_id}: newOffset without newBlockHash", actual=each.new_offset)
+
+    def doubt_input(self, each: _InputRun) -> Mask:
+        return each.new_offset.present & ~each.new_block.present
 
 
 class TransformAdvances(Rule):
@@ -251,6 +315,12 @@ class TransformAdvances(Rule):
         if not moved:
             yield self.broken("the event has no data and advances nothing", hint="write no block when nothing happened")
 
+    def doubts(self, run: Run) -> Mask:
+        moved = run.has("event.new_data") | advances(run)
+        for number in range(len(_inputs(run.event))):
+            moved |= run.has(f"event.query_inputs.{number}.new_block_hash")
+        return ~moved
+
 
 def _transform(block: Block) -> Transform | None:
     match block.event:
@@ -262,6 +332,14 @@ def _transform(block: Block) -> Transform | None:
             return None
 
 
+def _declared(transform: SetTransform) -> list[DatasetId | None]:
+    return [_identity(each.dataset_ref) for each in transform.inputs]
+
+
+def _inputs(event: AddData | ExecuteTransform) -> list[DatasetId]:
+    return [each.dataset_id for each in event.query_inputs] if isinstance(event, ExecuteTransform) else []
+
+
 def _identity(ref: str) -> DatasetId | None:
     try:
         return DatasetId.parse(ref)
@@ -269,5 +347,5 @@ def _identity(ref: str) -> DatasetId | None:
         return None
 
 
-def _listed(ids: list[DatasetId] | list[DatasetId | None]) -> str:
+def _listed(ids: Sequence[DatasetId | None]) -> str:
     return ", ".join(str(each) for each in ids) or "none"

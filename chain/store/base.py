@@ -10,13 +10,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
+
+PAGE_BLOCKS: Final = 2048
+PAGE_BYTES: Final = 4 << 20
+NAME_SIZE: Final = 34
+"""Bytes of a block's name, a sha3-256 multihash."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -51,6 +56,24 @@ class StoredBlock(msgspec.Struct, frozen=True):
     """``None``: the chain needs it and it is not there."""
 
 
+class StoredPage(msgspec.Struct, frozen=True):
+    """Blocks in a row, as they lie in a store."""
+
+    start: int
+    """Where the first stands."""
+    names: bytes
+    """What their bytes should hash to: one multihash after the other, each of NAME_SIZE bytes."""
+    raws: Sequence[bytes | None]
+    kinds: Sequence[int] | None = None
+    """What the store's index takes each for: numbers as in ``chain.store.schema``. ``None``: it has no index."""
+
+    def name(self, row: int) -> Multihash:
+        return Multihash(self.names[row * NAME_SIZE : (row + 1) * NAME_SIZE])
+
+    def kind(self, row: int) -> int | None:
+        return None if self.kinds is None else self.kinds[row]
+
+
 class StoredChain(Protocol):
     """What verification reads: bytes unchecked, so that every damage can be told and not only the first."""
 
@@ -62,6 +85,9 @@ class StoredChain(Protocol):
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         """Blocks ``start <= n < stop`` (to the head), oldest first, streamed. Never raises for their content."""
+
+    def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
+        """The same blocks, PAGE_BLOCKS or a little over PAGE_BYTES at a time; gaps are between pages."""
 
 
 class ChainReader(Protocol):
@@ -96,8 +122,8 @@ class ChainStore(Protocol):
         ``also`` writes rows of other tables in the same transaction (a signed head, a resource's event).
         """
 
-    def drop(self, dataset: DatasetId) -> None:
-        """Forget a chain. Its objects go with the next collection."""
+    def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """Forget a chain; ``also`` as in ``commit``. Its objects go with the next collection."""
 
 
 class ObjectReader(Protocol):

@@ -19,7 +19,7 @@ from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store.append import no_block
-from chain.store.base import Head, StoredBlock
+from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, StoredBlock, StoredPage
 from chain.store.objects import disk
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
@@ -76,6 +76,21 @@ class DirectoryChain:
         for number in range(max(start, self._first), end if stop is None else min(stop, end)):
             name = names[number - self._first]
             yield StoredBlock(number, name, self._bytes(name))
+
+    def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
+        names: list[bytes] = []
+        raws: list[bytes | None] = []
+        first = size = 0
+        for stored in self.stored_blocks(start, stop):
+            first = first if raws else stored.sequence_number
+            names.append(stored.name)
+            raws.append(stored.raw)
+            size += len(stored.raw or b"")
+            if len(raws) == PAGE_BLOCKS or size >= PAGE_BYTES:
+                yield StoredPage(first, b"".join(names), raws)
+                names, raws, size = [], [], 0
+        if raws:
+            yield StoredPage(first, b"".join(names), raws)
 
     def head(self) -> Head | None:
         names = self._walked()

@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store import append as rules
-from chain.store.base import Append, Head, ObjectStore, StoredBlock
+from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, StoredBlock, StoredPage
 from chain.store.objects import disk
 
 
@@ -41,6 +41,11 @@ class MemoryChains:
             rules.check_append(append, self._objects)
         for append in appends:
             rules.check_expected(append, self.chain(append.dataset).head())
+        self._together(also)
+        for append in appends:
+            self._chains.setdefault(append.dataset, []).extend(append.blocks)
+
+    def _together(self, also: Callable[[sqlite3.Connection], None] | None) -> None:
         self.connection.execute("BEGIN")
         try:
             if also is not None:
@@ -49,10 +54,9 @@ class MemoryChains:
         except BaseException:
             self.connection.execute("ROLLBACK")
             raise
-        for append in appends:
-            self._chains.setdefault(append.dataset, []).extend(append.blocks)
 
-    def drop(self, dataset: DatasetId) -> None:
+    def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        self._together(also)
         self._chains.pop(dataset, None)
 
 
@@ -96,6 +100,12 @@ class MemoryChain:
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         for block in itertools.islice(self._blocks, max(start, 0), stop):
             yield StoredBlock(block.sequence_number, block.hash, block.raw)
+
+    def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
+        for first in range(max(start, 0), self.stored_size() if stop is None else stop, PAGE_BLOCKS):
+            last = first + PAGE_BLOCKS if stop is None else min(stop, first + PAGE_BLOCKS)
+            if page := list(self.stored_blocks(first, last)):
+                yield StoredPage(first, b"".join(one.name for one in page), [one.raw for one in page])
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
         wanted = set(kinds)

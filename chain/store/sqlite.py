@@ -15,18 +15,15 @@ from chain.codec.blocks import decode_block
 from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.multihash import Multihash
+from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
 from chain.store import schema
-from chain.store.base import Append, Head, StoredBlock
+from chain.store.base import NAME_SIZE, PAGE_BLOCKS, PAGE_BYTES, Append, Head, StoredBlock, StoredPage
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 
 Step: TypeAlias = Callable[[str], None]
 """Called with the name of each durable step, so that tests can end the process there."""
-_PAGE_BLOCKS: Final = 512
-"""Blocks fetched at once when streaming; between pages no snapshot is held."""
-_PAGE_BYTES: Final = 4 << 20
 _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
 
 
@@ -65,9 +62,11 @@ class SqliteChains:
             self._step("commit-also")
         self._step("commit-durable")
 
-    def drop(self, dataset: DatasetId) -> None:
+    def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
             connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+            if also is not None:
+                also(connection)
 
 
 class SqliteChain:
@@ -103,7 +102,7 @@ class SqliteChain:
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         """As in the port; ends early at the head."""
-        for sequence, block_hash, raw in self._rows(start, stop):
+        for sequence, block_hash, raw, _ in self._rows(start, stop):
             yield self._whole(sequence, block_hash, raw)
 
     def stored_head(self) -> Multihash | None:
@@ -115,31 +114,43 @@ class SqliteChain:
         return head.size if head else 0
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
-        for sequence, block_hash, raw in self._rows(start, 1 << 62 if stop is None else stop):
-            yield StoredBlock(sequence, Multihash.from_bytes(block_hash), raw)
+        for sequence, block_hash, raw, _ in self._rows(start, 1 << 62 if stop is None else stop):
+            yield StoredBlock(sequence, _name(block_hash), raw)
 
-    def _rows(self, start: int, stop: int) -> Iterator[tuple[int, bytes, bytes]]:
+    def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
+        following, end = max(start, 0), 1 << 62 if stop is None else stop
+        while following < end and (page := self._page(following, min(end, following + PAGE_BLOCKS))):
+            sequences, names, raws, kinds = zip(*page, strict=True)
+            following = sequences[-1] + 1
+            if following - sequences[0] == len(page) and all(len(name) == NAME_SIZE for name in names):
+                yield StoredPage(sequences[0], b"".join(names), raws, kinds)
+            else:
+                for sequence, name, raw, kind in page:
+                    yield StoredPage(sequence, _name(name), (raw,), (kind,))
+
+    def _rows(self, start: int, stop: int) -> Iterator[tuple[int, bytes, bytes, int]]:
         following = max(start, 0)
         while following < stop:
-            page = self._page(following, min(stop, following + _PAGE_BLOCKS))
+            page = self._page(following, min(stop, following + PAGE_BLOCKS))
             if not page:
                 return
             yield from page
             following = page[-1][0] + 1
 
-    def _page(self, start: int, stop: int) -> list[tuple[int, bytes, bytes]]:
+    def _page(self, start: int, stop: int) -> list[tuple[int, bytes, bytes, int]]:
+        """Rows from one snapshot; between pages none is held."""
         page = []
         size = 0
         with self._database.read() as connection:
             rows = connection.execute(
-                f"SELECT sequence, hash, raw FROM blocks WHERE {_THIS} AND sequence >= ? AND sequence < ?"  # noqa: S608
+                f"SELECT sequence, hash, raw, kind FROM blocks WHERE {_THIS} AND sequence >= ? AND sequence < ?"  # noqa: S608
                 " ORDER BY sequence",
                 (self._dataset, start, stop),
             )
             for row in rows:
                 page.append(row)
                 size += len(row[2])
-                if size >= _PAGE_BYTES:
+                if size >= PAGE_BYTES:
                     break
             rows.close()
         return page
@@ -170,6 +181,11 @@ class SqliteChain:
                 place=self._dataset.short,
             )
         return raw
+
+
+def _name(stored: bytes) -> Multihash:
+    """A block's name as it lies in its row; where that is damaged, one that no bytes have."""
+    return Multihash(stored) if len(stored) == NAME_SIZE else Multihash.from_digest(SHA3_256, bytes(32))
 
 
 def _head(connection: sqlite3.Connection, dataset: DatasetId) -> Head | None:

@@ -91,7 +91,12 @@ def check_slice(objects: ObjectReader, claim: SliceClaim) -> list[Finding]:
 
 def check_checkpoint(objects: ObjectReader, name: Multihash, size: int) -> list[Finding]:
     """Everything about a checkpoint that is not as claimed; its content is the engine's own affair."""
-    return _check_bytes(objects, "checkpoint", name, size)[1]
+    return check_object(objects, "checkpoint", name, size)
+
+
+def check_object(objects: ObjectReader, kind: str, name: Multihash, size: int) -> list[Finding]:
+    """Everything about an object's bytes that is not as claimed; ``kind`` is a word for it, and begins the rules."""
+    return _check_bytes(objects, kind, name, size)[1]
 
 
 def _check_bytes(objects: ObjectReader, kind: str, name: Multihash, size: int) -> tuple[Path | None, list[Finding]]:

@@ -1,12 +1,18 @@
-"""What a verification found, as programs read it (the JSON of ``odfctl verify``) and as it grows (progress)."""
+"""What is asked of a verification, and what it found, as programs read it (the JSON of ``odfctl verify``).
+
+Values only; ``Progress`` is how it grows.
+"""
 
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
+
+_WORKERS: Final = min(4, os.cpu_count() or 1)
 
 
 class Level(enum.Enum):
@@ -16,6 +22,19 @@ class Level(enum.Enum):
     """Hashes, encoding, links, append rules."""
     DATA = "data"
     """And every object: both hashes, size, offsets, system columns, schema."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to verify, and how deep."""
+
+    ref: str
+    """As the person named it; goes into the answer."""
+    level: Level = Level.DATA
+    start: int = 0
+    """Sequence number from which on failures are looked for and objects read."""
+    workers: int = _WORKERS
+    columns: bool = True
+    """Judge what can be judged so as columns. Without, every block is taken by itself: slower, the same answer."""
 
 
 class BlockRef(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,6 +69,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     bytes: int = 0
     """Of objects."""
     transforms: int = 0
+    remembered: int = 0
+    """Of ``blocks``, those whose rows (of an unfinished verification, whose objects) were found in order before."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

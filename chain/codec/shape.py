@@ -1,0 +1,232 @@
+"""Shapes: what blocks have in common that one writer makes in a row, so that a thousand are read as one.
+
+A shape is taken from a decoded block. It knows which of the block's bytes the bounded reader takes for structure
+(offsets, vtables, lengths, tags, the rest of the buffer) and which for values (numbers, times, digests, texts). A
+block of the same length whose bytes are equal outside of the values is walked by the reader in exactly the same way:
+it decodes to the same event but for the values, which are lifted from many blocks at once with numpy. Bytes that
+would be both make no shape. A shape never judges values: a time may be none, a text no UTF-8; columns tell what they
+could not take as doubtful. Made once per writer's habit, kept as long as the verification that met it.
+Spec: FlatBuffers internals; Reference / schema.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from chain.codec import stamp
+from chain.codec.blocks import decode_block
+from chain.codec.layout import (
+    Choice,
+    Entries,
+    Flag,
+    JsonObject,
+    Kind,
+    Moment,
+    Number,
+    Octets,
+    Table,
+    Text,
+    Union,
+    Vector,
+    fields_of,
+    wrapper_of,
+)
+from chain.errors import Invalid
+from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.multihash import Multihash
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+"""Matrices here are ``(blocks, bytes)``."""
+MAX_SHAPED: Final = 16 << 10
+"""Bytes of a block beyond which a shape is not worth its matrix: such blocks carry schemas and texts, one of a kind."""
+_DIGEST: Final = 32
+_CONTENT_SLOT: Final = 2
+_U32: Final = struct.Struct("<I").unpack_from
+_I32: Final = struct.Struct("<i").unpack_from
+_U16: Final = struct.Struct("<H").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value's place: bytes ``start <= i < stop`` of the block."""
+
+    kind: Number | Moment | Octets | Text
+    start: int
+    stop: int
+
+
+class Shape:
+    """One shape. ``leaves`` are named by their path in the block: ``event.new_data.size``, ``event.query_inputs.0…``.
+
+    All that is not among them is the same in every block of the shape, and stands in ``template``.
+    """
+
+    def __init__(self, template: Block, leaves: Mapping[str, Leaf]) -> None:
+        self.template = template
+        self.leaves = leaves
+        self.size = len(template.raw)
+        self._skeleton = self._without_values(np.frombuffer(bytearray(template.raw), np.uint8)[None, :])[0]
+
+    def lift(self, raws: list[bytes]) -> tuple[Mapping[str, Bytes], npt.NDArray[np.bool_]]:
+        """Values of ``raws``, each of the shape's size, and which of them are of the shape.
+
+        A value's matrix is ``(len(raws), its bytes)``; rows that are not of the shape hold anything.
+        """
+        matrix = np.frombuffer(bytearray().join(raws), np.uint8).reshape(len(raws), self.size)
+        values = {path: matrix[:, leaf.start : leaf.stop].copy() for path, leaf in self.leaves.items()}
+        same = (self._without_values(matrix) == self._skeleton).all(axis=1)
+        return values, same
+
+    def _without_values(self, matrix: Bytes) -> Bytes:
+        for leaf in self.leaves.values():
+            matrix[:, leaf.start : leaf.stop] = 0
+        return matrix
+
+
+def shape_of(raw: bytes) -> Shape | None:
+    """The shape of a block; ``None`` when it has none: too long, not a block, of a newer schema, or parts that overlap.
+
+    Costs as much as a few decodings.
+    """
+    if len(raw) > MAX_SHAPED:
+        return None
+    try:
+        block = decode_block(raw)
+    except Invalid:
+        return None
+    if isinstance(block.event, UnknownEvent):
+        return None
+    trace = _Trace(raw)
+    trace.manifest()
+    return Shape(block, trace.leaves) if trace.is_plain() else None
+
+
+class _Trace:
+    """Walks a block that the bounded reader has taken, as that reader does, and notes what each byte is for."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._structure = np.zeros(len(raw), np.bool_)
+        self.leaves: dict[str, Leaf] = {}
+
+    def is_plain(self) -> bool:
+        """No byte is structure in one place and part of a value in another."""
+        return not any(self._structure[leaf.start : leaf.stop].any() for leaf in self.leaves.values())
+
+    def manifest(self) -> None:
+        """The envelope is structure; the block inside of it is walked at its own place."""
+        start, stop = self._vector(self._content_slot(), 1)
+        inside = _Trace(self._raw[start:stop])
+        inside._table(MetadataBlock, 0, "")
+        self._structure[start:stop] |= inside._structure
+        for path, leaf in inside.leaves.items():
+            self.leaves[path] = Leaf(leaf.kind, leaf.start + start, leaf.stop + start)
+
+    def _content_slot(self) -> int:
+        table = self._follow(0)
+        slots = self._slots(table)
+        for slot, place in slots.items():
+            self._mark(table + place, 4 if slot else 8)
+        return table + slots[_CONTENT_SLOT]
+
+    def _table(self, cls: type[msgspec.Struct], position: int, path: str) -> None:
+        table = self._follow(position)
+        slots = self._slots(table)
+        for field in fields_of(cls):
+            place = slots.get(field.slot)
+            if place is None:
+                continue
+            inner = f"{path}.{field.name}" if path else field.name
+            if isinstance(field.kind, Union):
+                self._union(field.kind, table + place, table + slots.get(field.slot + 1, 0), inner)
+            else:
+                self._value(field.kind, table + place, inner)
+
+    def _union(self, kind: Union, tag: int, value: int, path: str) -> None:
+        self._mark(tag, 1)
+        if number := self._raw[tag]:
+            self._table(kind.variants[number - 1], value, path)
+
+    def _value(self, kind: Kind, position: int, path: str) -> None:
+        match kind:
+            case Number(size=size):
+                self.leaves[path] = Leaf(kind, position, position + size)
+            case Moment():
+                self.leaves[path] = Leaf(kind, position, position + stamp.SIZE)
+            case Choice(number=number):
+                self._mark(position, number.size)
+            case Flag():
+                self._mark(position, 1)
+            case Text():
+                start, stop = self._vector(position, 1)
+                self._mark(stop, 1)
+                self.leaves[path] = Leaf(kind, start, stop)
+            case Octets(of):
+                self._octets(of, position, path)
+            case JsonObject():
+                self._constant_json(position)
+            case Table(of):
+                self._table(of, position, path)
+            case Vector(item):
+                self._items(item, position, path)
+            case Union():
+                raise TypeError("a union is walked with its table")
+
+    def _octets(self, of: type[bytes], position: int, path: str) -> None:
+        """Of a hash the digest is a value; what comes before it, and every other octet, is the same in all blocks."""
+        start, stop = self._vector(position, 1)
+        if of is Multihash:
+            self._mark(start, stop - start - _DIGEST)
+            self.leaves[path] = Leaf(Octets(of), stop - _DIGEST, stop)
+        else:
+            self._mark(start, stop - start)
+
+    def _constant_json(self, position: int) -> None:
+        inside = _Trace(self._raw)
+        inside._table(Entries, position, "")
+        self._structure |= inside._structure
+        for leaf in inside.leaves.values():
+            self._mark(leaf.start, leaf.stop - leaf.start)
+
+    def _items(self, item: Text | Table | Union, position: int, path: str) -> None:
+        start, stop = self._vector(position, 4)
+        self._mark(start, stop - start)
+        for number, slot in enumerate(range(start, stop, 4)):
+            inner = f"{path}.{number}"
+            if isinstance(item, Text):
+                self._value(item, slot, inner)
+            else:
+                of: Any = item.of if isinstance(item, Table) else wrapper_of(item.variants)
+                self._table(of, slot, inner)
+
+    def _follow(self, position: int) -> int:
+        self._mark(position, 4)
+        return position + int(_U32(self._raw, position)[0])
+
+    def _vector(self, position: int, width: int) -> tuple[int, int]:
+        start = self._follow(position) + 4
+        self._mark(start - 4, 4)
+        return start, start + int(_U32(self._raw, start - 4)[0]) * width
+
+    def _slots(self, table: int) -> dict[int, int]:
+        """Distance from the table of each slot that is there."""
+        self._mark(table, 4)
+        vtable = table - int(_I32(self._raw, table)[0])
+        size = int(_U16(self._raw, vtable)[0])
+        self._mark(vtable, size)
+        return dict(self._places(vtable, size))
+
+    def _places(self, vtable: int, size: int) -> Iterator[tuple[int, int]]:
+        for slot in range((size - 4) // 2):
+            if place := int(_U16(self._raw, vtable + 4 + 2 * slot)[0]):
+                yield slot, place
+
+    def _mark(self, start: int, size: int) -> None:
+        self._structure[start : start + size] = True

@@ -1,0 +1,164 @@
+"""A run: data events of one kind in a row, as columns; what append rules look at a thousand blocks at a time.
+
+Columns are lifted from the blocks' bytes by their shapes and compared with numpy. They decide one thing only: which
+blocks are *doubtful*. What is not doubtful keeps every rule; a doubtful block is decoded and asked rule by rule, and
+may well be in order. Where a value is beyond what a column holds, it makes its block doubtful and stands as anything.
+A run is made for one page of a chain and thrown away with it. Spec: Metadata Chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chain.codec import stamps
+from chain.codec.layout import Moment, Number, Text
+from chain.codec.shape import Bytes, Leaf, Shape
+from chain.instant import Instant
+from chain.model.events import AddData, ExecuteTransform
+from chain.multihash import SHA3_256, Multihash
+from chain.state import ChainState
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+_LARGEST: Final = 1 << 62
+"""Numbers up to here can be counted on with int64; no honest offset comes near."""
+_DIGEST: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One value of every block: ``(n,)`` or, for digests, ``(n, 32)``; anything where not ``present``."""
+
+    values: npt.NDArray[Any]
+    present: Mask
+
+    def same(self, other: Column) -> Mask:
+        """Where both hold the same, or both nothing."""
+        equal = np.equal(self.values, other.values).reshape(len(self.values), -1).all(axis=1)
+        same: Mask = (self.present == other.present) & (equal | ~self.present)
+        return same
+
+    def or_else(self, other: Column) -> Column:
+        """This, and where it is absent the other."""
+        chosen = self.present if self.values.ndim == 1 else self.present[:, None]
+        return Column(np.where(chosen, self.values, other.values), self.present | other.present)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Those of a run's blocks that have one shape."""
+
+    shape: Shape
+    rows: npt.NDArray[np.intp]
+    """Their places in the run."""
+    values: Mapping[str, Bytes]
+
+
+class Run:
+    """See the module. ``hashes`` are the blocks' own digests, ``(n, 32)``, already checked against their bytes."""
+
+    def __init__(self, state: ChainState, parts: Sequence[Part], hashes: Bytes) -> None:
+        self.state = state
+        """Before the first block."""
+        self.size = len(hashes)
+        self.hashes = Column(hashes, np.ones(self.size, np.bool_))
+        self.unsure: Mask = np.zeros(self.size, np.bool_)
+        """Blocks with a value that its column could not take."""
+        self._parts = parts
+        event = parts[0].shape.template.event
+        assert isinstance(event, AddData | ExecuteTransform), "runs are of data events"
+        self.event = event
+        """Of some block; its class and the identities of its inputs are those of all."""
+        self._known: dict[str, Column] = {}
+
+    def numbers(self, path: str) -> Column:
+        """An integer, int64."""
+        return self._column(path, np.zeros(self.size, np.int64))
+
+    def times(self, path: str) -> Column:
+        """A time, nanoseconds in int64."""
+        return self._column(path, np.zeros(self.size, np.int64))
+
+    def digests(self, path: str) -> Column:
+        """A sha3-256 hash."""
+        return self._column(path, np.zeros((self.size, _DIGEST), np.uint8))
+
+    def has(self, path: str) -> Mask:
+        """Which blocks have the part at ``path``, such as ``event.new_data``."""
+        mask = np.zeros(self.size, np.bool_)
+        for part in self._parts:
+            mask[part.rows] = _at(part.shape.template, path) is not None
+        return mask
+
+    def before(self, column: Column, first: Multihash | Instant | int | None) -> Column:
+        """The same column one block earlier; ``first`` is what the state holds before the run."""
+        values, present = np.roll(column.values, 1, axis=0), np.roll(column.present, 1)
+        present[0] = first is not None
+        if first is not None:
+            values[0], sure = _constant(first)
+            self.unsure[0] |= not sure
+        return Column(values, present)
+
+    def _column(self, path: str, values: npt.NDArray[Any]) -> Column:
+        known = self._known.get(path)
+        if known is not None:
+            return known
+        present = np.zeros(self.size, np.bool_)
+        for part in self._parts:
+            constant = _at(part.shape.template, path)
+            if constant is None:
+                continue
+            present[part.rows] = True
+            leaf = part.shape.leaves.get(path)
+            if leaf is None:
+                values[part.rows], sure = _constant(constant)
+                self.unsure[part.rows] |= not sure
+            else:
+                values[part.rows], doubts = _lifted(leaf, part.values[path], constant)
+                self.unsure[part.rows] |= doubts
+        self._known[path] = column = Column(values, present)
+        return column
+
+
+def unread(part: Part) -> Mask:
+    """Blocks of a part with a value that may not decode: a time that is none, a text beyond ASCII."""
+    doubts = np.zeros(len(part.rows), np.bool_)
+    for path, leaf in part.shape.leaves.items():
+        if isinstance(leaf.kind, Moment):
+            doubts |= ~stamps.unpack_many(part.values[path])[1]
+        elif isinstance(leaf.kind, Text):
+            doubts |= (part.values[path] >= 0x80).any(axis=1)
+    return doubts
+
+
+def _lifted(leaf: Leaf, raw: Bytes, template: object) -> tuple[npt.NDArray[Any], Mask | bool]:
+    """Values of a leaf, and which are doubtful."""
+    match leaf.kind:
+        case Moment():
+            times, sure = stamps.unpack_many(raw)
+            return times, ~sure
+        case Number(code=code, size=size):
+            numbers = raw.view(np.dtype(f"<{'i' if code.islower() else 'u'}{size}"))[:, 0]
+            return numbers.astype(np.int64), (numbers > _LARGEST) if size == 8 else False
+        case _:
+            return raw, not isinstance(template, Multihash) or template.code != SHA3_256
+
+
+def _constant(value: Any) -> tuple[Any, bool]:
+    """As an element of its column, and whether that may be believed."""
+    if isinstance(value, Multihash):
+        return np.frombuffer(value.digest, np.uint8), value.code == SHA3_256
+    return (value, True) if -_LARGEST <= value <= _LARGEST else (0, False)
+
+
+def _at(value: Any, path: str) -> Any:
+    """The part of a block at ``path``; ``None`` when it, or what it would be in, is not there."""
+    for name in path.split("."):
+        if value is None:
+            return None
+        value = value[int(name)] if name.isdecimal() else getattr(value, name)
+    return value

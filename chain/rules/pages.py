@@ -1,0 +1,159 @@
+"""Pages: many blocks of a chain at once, sorted into runs that columns can judge and blocks that are taken one by one.
+
+``Pages`` lives for one walk along a chain and keeps the shapes it met, at most MAX_SHAPES of them, so that the next
+page is sorted by comparing bytes. Work is linear in the page's bytes whatever they are: a page may teach a few new
+shapes, and blocks that fit none are left to be decoded by themselves. Spec: Metadata Chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from chain.codec.shape import MAX_SHAPED, Bytes, Shape, shape_of
+from chain.ids import DatasetId
+from chain.model.events import AddData, ExecuteTransform
+from chain.rules.columns import Mask, Part, Run, unread
+from chain.state import ChainState
+
+MAX_SHAPES: Final = 64
+LESSONS: Final = 8
+"""New shapes that one page may teach."""
+_WORTH: Final = 8
+"""Blocks that make a run, or a shape, worth its while: below that, decoding each is cheaper."""
+_DIGEST: Final = 32
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Blocks ``start <= i < stop`` of a page: a run when there are ``parts``, otherwise to be taken one by one."""
+
+    start: int
+    stop: int
+    parts: tuple[Part, ...]
+    """Rows counted from the page's first block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page's blocks, hashed and sorted."""
+
+    raws: Sequence[bytes | None]
+    digests: Bytes
+    """``(n, 32)``, of the bytes as they are; zeros where there are none."""
+    intact: Mask
+    """Blocks whose bytes hash to their name."""
+    stretches: tuple[Stretch, ...]
+
+    def run(self, stretch: Stretch, state: ChainState) -> Run:
+        """The run of a stretch that has parts, after a chain in ``state``."""
+        parts = [Part(part.shape, part.rows - stretch.start, part.values) for part in stretch.parts]
+        run = Run(state, parts, self.digests[stretch.start : stretch.stop])
+        for part in parts:
+            run.unsure[part.rows] |= unread(part)
+        return run
+
+
+class Pages:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, list[Shape]] = {}
+        self._count = 0
+
+    def sort(self, names: Bytes, raws: Sequence[bytes | None]) -> Page:
+        """``names``: digests that the blocks should have, ``(n, 32)``; a block that is not there is ``None``."""
+        digests = _digests(raws)
+        intact: Mask = (digests == names).all(axis=1)
+        if None in raws:
+            intact &= np.fromiter((raw is not None for raw in raws), np.bool_, len(raws))
+        parts = list(self._parts(raws, intact))
+        return Page(raws, digests, intact, tuple(_stretches(len(raws), parts)))
+
+    def _parts(self, raws: Sequence[bytes | None], intact: Mask) -> Iterator[Part]:
+        sizes = np.fromiter((0 if raw is None else len(raw) for raw in raws), np.int64, len(raws))
+        lessons = LESSONS
+        for size in np.unique(sizes[intact & (sizes <= MAX_SHAPED)]):
+            left: Rows = np.flatnonzero(intact & (sizes == size))
+            for shape in self._shapes.get(int(size), ()):
+                part, left = _take(shape, raws, left)
+                if part is not None:
+                    yield part
+            while lessons and len(left) >= _WORTH and self._count < MAX_SHAPES:
+                lessons -= 1
+                learned = self._learn(raws[left[0]])
+                if learned is None:
+                    left = left[1:]
+                    continue
+                part, left = _take(learned, raws, left)
+                if part is not None:
+                    yield part
+
+    def _learn(self, raw: bytes | None) -> Shape | None:
+        shape = shape_of(raw) if raw is not None else None
+        if shape is None or not isinstance(shape.template.event, AddData | ExecuteTransform):
+            return None
+        self._shapes.setdefault(shape.size, []).append(shape)
+        self._count += 1
+        return shape
+
+
+def _digests(raws: Sequence[bytes | None]) -> Bytes:
+    sha3 = hashlib.sha3_256
+    missing = bytes(_DIGEST)
+    found = b"".join([missing if raw is None else sha3(raw).digest() for raw in raws])
+    return np.frombuffer(found, np.uint8).reshape(len(raws), _DIGEST)
+
+
+def _take(shape: Shape, raws: Sequence[bytes | None], rows: Rows) -> tuple[Part | None, Rows]:
+    """The part of ``rows`` that has the shape, and the rest."""
+    if not len(rows):
+        return None, rows
+    values, same = shape.lift([raw for row in rows.tolist() if (raw := raws[row]) is not None])
+    if same.all():
+        return Part(shape, rows, values), rows[:0]
+    if not same.any():
+        return None, rows
+    return Part(shape, rows[same], {path: each[same] for path, each in values.items()}), rows[~same]
+
+
+def _stretches(size: int, parts: Sequence[Part]) -> Iterator[Stretch]:
+    """Runs of blocks of one kind, and what lies between them, in order."""
+    kinds: dict[object, int] = {}
+    kind_of = np.full(size, -1, np.int64)
+    for part in parts:
+        kind_of[part.rows] = kinds.setdefault(_kind(part.shape), len(kinds))
+    cuts = [0, *(np.flatnonzero(np.diff(kind_of)) + 1).tolist(), size] if size else []
+    alone = 0
+    for start, stop in itertools.pairwise(cuts):
+        if kind_of[start] < 0 or stop - start < _WORTH:
+            continue
+        if alone < start:
+            yield Stretch(alone, start, ())
+        yield Stretch(start, stop, tuple(_within(parts, start, stop)))
+        alone = stop
+    if alone < size:
+        yield Stretch(alone, size, ())
+
+
+def _kind(shape: Shape) -> tuple[type, tuple[DatasetId, ...]]:
+    event = shape.template.event
+    inputs = event.query_inputs if isinstance(event, ExecuteTransform) else ()
+    return type(event), tuple(each.dataset_id for each in inputs)
+
+
+def _within(parts: Sequence[Part], start: int, stop: int) -> Iterator[Part]:
+    for part in parts:
+        chosen = (part.rows >= start) & (part.rows < stop)
+        if chosen.all():
+            yield part
+        elif chosen.any():
+            yield Part(part.shape, part.rows[chosen], {path: each[chosen] for path, each in part.values.items()})

@@ -1,0 +1,100 @@
+"""What was verified before, so that a verification that was cut short goes on, and one done again is cheaper.
+
+Two things are remembered of a dataset, bound to the name of a block and to the version of all rules: up to which block
+every object was found to be what its block says, and whether that verification came to its end. Blocks are always
+hashed and judged again, and of a finished verification so are the bytes of all objects: a bit that flipped since is
+found. What is spared is reading rows, since equal bytes hold equal rows; and of an unfinished one all of the objects
+that it had done. A ``StoredMemory`` is made for one verification. It never says that a chain holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Protocol
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.rules.check import RULES
+from chain.store.base import StoredChain
+from chain.store.database import Database
+
+ROOM: Final = "verify"
+STEPS: Final = (
+    """
+    CREATE TABLE verified (
+        dataset BLOB PRIMARY KEY,
+        size INTEGER NOT NULL,
+        name BLOB NOT NULL,
+        version BLOB NOT NULL,
+        complete INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+EDITION: Final = 1
+"""Raised whenever an append rule or a check of objects comes to mean something else under the same name."""
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """``rows``: blocks, from the first, of whose objects only the bytes need reading. ``done``: nor even those."""
+
+    rows: int = 0
+    done: int = 0
+
+
+class Memory(Protocol):
+    def recall(self, chain: StoredChain) -> Remembered:
+        """What may be spared of ``chain``; nothing when it is another one by now."""
+
+    def keep(self, size: int, name: Multihash, complete: bool) -> None:
+        """The objects of the first ``size`` blocks, the last of which is ``name``, are all in order."""
+
+
+class NoMemory:
+    """For folders, and for whoever wants everything looked at."""
+
+    def recall(self, chain: StoredChain) -> Remembered:  # noqa: ARG002
+        return Remembered()
+
+    def keep(self, size: int, name: Multihash, complete: bool) -> None:
+        pass
+
+
+class StoredMemory:
+    """Beside the chains, in the node's database."""
+
+    def __init__(self, database: Database, dataset: DatasetId, forget: bool = False) -> None:
+        """``forget``: whatever was known is no longer."""
+        database.migrate(ROOM, STEPS)
+        self._database = database
+        self._dataset = dataset
+        if forget:
+            with database.write() as connection:
+                connection.execute("DELETE FROM verified WHERE dataset = ?", (dataset,))
+
+    def recall(self, chain: StoredChain) -> Remembered:
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT size, name, complete FROM verified WHERE dataset = ? AND version = ?",
+                (self._dataset, rules_version()),
+            ).fetchone()
+        if row is None:
+            return Remembered()
+        size, name, complete = row
+        last = next(chain.stored_blocks(size - 1, size), None)
+        if last is None or last.name != name:
+            return Remembered()
+        return Remembered(rows=size, done=0 if complete else size)
+
+    def keep(self, size: int, name: Multihash, complete: bool) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?)",
+                (self._dataset, size, name, rules_version(), complete),
+            )
+
+
+def rules_version() -> bytes:
+    """Changes with every rule that comes or goes, and with EDITION."""
+    return hashlib.sha3_256("\n".join([str(EDITION), *(rule.name for rule in RULES)]).encode()).digest()
