@@ -24,6 +24,8 @@ from chain.store.objects import DiskObjects
 
 Step: TypeAlias = Callable[[str], None]
 """Called with the name of each durable step, so that tests can end the process there."""
+_Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
+"""Sequence numbers, names, bytes and kinds of blocks."""
 _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
 
 
@@ -102,7 +104,7 @@ class SqliteChain:
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         """As in the port; ends early at the head."""
-        for sequence, block_hash, raw, _ in self._rows(start, stop):
+        for sequence, block_hash, raw in self._rows(start, stop):
             yield self._whole(sequence, block_hash, raw)
 
     def stored_head(self) -> Multihash | None:
@@ -114,32 +116,32 @@ class SqliteChain:
         return head.size if head else 0
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
-        for sequence, block_hash, raw, _ in self._rows(start, 1 << 62 if stop is None else stop):
+        for sequence, block_hash, raw in self._rows(start, 1 << 62 if stop is None else stop):
             yield StoredBlock(sequence, _name(block_hash), raw)
 
     def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
         following, end = max(start, 0), 1 << 62 if stop is None else stop
         while following < end and (page := self._page(following, min(end, following + PAGE_BLOCKS))):
-            sequences, names, raws, kinds = zip(*page, strict=True)
+            sequences, names, raws, kinds = page
             following = sequences[-1] + 1
-            if following - sequences[0] == len(page) and all(len(name) == NAME_SIZE for name in names):
+            if following - sequences[0] == len(raws) and set(map(len, names)) == {NAME_SIZE}:
                 yield StoredPage(sequences[0], b"".join(names), raws, kinds)
             else:
-                for sequence, name, raw, kind in page:
+                for sequence, name, raw, kind in zip(*page, strict=True):
                     yield StoredPage(sequence, _name(name), (raw,), (kind,))
 
-    def _rows(self, start: int, stop: int) -> Iterator[tuple[int, bytes, bytes, int]]:
+    def _rows(self, start: int, stop: int) -> Iterator[tuple[int, bytes, bytes]]:
         following = max(start, 0)
-        while following < stop:
-            page = self._page(following, min(stop, following + PAGE_BLOCKS))
-            if not page:
-                return
-            yield from page
-            following = page[-1][0] + 1
+        while following < stop and (page := self._page(following, min(stop, following + PAGE_BLOCKS))):
+            yield from zip(*page[:3], strict=True)
+            following = page[0][-1] + 1
 
-    def _page(self, start: int, stop: int) -> list[tuple[int, bytes, bytes, int]]:
-        """Rows from one snapshot; between pages none is held."""
-        page = []
+    def _page(self, start: int, stop: int) -> _Page | None:
+        """Columns of the next rows, from one snapshot; between pages none is held."""
+        sequences: list[int] = []
+        names: list[bytes] = []
+        raws: list[bytes] = []
+        kinds: list[int] = []
         size = 0
         with self._database.read() as connection:
             rows = connection.execute(
@@ -147,13 +149,17 @@ class SqliteChain:
                 " ORDER BY sequence",
                 (self._dataset, start, stop),
             )
-            for row in rows:
-                page.append(row)
-                size += len(row[2])
+            # Column by column at once: a thousand rows kept as tuples would cost the collector more than the reading.
+            for sequence, name, raw, kind in rows:
+                sequences.append(sequence)
+                names.append(name)
+                raws.append(raw)
+                kinds.append(kind)
+                size += len(raw)
                 if size >= PAGE_BYTES:
                     break
             rows.close()
-        return page
+        return (sequences, names, raws, kinds) if raws else None
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
         limit = (1 << 62) if before is None else before
