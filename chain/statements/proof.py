@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -116,7 +116,7 @@ def decode(raw: bytes) -> Proof:
 class _Form(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     kind: str
-    statements: Annotated[list[dict[str, canonical.Json]], msgspec.Meta(min_length=2, max_length=2)]
+    statements: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=2, max_length=2)]
     index: Count | None = None
     leaves: Annotated[list[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]], msgspec.Meta(max_length=2)] = []
     paths: _Pair = ()

@@ -51,6 +51,17 @@ class Client:
         with self._asked("GET", path) as response:
             return _whole(response)
 
+    def download(self, path: str, out: BinaryIO) -> int:
+        """Write the bytes of an answer to ``out`` as they come; their number."""
+        total = 0
+        with self._asked("GET", path) as response:
+            while data := response.read(_CHUNK):
+                out.write(data)
+                total += len(data)
+            if response.length:
+                raise self.gone()
+        return total
+
     def upload(self, name: str, source: BinaryIO) -> Any:
         """Bring the bytes of ``source`` to the daemon; it answers with an Upload."""
         headers = {"content-type": "application/octet-stream"}

@@ -9,6 +9,7 @@ result is of the type that the method's docstring names.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from odfd.control import wire
@@ -108,8 +109,8 @@ class Verification(Protocol):
 class Trust(Protocol):
     async def show(self, ref: str) -> wire.TrustView: ...
 
-    async def evidence(self, evidence_id: str) -> bytes:
-        """A bundle that anyone can check: the bytes of a ``.odfe`` file."""
+    async def evidence(self, evidence_id: str) -> bytes | Path:
+        """What anyone can check: a bundle (a ``.odfe`` file, streamed to the caller) or a proof's bytes."""
 
     async def validators(self) -> Sequence[wire.ValidatorView]: ...
 

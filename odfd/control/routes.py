@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from chain.errors import NotFound
@@ -65,7 +66,9 @@ async def _connect(node: Node, request: Request) -> object:
 
 
 async def _evidence(node: Node, request: Request) -> object:
-    return Response(await node.trust.evidence(_name(request, "id")), media_type="application/octet-stream")
+    found = await node.trust.evidence(_name(request, "id"))
+    kind = "application/octet-stream"
+    return FileResponse(found, media_type=kind) if isinstance(found, Path) else Response(found, media_type=kind)
 
 
 async def _task(node: Node, request: Request) -> object:

@@ -53,6 +53,7 @@ from odfd.trust import validator
 from odfd.trust.admission import Outcome
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.profiles import policy_of
+from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
@@ -100,6 +101,7 @@ class NodeParts:
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
+        self.shelf = Shelf(home.folder("evidence"))
         self.validator = self._validator()
 
     def assembly(self) -> Assembly:
@@ -219,6 +221,7 @@ class NodeParts:
             determinism=self.check.determinism,
             announce=self._attested,
             name_of=self._name,
+            shelf=self.shelf,
         )
         ground = self.ground
         return Validator(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
@@ -247,7 +250,7 @@ class _Node:
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board)
         self.trust = TrustService(
-            home, parts.standing, ground.clock, parts.settings.policy.profile, parts._policy_changed
+            home, parts.standing, ground.clock, parts.settings.policy.profile, parts._policy_changed, parts.shelf
         )
         self.tasks = BoardTasks(ground.board)
         self.events = LogEvents(ground.events)

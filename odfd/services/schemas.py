@@ -11,11 +11,12 @@ import msgspec
 from chain.codec.arrow_schema import schema_of
 from chain.data.ddl import parse_ddl
 from chain.ids import DatasetId
-from chain.model.events import AddPushSource, DatasetKind, SetPollingSource
+from chain.model.events import DatasetKind
 from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Timestamp, TimeUnit
-from chain.model.source import MergeAppend, MergeLedger, MergeStrategy, ReadStep
+from chain.model.source import ReadStep
 from chain.state import ChainState, Vocab
 from engines.contract import Engine, ValidateInput, ValidateRequest, Vocabulary
+from odfd.transform.inputs import is_changelog
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -56,18 +57,6 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
             return None
         columns = answer.schema
     return Expected(with_system_columns(columns, state.vocab), changelog)
-
-
-def is_changelog(state: ChainState) -> bool:
-    """Read from the chain, never guessed from data: merge strategies that correct make changelogs."""
-    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
-    if state.set_polling_source is not None:
-        sources.append(state.set_polling_source)
-    return any(not _appends(source.merge) for source in sources)
-
-
-def _appends(merge: MergeStrategy) -> bool:
-    return isinstance(merge, MergeAppend | MergeLedger)
 
 
 def _read_schema(read: ReadStep) -> DataSchema | None:

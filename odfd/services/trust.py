@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.statements.statement import Attestation
 from odfd.control import wire
@@ -19,6 +20,7 @@ from odfd.services.home import Home
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
 from odfd.trust.ledger import Ledger, Run
+from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known, Standing
 
 GROUP: Final = "validator"
@@ -28,8 +30,17 @@ GROUP: Final = "validator"
 class TrustService:
     """See the module. ``changed`` is told when the policy changes."""
 
-    def __init__(self, home: Home, standing: Standing, clock: Clock, profile: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        standing: Standing,
+        clock: Clock,
+        profile: str,
+        changed: Callable[[], None],
+        shelf: Shelf,
+    ) -> None:
         self._home = home
+        self._shelf = shelf
         self._standing = standing
         self._clock = clock
         self._profile = profile
@@ -38,10 +49,9 @@ class TrustService:
     async def show(self, ref: str) -> wire.TrustView:
         return await trio.to_thread.run_sync(self._show, ref)
 
-    async def evidence(self, evidence_id: str) -> bytes:
-        raise NotFound(
-            f"no evidence {evidence_id[:60]!r} here", rule="evidence", hint="odfctl trust show REF lists what is kept"
-        )
+    async def evidence(self, evidence_id: str) -> Path:
+        """The bundle of a mismatch, or the JSON of a proof, as a file."""
+        return await trio.to_thread.run_sync(self._shelf.path, evidence_id)
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
         policy = self._standing.policy
@@ -188,8 +198,9 @@ def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.
 def evidence_view(name: str, run: Run) -> wire.EvidenceView:
     finding = Finding.from_bytes(run.evidence or b"")
     return wire.EvidenceView(
-        id=str(run.block),
+        id=str(run.bundle or run.block),
         kind=run.verdict,
+        bundle=str(run.bundle) if run.bundle else None,
         dataset=name,
         block=run.sequence_number,
         at=instant.render(run.at),

@@ -10,8 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetVocab, TransformInput
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    ExecuteTransform,
+    SetDataSchema,
+    SetPollingSource,
+    SetVocab,
+    TransformInput,
+)
 from chain.model.schema import DataSchema
+from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
 from chain.store.base import ChainReader, Head
@@ -48,6 +57,14 @@ def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]
     """Inputs of the transform in force, in order. Raises Invalid for one that is still a name."""
     inputs = state.set_transform.inputs if state.set_transform is not None else ()
     return tuple((DatasetId.parse(each.dataset_ref), each) for each in inputs)
+
+
+def is_changelog(state: ChainState) -> bool:
+    """Whether a chain's rows can be retracted and corrected. Read from the chain, never guessed from data."""
+    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
+    if state.set_polling_source is not None:
+        sources.append(state.set_polling_source)
+    return any(not isinstance(source.merge, MergeAppend | MergeLedger) for source in sources)
 
 
 def view_input(

@@ -7,7 +7,7 @@ nothing. Engine semantics, sections 2 and 10.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Protocol
 
@@ -94,7 +94,7 @@ async def replay_step(
     ``checkpoint`` is what replaying the transaction before gave (``None`` for the first); ``folder`` is fresh and the
     caller's. Raises Invalid if the block is no transaction or contradicts its chain, and what engines raise.
     """
-    recorded, plan = await trio.to_thread.run_sync(_plan, shop.chains, dataset, sequence_number, checkpoint)
+    recorded, plan = await trio.to_thread.run_sync(plan_recorded, shop.chains, dataset, sequence_number, checkpoint)
     if not isinstance(plan, TransformPlan):
         return plan
     previous = None
@@ -120,7 +120,7 @@ async def replay_step(
     )
 
 
-async def replay(shop: ReplayShop, dataset: DatasetId, stop: int | None = None) -> AsyncIterator[ReplayOutcome]:
+async def replay(shop: ReplayShop, dataset: DatasetId, stop: int | None = None) -> AsyncGenerator[ReplayOutcome, None]:
     """Every transaction of a chain from genesis on, up to block ``stop`` (not included; the head's end if ``None``).
 
     Ends after the first that is not reproduced: what follows builds on it.
@@ -145,9 +145,10 @@ def _transactions(reader: ChainReader, stop: int | None) -> list[int]:
     return numbers[::-1]
 
 
-def _plan(
+def plan_recorded(
     chains: ChainStore, dataset: DatasetId, number: int, checkpoint: bytes | None
 ) -> tuple[Block, TransformPlan | Blocked]:
+    """The block, and the plan that its writer must have had. Synchronous; raises Invalid as ``replay_step`` does."""
     reader = chains.chain(dataset)
     block = reader.block_at(number)
     if not isinstance(block.event, ExecuteTransform):

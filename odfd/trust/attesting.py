@@ -68,7 +68,7 @@ def attest(
         inputs=tuple(inputs),
         spans=spans_of(subject.size, runs, engines),
         mismatch=tuple(
-            Mismatch(sequence_number=run.sequence_number, runs=run.runs, actual=run.actual)
+            Mismatch(sequence_number=run.sequence_number, runs=run.runs, bundle=run.bundle, actual=run.actual)
             for run in runs.values()
             if run.verdict == "mismatch" and run.actual is not None
         ),

@@ -74,6 +74,24 @@ STEPS: Final = (
         PRIMARY KEY (dataset, sequence)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE trust_runs ADD COLUMN bundle BLOB;
+    CREATE TABLE trust_proofs (
+        id BLOB PRIMARY KEY,
+        dataset BLOB NOT NULL,
+        epoch INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        place INTEGER NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_proofs_dataset ON trust_proofs (dataset, kind, epoch, place);
+    CREATE TABLE trust_accused (
+        key BLOB NOT NULL,
+        kind TEXT NOT NULL,
+        proof BLOB NOT NULL,
+        PRIMARY KEY (key, kind, proof)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 GENESIS: Final = bytes(32)
@@ -93,6 +111,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     actual: Actual | None = None
     evidence: bytes | None = None
     """JSON for people: where the published and the computed rows differ."""
+    bundle: Multihash | None = None
+    """Id of the bundle kept of a mismatch."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -241,8 +261,8 @@ class Ledger:
     def keep_run(self, dataset: DatasetId, run: Run) -> None:
         self._db.execute(
             "INSERT OR REPLACE INTO trust_runs"
-            " (dataset, sequence, block, at, verdict, reason, runs, engine, actual, evidence)"
-            " VALUES (?,?,?,?,?,?,?,?,?,?)",
+            " (dataset, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             (
                 dataset,
                 run.sequence_number,
@@ -254,21 +274,25 @@ class Ledger:
                 msgspec.json.encode(run.engine),
                 None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
                 run.evidence,
+                run.bundle,
             ),
         )
 
     def runs(self, dataset: DatasetId) -> dict[int, Run]:
         """This node's own results by sequence number."""
         rows = self._db.execute(
-            "SELECT sequence, block, at, verdict, reason, runs, engine, actual, evidence FROM trust_runs"
+            "SELECT sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle FROM trust_runs"
             " WHERE dataset = ? ORDER BY sequence",
             (dataset,),
         )
         return {row[0]: _run(row) for row in rows}
 
 
-def _run(row: tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes | None]) -> Run:
-    sequence, block, at, verdict, reason, runs, engine, actual, evidence = row
+_RunRow = tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes | None, bytes | None]
+
+
+def _run(row: _RunRow) -> Run:
+    sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle = row
     return Run(
         sequence_number=sequence,
         block=Multihash(block),
@@ -279,6 +303,7 @@ def _run(row: tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes |
         engine=msgspec.json.decode(engine, type=statement.EngineUsed),
         actual=None if actual is None else msgspec.json.decode(actual, type=Actual, dec_hook=statement.from_text),
         evidence=evidence,
+        bundle=None if bundle is None else Multihash(bundle),
     )
 
 

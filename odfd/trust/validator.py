@@ -34,8 +34,10 @@ from odfd.transform.driver import fresh_folder
 from odfd.transform.replay import Replayed, ReplayShop, replay_step
 from odfd.trust.attesting import Subject, actual_of, attest
 from odfd.trust.evidence import Finding, compare
+from odfd.trust.gathering import Case, Gathered, gather
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Ledger, Place, Run
+from odfd.trust.shelf import Shelf
 
 RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""
@@ -53,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
     announce: Callable[[DatasetId, Signed], None]
     name_of: Callable[[DatasetId], str]
+    shelf: Shelf | None = None
+    """Where bundles go; ``None``: this node accuses without keeping any."""
 
 
 class Validator:
@@ -187,6 +191,9 @@ class Validator:
         same = all(each.actual == first.actual for each in again)
         verdict, reason = ("mismatch", "") if same else ("not-reproducible-here", "nondeterministic")
         run = self._run(step, engine, verdict, first, reason=reason, runs=RUNS)
+        if same:
+            kept = await trio.to_thread.run_sync(self._keep_bundle, dataset, step, first.actual)
+            run = msgspec.structs.replace(run, bundle=kept)
         await trio.to_thread.run_sync(self._keep, dataset, run, None)
         return run
 
@@ -249,6 +256,26 @@ class Validator:
             ledger.keep_run(dataset, run)
             if place is not None:
                 ledger.keep_place(dataset, place)
+
+    def _keep_bundle(self, dataset: DatasetId, step: _Step, actual: Actual) -> Multihash | None:
+        """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
+        if self._settings.shelf is None:
+            return None
+        with self._database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+        name = self._settings.name_of(dataset)
+        if newest is None:
+            self._journal.info("no bundle kept", dataset=name, reason="no signed head is known")
+            return None
+        case = Case(head=newest[0], signed=newest[1], step=step.block, checkpoint=step.checkpoint, actual=actual)
+        try:
+            found = gather(self._chains, self._objects, case)
+            if isinstance(found, Gathered):
+                return self._settings.shelf.keep(found.manifest, found.sources)
+            self._journal.info("no bundle kept", dataset=name, reason=found.reason)
+        except (Invalid, Environment) as fault:
+            self._journal.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
+        return None
 
     def _tell(self, name: str, run: Run) -> None:
         number = run.sequence_number

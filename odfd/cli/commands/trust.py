@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,18 @@ def register(subparsers: Any) -> None:
     evidence.add_argument("id", metavar="ID")
     evidence.add_argument("-O", "--out", metavar="FILE", help="where to; else standard output")
     evidence.set_defaults(run=_evidence)
+    recheck = actions.add_parser(
+        "recheck",
+        help="run a bundle's step again, with no daemon (†)",
+        description=(
+            "Checks a bundle with nothing but the file: signatures, hashes and links, then the accused step is run\n"
+            "again on this machine's engine. No daemon and no network. Ends with 0 when the lie is confirmed, 1 when\n"
+            "the step is right, 5 when the file is no sound bundle or incomplete, 7 when this machine cannot tell."
+        ),
+        epilog="example:  odfctl trust recheck lie.odfe",
+    )
+    recheck.add_argument("file", metavar="FILE")
+    recheck.set_defaults(run=_recheck)
     _register_validators(actions, type(parser))
     policy = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
     policies = policy.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
@@ -83,7 +96,7 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
         f"  {_reach(view)}",
     ]
     for proof in view.get("evidence", []):
-        lines += ["", *_cells(proof)]
+        lines += ["", *cell_lines(proof)]
     rows = [*((row, "") for row in view["attestations"]), *((row, "dissents") for row in view["dissent"])]
     if rows:
         columns = (
@@ -98,7 +111,8 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
     if view.get("unlisted"):
         lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
     for proof in view.get("evidence", []):
-        lines.append(f"  Evidence: {session.again} trust evidence {proof['id']} -O evidence.odfe")
+        if proof.get("bundle"):
+            lines.append(f"  Evidence: {session.again} trust evidence {proof['bundle']} -O evidence.odfe")
     return "\n".join(lines)
 
 
@@ -112,7 +126,7 @@ def _reach(view: dict[str, Any]) -> str:
     return f"You may rely on blocks 0-{use}.  {why}".rstrip()
 
 
-def _cells(proof: dict[str, Any]) -> list[str]:
+def cell_lines(proof: dict[str, Any]) -> list[str]:
     lines = [f"  #{proof.get('block')}  {clean(proof.get('message', ''), 200)}".rstrip()]
     for cell in proof.get("cells", [])[:10]:
         known = "  ".join(f"{name}={value}" for name, value in cell.get("context", {}).items())
@@ -123,16 +137,28 @@ def _cells(proof: dict[str, Any]) -> list[str]:
 
 def _evidence(args: argparse.Namespace) -> int:
     session = Session(args)
-    data = session.client.raw(f"/evidence/{part(args.id)}")
+    path = f"/evidence/{part(args.id)}"
     if args.out is None:
-        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.write(session.client.raw(path))
         return ExitCode.OK
+    target = Path(args.out)
+    draft = target.with_name(f".{target.name}.part")
     try:
-        Path(args.out).write_bytes(data)
+        with draft.open("wb") as file:
+            size = session.client.download(path, file)
+        draft.replace(target)
     except OSError as error:
         raise Environment(f"cannot write {args.out}: {error.strerror}", rule="file") from error
-    session.remark(f"{words.size(len(data))} in {args.out}")
+    finally:
+        draft.unlink(missing_ok=True)
+    session.remark(f"{words.size(size)} in {args.out}; anyone can check it: {session.again} trust recheck {args.out}")
     return ExitCode.OK
+
+
+def _recheck(args: argparse.Namespace) -> int:
+    """Hand over to the part of the command line that works on files; no daemon is asked."""
+    run = importlib.import_module("odfd.cli.offline.recheck").run
+    return int(run(args))
 
 
 def _validators(session: Session, rows: list[Any]) -> str:

@@ -105,7 +105,10 @@ class CellView(Value, frozen=True, kw_only=True):
 class EvidenceView(Value, frozen=True, kw_only=True):
     id: str
     kind: str
+    """``mismatch``, ``fork`` or another verdict of this node."""
     dataset: str
+    bundle: str | None = None
+    """Id of a file that proves it to anyone: ``odfctl trust evidence``, then ``odfctl trust recheck``."""
     block: int | None = None
     at: str | None = None
     message: str = ""

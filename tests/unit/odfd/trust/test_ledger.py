@@ -109,7 +109,8 @@ def test_attestations_are_ordered_by_serial() -> None:
 @pytest.fixture
 def db() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(STEPS[0])
+    for step in STEPS:
+        connection.executescript(step)
     yield connection
     connection.close()
 

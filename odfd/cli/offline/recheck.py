@@ -1,0 +1,118 @@
+"""``trust recheck FILE``: a bundle checked and its step run again by this process alone: no daemon, no network.
+
+Everything happens in a folder that is gone afterwards; the engine is one of its own, in the strongest sandbox that
+holds here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from odfd.cli import words
+from odfd.cli.commands.trust import cell_lines
+from odfd.cli.offline import files
+from odfd.cli.session import Session
+from odfd.cli.table import clean
+from odfd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from odfd.trust.recheck import Answer
+    from odfd.trust.unpacking import Unpacked
+
+PATIENCE_SECONDS: Final = 600.0
+"""For the re-run, all in all."""
+CODES: Final = {
+    "confirmed": ExitCode.OK,
+    "refuted": ExitCode.NO,
+    "incomplete": ExitCode.INVALID,
+    "unable": ExitCode.ENVIRONMENT,
+}
+_SAYING: Final = {
+    "confirmed": "The published step is wrong; its publisher signed it.",
+    "refuted": "The published step is right: whoever made this bundle accuses wrongly.",
+    "incomplete": "The file does not hold what the step reads, so nothing was decided.",
+    "unable": "This machine cannot tell.",
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """The answer on standard output, and its exit code."""
+    import msgspec
+
+    from chain.store.objects import disk
+    from odfd.trust.unpacking import unpacked
+
+    session = Session(args)
+    path = files.existing(args.file)
+    session.remark(f"checking {args.file} ({words.size(path.stat().st_size)}): signature, hashes, links, rules")
+    with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as folder:
+        place = Path(folder)
+        with disk(path), path.open("rb") as file, unpacked(file, args.file, place) as case:
+            session.remark("running the step again on this machine's engine")
+            answer = _answer(case, place)
+    view = _view(msgspec.json.decode(msgspec.json.encode(answer, enc_hook=str)))
+    session.answer(view, _text)
+    return CODES[view["result"]]
+
+
+def _answer(case: Unpacked, place: Path) -> Answer:
+    """Raises what an engine raises that cannot be started or is lost."""
+    import trio
+
+    from odfd.errors import sole_fault
+
+    try:
+        return trio.run(_rerun, case, place)
+    except BaseExceptionGroup as group:
+        fault = sole_fault(group)
+        if fault is None:
+            raise
+        raise fault from group
+
+
+async def _rerun(case: Unpacked, place: Path) -> Answer:
+    import trio
+
+    from engines.provision.host import SparkOptions, spark_engine
+    from odfd.trust.recheck import Result, recheck, without_engine
+    from odfd.trust.unpacking import Lacking
+
+    if isinstance(case, Lacking):
+        return without_engine(case, Result.INCOMPLETE, case.missing)
+    for name in ("engine", "cache", "staging"):
+        (place / name).mkdir()
+    options = SparkOptions(scratch=place / "engine", cache=place / "cache", cores=os.cpu_count() or 1)
+    host = await spark_engine(options, os.environ, _silent)
+    with trio.move_on_after(PATIENCE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+            found = await recheck(case, host.engine, place / "staging")
+            nursery.cancel_scope.cancel()
+        return found
+    return without_engine(case, Result.UNABLE, f"the re-run took longer than {PATIENCE_SECONDS:g} s")
+
+
+def _silent(event: str, facts: Mapping[str, object]) -> None:
+    """What the engine goes through is of no interest here: it answers or raises."""
+
+
+def _view(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with its cells where ``trust show`` has them."""
+    finding = answer.pop("finding", None) or {}
+    view = {name: value for name, value in answer.items() if value is not None}
+    return {**view, "message": finding.get("message", ""), "cells": finding.get("cells", [])}
+
+
+def _text(view: dict[str, Any]) -> str:
+    where = f"{words.identity(view['dataset'])} #{view['sequenceNumber']}"
+    lines = [f"{view['result']}   {where}, signed {view['signedAt']}", f"  {_SAYING[view['result']]}"]
+    if view["reason"]:
+        lines.append(f"  {clean(view['reason'], 300)}")
+    if view["cells"]:
+        lines += ["", *cell_lines({"block": view["sequenceNumber"], **view})]
+    return "\n".join(lines)

@@ -1,0 +1,219 @@
+"""Bundles: the evidence of a mismatch as one file that anyone can check, believing nobody (trust.md section 4).
+
+A ustar archive: ``bundle.json``, a canonical manifest, then ``objects/<hash>`` in the manifest's order. The manifest
+holds the accused head as it was signed, the step, what the reporter's re-run gave, and the objects. The reporter adds
+bytes and no claims that count: whoever reads hashes every object and walks from the signature to the step, and from
+the step to its inputs. Read as a stream under limits; no name in the file ever becomes a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.multihash import SHA3_256, Multihash
+from chain.statements import canonical, envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import NS, Actual, Count, HeadStatement, from_text
+from chain.statements.tree import MAX_PATH
+
+BUNDLE: Final = NS + "bundle/v1"
+MANIFEST: Final = "bundle.json"
+MAX_MANIFEST: Final = 2 << 20
+"""Bytes; at 190 an object and more for a path, as many as MAX_OBJECTS."""
+MAX_OBJECTS: Final = 8192
+MAX_BUNDLE: Final = 256 << 20
+"""Bytes of all objects that a reader takes in; writers stay well below (``evidence.BUDGET``)."""
+_BLOCK: Final = tarfile.BLOCKSIZE
+_CHUNK: Final = 1 << 20
+_HINT: Final = "get it again from whoever keeps it: odfctl trust evidence ID -O FILE"
+
+_Node = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One object of a bundle. ``path``: the way from a block of the accused chain to the root of the head's tree."""
+
+    hash: Multihash
+    size: Count
+    sequence_number: Count | None = None
+    path: Annotated[tuple[_Node, ...], msgspec.Meta(max_length=MAX_PATH)] | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a bundle says of itself. Only ``head`` is signed; the rest is where to look."""
+
+    type: str
+    head: dict[str, Any]
+    """The accused head's envelope."""
+    sequence_number: Count
+    """The step."""
+    actual: Actual
+    """What the reporter's re-runs gave."""
+    objects: Annotated[tuple[Listed, ...], msgspec.Meta(max_length=MAX_OBJECTS)]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all objects."""
+        return sum(each.size for each in self.objects)
+
+    def encode(self) -> bytes:
+        """The canonical bytes."""
+        return canonical.encode(msgspec.json.decode(msgspec.json.encode(self, enc_hook=str)))
+
+    @property
+    def id(self) -> Multihash:
+        return Multihash.sha3_256(self.encode())
+
+    def accused(self) -> tuple[HeadStatement, Signed]:
+        """The head from which all hangs. Raises Invalid when no writer of its dataset signed it."""
+        signed = envelope.unseal(canonical.encode(self.head), statement.MAX_ENVELOPE[statement.HEAD])
+        head = statement.decode(signed.payload)
+        if not isinstance(head, HeadStatement):
+            raise Invalid("the bundle accuses something that is not a head", rule="bundle-head")
+        if head.authority > 0:
+            raise Invalid(f"authority version {head.authority} is not known here", rule="bundle-authority")
+        if envelope.dataset_key(head.dataset) not in signed.signers:
+            raise Invalid("the accused head is not signed by a writer of its dataset", rule="bundle-head")
+        return head, signed
+
+
+def decode_manifest(raw: bytes) -> Manifest:
+    """Raises Invalid."""
+    value = canonical.decode(raw)
+    try:
+        manifest = msgspec.convert(value, Manifest, dec_hook=from_text)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Invalid(f"not a bundle's manifest: {error}", rule="bundle-manifest", hint=_HINT) from error
+    if manifest.type != BUNDLE:
+        raise Invalid(f"a bundle of type {manifest.type[:80]!r}", rule="bundle-type", hint=BUNDLE)
+    if manifest.size > MAX_BUNDLE:
+        raise Invalid(
+            f"the bundle's objects have {manifest.size:,} bytes, the limit is {MAX_BUNDLE:,}", rule="bundle-size"
+        )
+    if len({each.hash for each in manifest.objects}) != len(manifest.objects):
+        raise Invalid("the bundle lists an object twice", rule="bundle-manifest")
+    return manifest
+
+
+Source = Callable[[Listed], BinaryIO]
+
+
+def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
+    """The file. ``source`` opens the bytes of an object. Raises Invalid when they have another size or hash."""
+    raw = manifest.encode()
+    out.write(_header(MANIFEST, len(raw)))
+    out.write(raw + _padding(len(raw)))
+    for each in manifest.objects:
+        out.write(_header(_name(each), each.size))
+        digest = hashlib.sha3_256()
+        left = each.size
+        with source(each) as file:
+            while left and (data := file.read(min(left, _CHUNK))):
+                digest.update(data)
+                out.write(data)
+                left -= len(data)
+        if left or digest.digest() != each.hash.digest:
+            raise Invalid(f"object {each.hash.short} is damaged here", rule="bundle-object", hint="odfctl verify REF")
+        out.write(_padding(each.size))
+    out.write(bytes(2 * _BLOCK))
+
+
+class Reader:
+    """A bundle as it is read: the manifest first, then each object once, in order. ``place`` is for messages."""
+
+    def __init__(self, file: BinaryIO, place: str) -> None:
+        """Reads the manifest. Raises Invalid."""
+        self._file, self._place = file, place
+        with self._placed():
+            found, size = self._entry()
+            if found != MANIFEST or not 0 < size <= MAX_MANIFEST:
+                raise Invalid("not a bundle: it does not begin with bundle.json", rule="bundle-file", hint=_HINT)
+            self.manifest = decode_manifest(self._bytes(size))
+            self._bytes(-size % _BLOCK)
+
+    def objects(self) -> Iterator[tuple[Listed, Iterable[bytes]]]:
+        """Each object and its bytes in pieces, which must be used up before the next; the hash is checked at their
+        end. Raises Invalid for a hash or size that differs, an entry that is not the expected one, and a file that
+        goes on."""
+        with self._placed():
+            for each in self.manifest.objects:
+                if self._entry() != (_name(each), each.size):
+                    raise Invalid(
+                        f"where {each.hash.short} should be there is something else", rule="bundle-file", hint=_HINT
+                    )
+                yield each, self._pieces(each)
+                self._bytes(-each.size % _BLOCK)
+            rest = self._bytes(2 * _BLOCK) + self._file.read(tarfile.RECORDSIZE)
+            if any(rest) or len(rest) > tarfile.RECORDSIZE:
+                raise Invalid("the file goes on after its last object", rule="bundle-file", hint=_HINT)
+
+    def _pieces(self, listed: Listed) -> Iterator[bytes]:
+        digest = hashlib.sha3_256()
+        left = listed.size
+        while left:
+            data = self._bytes(min(left, _CHUNK))
+            digest.update(data)
+            left -= len(data)
+            yield data
+        found = Multihash.from_digest(SHA3_256, digest.digest())
+        if found != listed.hash:
+            raise Invalid(
+                f"the object listed as {listed.hash.short} hashes to {found.short}: the file was altered",
+                rule="bundle-object",
+                hint=_HINT,
+                place=self._place,
+            )
+
+    def _entry(self) -> tuple[str, int]:
+        """Name and size of the next entry, which must be a plain file."""
+        header = self._bytes(_BLOCK)
+        try:
+            entry = tarfile.TarInfo.frombuf(header, "ascii", "strict")
+        except (tarfile.HeaderError, UnicodeDecodeError) as error:
+            raise Invalid("not a bundle: it is no ustar archive", rule="bundle-file", hint=_HINT) from error
+        if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise Invalid("the archive holds something that is not a plain file", rule="bundle-file", hint=_HINT)
+        return entry.name, entry.size
+
+    def _bytes(self, count: int) -> bytes:
+        data = self._file.read(count)
+        if len(data) < count:
+            raise Invalid("the file ends too early: it was cut off", rule="bundle-file", hint=_HINT)
+        return data
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        try:
+            yield
+        except Invalid as fault:
+            fault.place = fault.place or self._place
+            raise
+
+
+def copy(pieces: Iterable[bytes], target: Path) -> None:
+    """Write an object's pieces to a file of our own naming."""
+    with target.open("xb") as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def _name(listed: Listed) -> str:
+    return f"objects/{listed.hash}"
+
+
+def _header(name: str, size: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    return entry.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK)

@@ -1,0 +1,144 @@
+"""A publisher whose derived chain holds a lie, signed and well formed; and an honest node that re-ran it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from chain import instant
+from chain.data.parquet import write_slice
+from chain.model.events import DatasetKind, ExecuteTransform, Seed, SetTransform, TransformInput
+from chain.model.source import SqlQueryStep, TransformSql
+from chain.statements import envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from engines.contract import Success
+from engines.fake import FakeEngine
+from odfd.transform.driver import Committed, run_transform
+from odfd.transform.replay import Replayed, replay
+from odfd.trust import bundle
+from odfd.trust.attesting import actual_of
+from odfd.trust.gathering import Case, Gathered, gather
+
+NOW = instant.parse("2026-11-20T08:00:00Z")
+PUBLISHER = SigningKey(b"p" * 32)
+INPUT = SigningKey(b"i" * 32)
+PIN = "sha256:" + "0" * 64
+"""What the small engine says that it is."""
+
+
+class LyingEngine(FakeEngine):
+    """Adds one to a number of every transform's first row while ``lies``."""
+
+    lies = False
+
+    async def transform(self, request: Any, on_progress: Any = lambda: None) -> Any:
+        answer = await super().transform(request, on_progress)
+        if self.lies and isinstance(answer, Success) and answer.new_offset_interval is not None:
+            path = Path(request.new_data_path)
+            table = pq.read_table(path)
+            first = pc.equal(table["offset"], table["offset"][0])
+            changed = pc.if_else(first, pc.add(table["k"], 1), table["k"])
+            place = table.schema.get_field_index("k")
+            write_slice(table.set_column(place, table.schema.field(place), changed), path)
+        return answer
+
+
+def signed_head(key: SigningKey, size: int, root: bytes, head: Any, now: Any = NOW, epoch: int = 0) -> Any:
+    said = HeadStatement(
+        dataset=key.dataset_id,
+        epoch=epoch,
+        size=size,
+        root_hash=root,
+        authority=0,
+        issued_at=statement.when(now),
+        expires_at=statement.when(now + 7 * 86400 * instant.SECOND),
+        head=head,
+    )
+    return said, envelope.unseal(envelope.seal(statement.encode(said), key), statement.limit_of(said))
+
+
+class Accused:
+    """``steps`` transactions over rows of the input, of which the last lies, unless it is ``honest``."""
+
+    def __init__(self, worlds: Any, folder: Path) -> None:
+        worlds.ROOT, worlds.DERIVED = INPUT.dataset_id, PUBLISHER.dataset_id
+        self.engine = LyingEngine()
+        self.world = worlds.World(folder, self.engine)
+        self.dataset = PUBLISHER.dataset_id
+
+    async def publish(self, steps: int = 2, *, lies: bool = True, pin: str | None = PIN) -> None:
+        world = self.world
+        world.append(INPUT.dataset_id, Seed(dataset_id=INPUT.dataset_id, dataset_kind=DatasetKind.ROOT))
+        transform = TransformSql(engine="spark", version=pin, queries=(SqlQueryStep(query="select * from x"),))
+        world.append(
+            self.dataset,
+            Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.DERIVATIVE),
+            SetTransform(inputs=(TransformInput(dataset_ref=str(INPUT.dataset_id), alias="x"),), transform=transform),
+        )
+        for step in range(1, steps + 1):
+            world.add_rows([10 * step, 10 * step + 1, 10 * step + 2], 1000 * step)
+            self.engine.lies = lies and step == steps
+            assert isinstance(await run_transform(world.shop, self.dataset), Committed)
+        self.engine.lies = False
+
+    @property
+    def chain(self) -> Any:
+        return self.world.chains.chain(self.dataset)
+
+    @property
+    def leaves(self) -> list[bytes]:
+        size = self.chain.head().size
+        return [self.chain.block_at(number).hash.digest for number in range(size)]
+
+    def head(self) -> Any:
+        frontier = Frontier().extend(self.leaves)
+        return signed_head(PUBLISHER, frontier.size, frontier.root, self.chain.head().hash)
+
+    async def replayed(self) -> tuple[Replayed, bytes | None]:
+        """What the last step gives an honest node, and the checkpoint that it started from."""
+        last, checkpoint, before = None, None, None
+        async for outcome in replay(self.world.shop, self.dataset):
+            assert isinstance(outcome, Replayed), outcome
+            last, before, checkpoint = outcome, checkpoint, outcome.checkpoint
+        assert last is not None
+        return last, before
+
+    async def gathered(self) -> Gathered:
+        outcome, checkpoint = await self.replayed()
+        assert isinstance(outcome.event, ExecuteTransform)
+        said, signed = self.head()
+        case = Case(
+            head=said,
+            signed=signed,
+            step=outcome.block,
+            checkpoint=checkpoint,
+            actual=actual_of(outcome.event, outcome.data),
+        )
+        found = gather(self.world.chains, self.world.objects, case)
+        assert isinstance(found, Gathered), found
+        return found
+
+    async def bundle(self) -> bytes:
+        return packed(await self.gathered())
+
+
+def packed(found: Gathered) -> bytes:
+    """The file's bytes."""
+    out = io.BytesIO()
+    bundle.write(found.manifest, lambda each: _opened(found.sources[each.hash]), out)
+    return out.getvalue()
+
+
+def _opened(source: bytes | Path) -> Any:
+    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+
+
+def table_of(path: Path) -> pa.Table:
+    return pq.read_table(path)
