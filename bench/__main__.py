@@ -1,0 +1,73 @@
+"""``python -m bench [ROW ...] [--quick] [--million] [--out FILE]``: prints the table, writes the JSON.
+
+Never ends badly because something was slow: what is fast enough is for people to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from bench import machine, report
+from bench.measure import Measurement, Row, Size
+
+ROWS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "hash": "bench.hashing",
+        "object": "bench.network",
+        "sync": "bench.network",
+        "rtt": "bench.network",
+        "verify": "bench.history",
+        "import": "bench.history",
+        "state": "bench.history",
+        "cli": "bench.node",
+        "memory": "bench.node",
+        "transform": "bench.engine",
+        "ingest": "bench.engine",
+    }
+)
+"""Measurements by name; each is the function ``measure_<name>`` of its module. Cheap ones first."""
+
+
+def measurement(name: str) -> Measurement:
+    """Imports no more than what is measured."""
+    found: Measurement = getattr(importlib.import_module(ROWS[name]), f"measure_{name}")
+    return found
+
+
+def measure(names: list[str], size: Size) -> list[Row]:
+    """Each in a folder of its own that is gone afterwards."""
+    rows: list[Row] = []
+    for name in names:
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="odfd-bench-") as folder:
+            rows += measurement(name)(size, Path(folder))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--quick", action="store_true", help="small sizes: that it runs, not how fast")
+    parser.add_argument("--million", action="store_true", help="chains of a million blocks too")
+    parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
+    args = parser.parse_args()
+    unknown = [name for name in args.rows if name not in ROWS]
+    if unknown:
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    facts = machine.facts()
+    rows = measure(args.rows or list(ROWS), Size(quick=args.quick, million=args.million))
+    print(report.table(rows, facts))
+    report.write_json(rows, facts, args.out)
+    print(f"\nall rounds: {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What a figure was measured on, and memory of processes, from ``/proc``."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+_KIB = 1024
+
+
+def facts() -> dict[str, str | float]:
+    """Of this machine, now."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": _field(Path("/proc/meminfo"), "MemTotal"),
+        "load": os.getloadavg()[0],
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "pyarrow": version("pyarrow"),
+        "libp2p": version("libp2p"),
+        "pyspark": version("pyspark"),
+    }
+
+
+def resident(pid: int | str = "self") -> int:
+    """Bytes of memory that a process has in use now."""
+    return _field(Path(f"/proc/{pid}/status"), "VmRSS")
+
+
+class Peak:
+    """Highest growth of this process's memory while the block runs: ``bytes``, known at its end."""
+
+    bytes = 0
+
+    def __enter__(self) -> Peak:
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+        self._before = resident()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bytes = max(0, _field(Path("/proc/self/status"), "VmHWM") - self._before)
+
+
+def _field(file: Path, name: str) -> int:
+    line = next(line for line in file.read_text().splitlines() if line.startswith(name + ":"))
+    return int(line.split()[1]) * _KIB

@@ -1,0 +1,111 @@
+"""Two sides timed in turns (A B A B …) and what came of it as a value. Reads the clock; knows nothing of what it times.
+
+The machine's speed changes from minute to minute, so neither side is ever compared with a figure of another run, and
+each ratio is of two neighbours.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+CPU: Final = time.process_time
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two: ``costs`` are seconds of each round, or bytes where memory is measured."""
+
+    name: str
+    costs: tuple[float, ...]
+    amount: float = 0.0
+    """What one round works through, in ``unit``; 0: the cost itself is the figure."""
+    unit: str = ""
+
+    def figures(self) -> tuple[float, float, float]:
+        """Median, least and greatest: ``unit`` per second, or the cost itself."""
+        values = [self.amount / cost for cost in self.costs] if self.amount else list(self.costs)
+        return statistics.median(values), min(values), max(values)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the table."""
+
+    name: str
+    measures: str
+    """What is compared with what, in words."""
+    ours: Side
+    peer: Side
+    goal: str = ""
+    facts: dict[str, float | str] = {}
+    """Sizes and side figures."""
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Cost of ours over cost of the peer, round by round: 1 is as good as the peer, less is better."""
+        return tuple(ours / peer for ours, peer in zip(self.ours.costs, self.peer.costs, strict=True))
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to measure with."""
+
+    quick: bool = False
+    million: bool = False
+    """Chains of a million blocks too."""
+
+    def pick(self, quick: int, full: int) -> int:
+        return quick if self.quick else full
+
+
+Measurement = Callable[[Size, Path], list[Row]]
+"""Measures in a fresh folder of its own; leaves nothing running."""
+
+
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Of one call, begun without old garbage: whoever made it before has paid."""
+    gc.collect()
+    start = clock()
+    work()
+    return clock() - start
+
+
+Costs = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+def in_turns(
+    ours: Callable[[], object],
+    peer: Callable[[], object],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Costs:
+    """Seconds of both sides in each round, after one round that nobody counts.
+
+    ``clock``: ``CPU`` for two sides that only compute, in one thread: then neighbours on the machine do not count.
+    """
+    ours()
+    peer()
+    pairs = [(seconds(ours, clock), seconds(peer, clock)) for _ in range(rounds)]
+    return _columns(pairs)
+
+
+async def in_turns_async(
+    ours: Callable[[], Awaitable[object]], peer: Callable[[], Awaitable[object]], rounds: int, warm: int = 1
+) -> Costs:
+    """The same for what runs in an event loop. ``warm``: rounds that nobody counts; a JVM gets faster for many."""
+    pairs = [(await _elapsed(ours), await _elapsed(peer)) for _ in range(warm + rounds)]
+    return _columns(pairs[warm:])
+
+
+async def _elapsed(work: Callable[[], Awaitable[object]]) -> float:
+    start = time.perf_counter()
+    await work()
+    return time.perf_counter() - start
+
+
+def _columns(pairs: Sequence[tuple[float, float]]) -> Costs:
+    return tuple(ours for ours, _ in pairs), tuple(peer for _, peer in pairs)

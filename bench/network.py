@@ -1,0 +1,225 @@
+"""What the network layer costs: objects to verified disk, chains to a committed head, and a round trip.
+
+Two processes over loopback, the other one being ``bench.giver``; against a bare TLS socket between the same two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from subprocess import PIPE
+from typing import Any, Final
+
+import trio
+
+from bench import chains
+from bench.giver import ECHO, MESSAGE, serving
+from bench.history import store
+from bench.measure import Row, Side, Size, in_turns_async
+from chain import instant
+from chain.codec.blocks import decode_block
+from chain.data.arrow_schema import from_arrow
+from chain.ids import DatasetId
+from chain.model.events import AddData, DatasetKind, DataSlice, OffsetInterval, Seed, SetDataSchema
+from chain.multihash import ARROW0_SHA3_256, Multihash
+from chain.state import ChainState
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from chain.store.base import Append
+from odfd.datasets.references import keep_references
+from odfd.mirrors.sinks import PartialObject, VerifiedChain
+from odfd.services.home import Home, open_home
+from p2p.driver.replication import ReplicationDriver
+from p2p.host.host import Host
+from p2p.ports import PeerId
+
+_TREE: Final = Path(__file__).parents[1]
+_NAMING: Final = DatasetId.from_public_key(b"a chain that names one object".ljust(32))
+_DEADLINE: Final = 300.0
+_FAREWELL: Final = 20.0
+_SMALL: Final = 1 << 17
+"""Bytes of an object that is there only because every giver has one."""
+
+
+@dataclass
+class Link:
+    """This process, connected to the giver."""
+
+    home: Home
+    host: Host
+    driver: ReplicationDriver
+    peer: PeerId
+    where: dict[str, Any]
+    name: Multihash
+    """Of the large object that the giver has."""
+    size: int
+
+    async def tls(self, port: str) -> trio.SSLStream:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", self.where[port], ssl_context=context)
+        await stream.do_handshake()
+        return stream
+
+
+@asynccontextmanager
+async def connected(folder: Path, blocks: int, size: int) -> AsyncIterator[Link]:
+    """A giver with a chain of so many blocks and an object of ``size`` bytes, and us."""
+    state = folder / "giver"
+    name = await trio.to_thread.run_sync(_furnish, state, blocks, size)
+    command = [sys.executable, "-m", "bench.giver", str(state), str(size)]
+    giver = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, cwd=_TREE)
+    assert giver.stdin is not None
+    assert giver.stdout is not None
+    try:
+        with trio.fail_after(_DEADLINE), open_home(folder / "ours") as home:
+            said = b""
+            while not said.endswith(b"\n"):
+                said += await giver.stdout.receive_some()
+            async with serving(home, b"p" * 32) as (host, driver):
+                where = json.loads(said)
+                yield Link(home, host, driver, await driver.connect(where["address"]), where, name, size)
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(_FAREWELL):
+            await giver.stdin.aclose()
+            await giver.wait()
+
+
+def _furnish(state: Path, blocks: int, size: int) -> Multihash:
+    with open_home(state) as home:
+        if blocks:
+            chains.keep(home.chains, chains.long_chain(blocks))
+        staged = home.objects.stage()
+        staged.write_bytes(Random(1).randbytes(size))
+        name = home.objects.add_file(staged)
+        named = DataSlice(
+            logical_hash=Multihash.from_digest(ARROW0_SHA3_256, bytes(32)),
+            physical_hash=name,
+            offset_interval=OffsetInterval(start=0, end=chains.ROWS - 1),
+            size=size,
+        )
+        made = chains.blocks_of(
+            Seed(dataset_id=_NAMING, dataset_kind=DatasetKind.ROOT),
+            SetDataSchema(schema=from_arrow(chains.SCHEMA)),
+            AddData(new_data=named),
+        )
+        append = Append(dataset=_NAMING, expected=None, blocks=made, objects=[name])
+        home.chains.commit([append], lambda connection: keep_references(connection, _NAMING, made))
+    return name
+
+
+def measure_object(size: Size, folder: Path) -> list[Row]:
+    """One large object."""
+    return [trio.run(_measure_object, size, folder)]
+
+
+async def _measure_object(size: Size, folder: Path) -> Row:
+    volume = size.pick(1, 128) << 20
+    async with connected(folder, 0, volume) as link:
+        ours, peer = await in_turns_async(lambda: _mirror(link), lambda: _download(link), size.pick(1, 5))
+    return Row(
+        name="object",
+        measures=f"an object of {volume >> 20} MiB from one peer",
+        ours=Side(name="libp2p to a file whose hash is checked, synced", costs=ours, amount=volume, unit="B"),
+        peer=Side(name="trio TLS socket to nowhere", costs=peer, amount=volume, unit="B"),
+    )
+
+
+async def _mirror(link: Link) -> None:
+    objects = link.home.objects
+    await trio.to_thread.run_sync(objects.remove, link.name)
+    sink = await trio.to_thread.run_sync(PartialObject, link.home.folder("partial"), objects, link.name)
+    await link.driver.fetch_object([link.peer], link.name, link.size, sink)
+    assert objects.size(link.name) == link.size
+
+
+async def _download(link: Link) -> None:
+    got = 0
+    async with await link.tls("object") as stream:
+        while data := await stream.receive_some(1 << 18):
+            got += len(data)
+            if got == link.size:
+                break
+    assert got == link.size
+
+
+def measure_sync(size: Size, folder: Path) -> list[Row]:
+    """One long chain."""
+    return [trio.run(_measure_sync, size, folder)]
+
+
+async def _measure_sync(size: Size, folder: Path) -> Row:
+    length = size.pick(1_000, 50_000)
+    raws = list(chains.long_chain(length))
+    digests = [hashlib.sha3_256(raw).digest() for raw in raws]
+    last = decode_block(raws[-1])
+    head = HeadStatement(
+        dataset=chains.DATASET,
+        epoch=1,
+        size=length,
+        root_hash=Frontier().extend(digests).root,
+        authority=1,
+        issued_at=instant.render(chains.START),
+        expires_at=instant.render(chains.START),
+        head=last.hash,
+    )
+    fresh = iter(range(1_000))
+
+    async def pull() -> None:
+        sink = VerifiedChain(ChainState.EMPTY, Frontier(), head)
+        await link.driver.pull_chain([link.peer], chains.DATASET, length, sink)
+        append = Append(dataset=chains.DATASET, expected=None, blocks=sink.blocks)
+        with store(folder / f"store-{next(fresh)}") as (kept, _):
+            await trio.to_thread.run_sync(kept.commit, [append])
+            assert kept.chain(chains.DATASET).stored_size() == length
+
+    async def hash_all() -> None:
+        for raw in raws:
+            hashlib.sha3_256(raw).digest()
+
+    async with connected(folder, length, _SMALL) as link:
+        ours, peer = await in_turns_async(pull, hash_all, size.pick(1, 3))
+    return Row(
+        name="sync",
+        measures=f"a chain of {length:,} blocks from one peer",
+        ours=Side(name="libp2p, rules, tree, SQLite", costs=ours, amount=length, unit="blocks"),
+        peer=Side(name="SHA3-256 of each block in memory", costs=peer, amount=length, unit="blocks"),
+        facts={"MB": sum(map(len, raws)) / 1e6},
+    )
+
+
+def measure_rtt(size: Size, folder: Path) -> list[Row]:
+    """A question and its answer."""
+    return [trio.run(_measure_rtt, size, folder)]
+
+
+async def _measure_rtt(size: Size, folder: Path) -> Row:
+    turns = size.pick(20, 2_000)
+    async with connected(folder, 0, _SMALL) as link:
+        stream, socket = await link.host.open_stream(link.peer, ECHO), await link.tls("echo")
+        ours, peer = await in_turns_async(
+            lambda: _echoes(stream, turns), lambda: _echoes(socket, turns), size.pick(1, 7)
+        )
+        await stream.aclose()
+        await socket.aclose()
+    return Row(
+        name="rtt",
+        measures=f"a round trip of {MESSAGE} bytes between two processes",
+        ours=Side(name="libp2p stream", costs=tuple(cost / turns for cost in ours)),
+        peer=Side(name="trio TLS socket", costs=tuple(cost / turns for cost in peer)),
+    )
+
+
+async def _echoes(stream: Any, turns: int) -> None:
+    for _ in range(turns):
+        await stream.send_all(bytes(MESSAGE))
+        got = 0
+        while got < MESSAGE:
+            got += len(await stream.receive_some(MESSAGE - got))
