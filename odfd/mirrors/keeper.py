@@ -7,13 +7,14 @@ one that fails because the chain itself breaks a rule waits for news, since aski
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Fault, Invalid, NotFound
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.database import Database
 from odfd.datasets.catalog import Catalog
@@ -44,19 +45,31 @@ class State(enum.Enum):
     """Our own disk or engine."""
 
 
+_SETTLED: Final = frozenset({State.CURRENT, State.REFUSED, State.FAILED})
+
+
 class Mirror(msgspec.Struct):
     """One mirror at work; its fields are for people to look at."""
 
     wish: Wish
     state: State = State.WAITING
     message: str = ""
+    fault: Fault | None = None
+    """Why it is REFUSED or FAILED."""
     tally: Tally = msgspec.field(default_factory=Tally)
     peers: int = 0
     passes: int = 0
     poked: trio.Event = msgspec.field(default_factory=trio.Event)
-    rested: trio.Event = msgspec.field(default_factory=trio.Event)
-    """Set when a pass has ended, renewed when one begins."""
+    turned: trio.Event = msgspec.field(default_factory=trio.Event)
+    """Set when the pass under way, or the next one, has ended; then there is another."""
+    ended: trio.Event = msgspec.field(default_factory=trio.Event)
+    """Set when nobody works on it any more."""
     scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether waiting longer would bring nothing but news of others."""
+        return self.ended.is_set() or (self.passes > 0 and self.state in _SETTLED)
 
 
 class MirrorKeeper:
@@ -82,14 +95,17 @@ class MirrorKeeper:
 
     async def run(self, life: Life) -> None:
         """Until asked to stop: a pass under way is cut off, and goes on after the next start."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for wish in await trio.to_thread.run_sync(self._wishes):
-                self._begin(wish)
-            life.ready()
-            await life.stopping.wait()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for wish in await trio.to_thread.run_sync(self._wishes):
+                    self._begin(wish)
+                life.ready()
+                await life.stopping.wait()
+                self._nursery = None
+                nursery.cancel_scope.cancel()
+        finally:
             self._nursery = None
-            nursery.cancel_scope.cancel()
 
     async def add(self, wish: Wish) -> Mirror:
         """Wish it, and begin at once. Wishing it again with other terms replaces them. Raises Invalid, Environment."""
@@ -119,16 +135,39 @@ class MirrorKeeper:
                 wishes.drop(Resources(connection), dataset, self._clock.now())
 
         await trio.to_thread.run_sync(forget)
-        mirror.scope.cancel()
-        self._mirrors.pop(dataset, None)
+        await self._stop(mirror)
         return mirror
+
+    @asynccontextmanager
+    async def still(self, dataset: DatasetId) -> AsyncIterator[None]:
+        """Inside, nobody works on this mirror, if it is one; afterwards it goes on, unless it is wished no longer."""
+        mirror = self._mirrors.get(dataset)
+        if mirror is None:
+            yield
+            return
+        await self._stop(mirror)
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                wish = await trio.to_thread.run_sync(self._wish, dataset)
+            if wish is not None and self._nursery is not None:
+                self._begin(wish)
+
+    async def _stop(self, mirror: Mirror) -> None:
+        self._mirrors.pop(mirror.wish.id, None)
+        mirror.scope.cancel()
+        await mirror.ended.wait()
 
     def get(self, dataset: DatasetId) -> Mirror:
         """Raises NotFound."""
         mirror = self._mirrors.get(dataset)
         if mirror is None:
-            raise NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list")
+            raise _not_mirrored(dataset)
         return mirror
+
+    def find(self, dataset: DatasetId) -> Mirror | None:
+        return self._mirrors.get(dataset)
 
     def all(self) -> list[Mirror]:
         return sorted(self._mirrors.values(), key=lambda mirror: mirror.wish.name.casefold())
@@ -149,9 +188,15 @@ class MirrorKeeper:
         mirror = self.get(dataset)
         wanted = mirror.passes + (2 if mirror.state is State.SYNCING else 1)
         mirror.poked.set()
-        while mirror.passes < wanted:
-            await mirror.rested.wait()
+        while mirror.passes < wanted and not mirror.ended.is_set():
+            await mirror.turned.wait()
+        if mirror.ended.is_set():
+            raise _not_mirrored(dataset)
         return mirror
+
+    def _wish(self, dataset: DatasetId) -> Wish | None:
+        with self._database.read() as connection:
+            return wishes.of(Resources(connection), dataset)
 
     def _wishes(self) -> list[Wish]:
         with self._database.read() as connection:
@@ -167,18 +212,25 @@ class MirrorKeeper:
         return mirror
 
     async def _work(self, mirror: Mirror) -> None:
+        try:
+            with mirror.scope:
+                await self._passes(mirror)
+        finally:
+            mirror.ended.set()
+            mirror.turned.set()
+
+    async def _passes(self, mirror: Mirror) -> None:
         pause = FIRST_PAUSE
-        with mirror.scope:
-            while True:
-                mirror.poked = trio.Event()
-                mirror.rested = trio.Event()
-                mirror.state = State.SYNCING
-                again = await self._pass(mirror)
-                mirror.passes += 1
-                mirror.rested.set()
-                pause = min(pause * 2, ROUND_SECONDS) if again else FIRST_PAUSE
-                with trio.move_on_after(pause if again else ROUND_SECONDS):
-                    await mirror.poked.wait()
+        while True:
+            mirror.poked = trio.Event()
+            mirror.state = State.SYNCING
+            again = await self._pass(mirror)
+            mirror.passes += 1
+            turned, mirror.turned = mirror.turned, trio.Event()
+            turned.set()
+            pause = min(pause * 2, ROUND_SECONDS) if again else FIRST_PAUSE
+            with trio.move_on_after(pause if again else ROUND_SECONDS):
+                await mirror.poked.wait()
 
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
@@ -192,6 +244,7 @@ class MirrorKeeper:
 
     def _settle(self, mirror: Mirror, outcome: Outcome) -> bool:
         name = mirror.wish.name
+        mirror.fault = None
         match outcome:
             case Synced(head=head, blocks=blocks, peers=peers):
                 mirror.state, mirror.message, mirror.peers = State.CURRENT, "", peers
@@ -208,11 +261,16 @@ class MirrorKeeper:
                 return mirror.passes > 0 or mirror.tally.blocks < mirror.tally.blocks_wanted
 
     def _fail(self, mirror: Mirror, fault: Fault) -> bool:
-        refused = isinstance(fault, Invalid) and not isinstance(fault, NotFound)
+        refused = isinstance(fault, Invalid | Refused) and not isinstance(fault, NotFound)
         ours = isinstance(fault, Environment)
         mirror.state = State.REFUSED if refused else State.FAILED if ours else State.STALLED
+        mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):
             self._events.emit(f"mirror.{mirror.state.value}", mirror.wish.name, str(fault), rule=fault.rule)
         mirror.message = str(fault)
         self._journal.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
         return not refused
+
+
+def _not_mirrored(dataset: DatasetId) -> NotFound:
+    return NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list")

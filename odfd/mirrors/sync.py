@@ -3,19 +3,26 @@
 Blocks are judged as they arrive and proven by the signed tree; objects come several at a time, are hashed on the way
 and checked against their blocks; then blocks, references and the chain's tree are one transaction. A pass that is cut
 off anywhere leaves the old head, and what arrived of objects is kept for the next pass.
+
+A whole step, from the head here to the newest signed one, waits in memory until its tree is proven; ``MAX_PENDING`` of
+``sinks`` bounds it. What the publisher signed and what breaks a rule all the same is not looked at again before
+something else is signed.
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
 import trio
 
-from chain.errors import Fault, Invalid, Remote
+from chain.codec.blocks import decode_block
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
@@ -29,6 +36,7 @@ from odfd.datasets.references import keep_references, objects_of
 from odfd.errors import sole_fault
 from odfd.mirrors.sinks import PartialObject, VerifiedChain
 from odfd.mirrors.wish import Wish
+from odfd.transform.inputs import UpTo
 from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.objects import check_event
 from p2p.ports import PeerId, Replication
@@ -37,6 +45,21 @@ AT_ONCE: Final = 4
 """Objects on their way at the same time, for one mirror."""
 PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
+PROBE_AGAIN_SECONDS: Final = 300.0
+"""How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
+
+
+_SPOILT: Final = frozenset({"slice-physical-hash", "slice-missing", "checkpoint-physical-hash", "checkpoint-missing"})
+"""Rules that bytes which were hashed when they came can break only through our own disk."""
+
+
+class MirrorLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What mirrors may cost this node."""
+
+    object_bytes: int = 16 << 30
+    """Of one object; larger ones are refused before a byte of them is asked for."""
+    disk_reserve: int = 0
+    """Bytes left free on the disk of the state directory: below it nothing more is taken."""
 
 
 class Tally(msgspec.Struct):
@@ -48,6 +71,9 @@ class Tally(msgspec.Struct):
     slices_wanted: int = 0
     bytes: int = 0
     bytes_wanted: int = 0
+
+    def progress(self) -> tuple[int, int, int]:
+        return self.blocks, self.slices, self.bytes
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -83,36 +109,69 @@ class _Held(msgspec.Struct, frozen=True):
     """Newest signed head known."""
 
 
+class _Holders(msgspec.Struct, frozen=True):
+    """Who said to serve a dataset, and when (trio's clock)."""
+
+    at: float
+    peers: frozenset[PeerId]
+
+
 class MirrorSync:
     """Brings mirrors up to date. One pass at a time for each dataset; the caller sees to that."""
 
     def __init__(
-        self, database: Database, chains: SqliteChains, objects: DiskObjects, partial: Path, replication: Replication
+        self,
+        database: Database,
+        chains: SqliteChains,
+        objects: DiskObjects,
+        partial: Path,
+        replication: Replication,
+        limits: MirrorLimits | None = None,
     ) -> None:
         self._database = database
         self._chains = chains
         self._objects = objects
         self._partial = partial
         self._replication = replication
+        self.limits = limits or MirrorLimits()
+        self._holding: dict[DatasetId, _Holders] = {}
+        self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
+        """What was found wrong with a signed tree: looking again would find the same."""
+        self._on_the_way: dict[Multihash, trio.Event] = {}
 
     async def sync(self, wish: Wish, tally: Tally) -> Outcome:
-        """Raises Remote (peers), Invalid (the chain itself breaks a rule), Environment (our disk)."""
+        """Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
         held = await trio.to_thread.run_sync(self._held, wish.id)
         if held.head is None:
             return Waiting("no signed head of it was seen yet")
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
         lacks_data = wish.want == "data" and held.checked.data < held.state.size
-        peers = await self._holders(wish.id, held.head.size if behind else held.state.size)
         if not behind and not lacks_data:
-            return Current(len(peers))
+            return Current(await self._count_holders(wish.id, held.state.size))
+        known_wrong = self._refused.get(wish.id)
+        if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
+            raise known_wrong[2].with_traceback(None)
+        peers = await self._holders(wish.id, held.head.size if behind else held.state.size)
         if not peers:
             return Waiting("no connected peer serves it that far")
+        try:
+            return await self._bring(wish, held, held.head, peers, tally)
+        except NotFound:
+            raise
+        except (Invalid, Refused) as fault:
+            self._refused[wish.id] = (wish, held.head.root_hash, fault)
+            raise
+
+    async def _bring(
+        self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
+    ) -> Outcome:
+        lacks_data = wish.want == "data" and held.checked.data < held.state.size
         objects = await self._missing_data(wish, held, peers, tally) if lacks_data else 0
-        if not behind:
+        if signed.size <= held.state.size:
             return Current(len(peers))
-        sink = VerifiedChain(held.state, held.checked.frontier, held.head)
-        await self._replication.pull_chain(peers, wish.id, held.head.size, sink)
+        sink = VerifiedChain(held.state, held.checked.frontier, signed)
+        await self._replication.pull_chain(peers, wish.id, signed.size, sink)
         self._check_expected(wish, sink, held)
         tally.blocks = sink.size
         if wish.want == "data":
@@ -124,8 +183,7 @@ class MirrorSync:
         """Fetch objects anew, over damaged ones. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders(dataset, head.size if head else 1)
-        for name, size in names:
-            await self._fetch_one(peers, name, size)
+        await self._fetch_again(peers, names)
         return len(names)
 
     def _held(self, dataset: DatasetId) -> _Held:
@@ -147,10 +205,22 @@ class MirrorSync:
                     return  # one that does not answer does not hold it; the layer below keeps score
 
         async with trio.open_nursery() as nursery:
-            for view in self._replication.peers():
-                if view.connected and not view.blocked:
-                    nursery.start_soon(ask, view.peer)
+            for peer in self._connected():
+                nursery.start_soon(ask, peer)
+        self._holding[dataset] = _Holders(trio.current_time(), frozenset(found))
         return found
+
+    async def _count_holders(self, dataset: DatasetId, size: int) -> int:
+        """For people: peers are asked anew only now and then."""
+        known = self._holding.get(dataset)
+        if known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS:
+            still = known.peers & set(self._connected())
+            if still:
+                return len(still)
+        return len(await self._holders(dataset, size))
+
+    def _connected(self) -> list[PeerId]:
+        return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
         """Objects of blocks that came earlier without them."""
@@ -171,23 +241,21 @@ class MirrorSync:
         wanted = [(name, size) for _, block in pairs for name, size in objects_of(block)]
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
-        turns = trio.CapacityLimiter(AT_ONCE)
+        await trio.to_thread.run_sync(self._check_room, wanted)
+        waiting = iter(pairs)
 
-        async def bring(state: ChainState, block: Block) -> None:
-            async with turns:
+        async def bring() -> None:
+            for state, block in waiting:
                 for name, size in objects_of(block):
-                    if not await trio.to_thread.run_sync(self._objects.has, name):
-                        await self._fetch_one(peers, name, size)
+                    await self._have(peers, name, size)
                     tally.slices += 1
                     tally.bytes += size
-                findings = await trio.to_thread.run_sync(check_event, self._objects, state, block)
-                for found in findings:
-                    raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
+                await self._check_objects(peers, state, block)
 
         try:
             async with trio.open_nursery() as nursery:
-                for state, block in pairs:
-                    nursery.start_soon(bring, state, block)
+                for _ in range(min(AT_ONCE, len(pairs))):
+                    nursery.start_soon(bring)
         except BaseExceptionGroup as group:
             fault = sole_fault(group)
             if fault is None:
@@ -195,13 +263,65 @@ class MirrorSync:
             raise fault from group
         return len(wanted)
 
-    async def _fetch_one(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
+    async def _check_objects(self, peers: Sequence[PeerId], state: ChainState, block: Block) -> None:
+        """Against their block. What our own disk has spoilt since it came is fetched again. Raises Invalid."""
+        findings = await trio.to_thread.run_sync(check_event, self._objects, state, block)
+        if any(found.rule in _SPOILT for found in findings):
+            await self._fetch_again(peers, objects_of(block))
+            findings = await trio.to_thread.run_sync(check_event, self._objects, state, block)
+        for found in findings:
+            raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
+
+    async def _fetch_again(self, peers: Sequence[PeerId], names: Iterable[tuple[Multihash, int]]) -> None:
+        for name, size in names:
+            async with self._alone(name):
+                await trio.to_thread.run_sync(self._objects.remove, name)
+                await self._fetch(peers, name, size)
+
+    def _check_room(self, wanted: Iterable[tuple[Multihash, int]]) -> None:
+        """Before anything is asked for. Raises Refused for an object that is too large, Environment for a full disk."""
+        limits = self.limits
+        missing = [(name, size) for name, size in wanted if not self._objects.has(name)]
+        for name, size in missing:
+            if size > limits.object_bytes:
+                raise Refused(
+                    f"object {name.short} has {size:,} bytes",
+                    rule="object-bytes",
+                    hint=f"limits.object-bytes of the settings allows {limits.object_bytes:,}",
+                )
+        needed, free = sum(size for _, size in missing), shutil.disk_usage(self._partial).free
+        if missing and free - needed < limits.disk_reserve:
+            raise Environment(
+                f"{needed:,} bytes are missing, and the disk has {free:,} free",
+                rule="disk-reserve",
+                hint=f"free some space; limits.disk-reserve-bytes keeps {limits.disk_reserve:,} of it",
+            )
+
+    async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
+        """Fetch an object unless it is here."""
+        async with self._alone(name):
+            if not await trio.to_thread.run_sync(self._objects.has, name):
+                await self._fetch(peers, name, size)
+
+    @asynccontextmanager
+    async def _alone(self, name: Multihash) -> AsyncIterator[None]:
+        """Two mirrors may want one object: the second waits for the first, lest both write one partial file."""
+        while (fetching := self._on_the_way.get(name)) is not None:
+            await fetching.wait()
+        self._on_the_way[name] = here = trio.Event()
+        try:
+            yield
+        finally:
+            del self._on_the_way[name]
+            here.set()
+
+    async def _fetch(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
         sink = await trio.to_thread.run_sync(PartialObject, self._partial, self._objects, name)
         try:
             await self._replication.fetch_object(peers, name, size, sink)
-        except Fault:
-            await trio.to_thread.run_sync(sink.close)
-            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(sink.close)
 
     def _check_expected(self, wish: Wish, sink: VerifiedChain, held: _Held) -> None:
         """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
@@ -217,10 +337,13 @@ class MirrorSync:
 
     def _commit(self, wish: Wish, held: _Held, sink: VerifiedChain) -> Head:
         dataset = wish.id
-        data = sink.size if wish.want == "data" else held.checked.data
 
         def together(connection: sqlite3.Connection) -> None:
-            Ledger(connection).keep_chain(dataset, Checked(sink.frontier, data))
+            ledger = Ledger(connection)
+            whole = ledger.chain(dataset).data
+            if wish.want == "data" and whole >= held.state.size:
+                whole = sink.size
+            ledger.keep_chain(dataset, Checked(sink.frontier, whole))
             keep_references(connection, dataset, sink.blocks)
 
         state = held.state
@@ -231,12 +354,11 @@ class MirrorSync:
 
 
 def _states_from(chain: ChainReader, start: int, stop: int) -> list[tuple[ChainState, Block]]:
-    """Blocks ``start <= n < stop`` with the state before each; folds the chain once."""
-    state = ChainState.EMPTY
+    """Blocks ``start <= n < stop`` with the state before each."""
+    state = load_state(UpTo(chain, start))
     pairs = []
-    for number in range(stop):
-        block = chain.block_at(number)
-        if number >= start:
-            pairs.append((state, block))
+    for raw in chain.raw_blocks(start, stop):
+        block = decode_block(raw)
+        pairs.append((state, block))
         state = state.advance(block)
     return pairs

@@ -7,24 +7,29 @@ the engine first: what it cannot promise to compute alike everywhere is refused 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
 
 import msgspec
 import trio
 
 from chain.codec.manifest import Manifest, parse_manifests
-from chain.errors import Fault, Invalid, NotFound
+from chain.errors import Conflict, Fault, Invalid, NotFound
 from chain.ids import DatasetId, parse_name
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, DatasetSnapshot, MetadataEvent, SetTransform
 from chain.model.source import TransformSql
 from chain.state import ChainState, load_state
+from chain.store.base import Head
 from engines.contract import Diagnostic, Engine, Severity
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
+from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
@@ -37,6 +42,8 @@ BASE_KIND = "source-base"
 """Resource that keeps, on this node only, the folder that a dataset's relative source paths start from."""
 
 
+ATTEMPTS: Final = 5
+"""Times that an apply is planned, because a pull moved the head in between."""
 _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
 
@@ -57,6 +64,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         """``file:line`` of the query."""
         number = next(i for i, event in enumerate(self.snapshot.metadata) if isinstance(event, SetTransform))
         return self.manifest.place(f"metadata[{number}].transform")
+
+    def input_place(self, ref: str) -> str:
+        """``file:line`` of the input that names ``ref``."""
+        for i, event in enumerate(self.snapshot.metadata):
+            for j, each in enumerate(event.inputs if isinstance(event, SetTransform) else ()):
+                if each.dataset_ref == ref:
+                    return self.manifest.place(f"metadata[{i}].inputs[{j}].datasetRef")
+        return self.manifest.place()
 
     def refs(self) -> list[str]:
         """What it derives from, itself aside."""
@@ -86,22 +101,31 @@ class Applying:
         async def work(report: Report) -> wire.ApplyResult:
             report.begin("applying", len(wishes), "manifests")
             items = []
+            promised: set[str] = set()
             for wish in in_order(wishes):
-                items.append(await self._apply(wish, dry_run=request.dry_run))
+                items.append(await self._apply(wish, promised, dry_run=request.dry_run))
+                promised.add(wish.name.casefold())
                 report.advance()
             return wire.ApplyResult(items=tuple(items), dry_run=request.dry_run)
 
         target = ", ".join(wish.name for wish in wishes)
         return task_ref(self._board.submit("apply", target, work))
 
-    async def _apply(self, wish: Wish, *, dry_run: bool) -> wire.ApplyItem:
+    async def _apply(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        """``promised``: names that the manifests before this one make."""
         try:
-            return await self._bring_about(wish, dry_run=dry_run)
-        except Fault as fault:
+            for _ in range(ATTEMPTS - 1):
+                with contextlib.suppress(Conflict):
+                    return await self._bring_about(wish, promised, dry_run=dry_run)
+            return await self._bring_about(wish, promised, dry_run=dry_run)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
             fault.place = fault.place or wish.manifest.place()
             return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
 
-    async def _bring_about(self, wish: Wish, *, dry_run: bool) -> wire.ApplyItem:
+    async def _bring_about(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         parse_name(wish.name)
         held = await trio.to_thread.run_sync(self._held, wish.name)
         pin = (await self._engine.identity()).digest if _asks_engine(wish.snapshot) else None
@@ -109,14 +133,25 @@ class Applying:
         def pinned(transform: TransformSql) -> str | None:
             return pin if transform.engine == "spark" else None
 
-        if held is None:
-            events = founding_events(wish.snapshot, _UNBORN, self._resolve, pinned)
-        else:
-            events = changed_events(held[1], wish.snapshot, self._resolve, pinned)
+        def resolve(ref: str) -> DatasetId:
+            try:
+                return self._resolve(ref)
+            except Invalid as fault:
+                if dry_run and ref.casefold() in promised:
+                    return _UNBORN
+                fault.place = wish.input_place(ref)
+                raise
+
+        def planned() -> Sequence[MetadataEvent]:
+            if held is None:
+                return founding_events(wish.snapshot, _UNBORN, resolve, pinned)
+            return changed_events(held[1], wish.snapshot, resolve, pinned)
+
+        events = await trio.to_thread.run_sync(planned)
         warnings = await self._validate(events, wish)
         dataset = held[0] if held else None
         if events and not dry_run:
-            dataset = await trio.to_thread.run_sync(self._commit, wish, dataset, events)
+            dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
             done = "updated" if held else "created"
             self._events.emit(f"dataset.{done}", wish.name, f"{len(events)} blocks", id=str(dataset))
         return wire.ApplyItem(
@@ -142,16 +177,27 @@ class Applying:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref).id
 
-    def _commit(self, wish: Wish, dataset: DatasetId | None, events: Sequence[MetadataEvent]) -> DatasetId:
-        """A new dataset gets a key of its own; its chain's beginning and its name are one commit."""
+    def _commit(
+        self, wish: Wish, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
+    ) -> DatasetId:
+        """On the head that was planned on. Raises Conflict."""
+        if held is not None:
+            dataset, state = held
+            self._append(wish, dataset, Head(state.head, state.sequence_number) if state.head else None, events)
+            return dataset
+        dataset = self._home.keys.new_dataset_key().dataset_id
+        born = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
+        try:
+            self._append(wish, dataset, None, born)
+        except Fault:
+            if self._home.chains.chain(dataset).head() is None:
+                self._home.keys.discard_dataset_key(dataset)
+            raise
+        return dataset
+
+    def _append(self, wish: Wish, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]) -> None:
+        """Blocks, name and the folder of relative paths are one commit."""
         now = self._clock.now()
-        head = None
-        if dataset is None:
-            dataset = self._home.keys.new_dataset_key().dataset_id
-            events = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
-        else:
-            head = self._home.chains.chain(dataset).head()
-        target = dataset
 
         def name_it(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)
@@ -159,7 +205,6 @@ class Applying:
             resources.apply(BASE_KIND, str(target), wish.base.encode(), now)
 
         self._committer.commit_now(target, head, events, (), _whole(now), name_it)
-        return target
 
     async def _validate(self, events: Sequence[MetadataEvent], wish: Wish) -> tuple[str, ...]:
         """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
@@ -169,7 +214,10 @@ class Applying:
                 continue
             if event.transform.engine != "spark":
                 raise Invalid(
-                    f"no engine {event.transform.engine!r} here", rule="engine-unknown", hint="write engine: spark"
+                    f"no engine {event.transform.engine!r} here",
+                    rule="engine-unknown",
+                    hint="write engine: spark",
+                    place=wish.transform_place(),
                 )
             answer = await self._check.validate(event)
             if answer is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -22,23 +23,30 @@ from odfd.datasets import reading
 from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.references import drop_references
 from odfd.kit.clock import Clock
+from odfd.mirrors import wish as wishes
+from odfd.mirrors.keeper import MirrorKeeper
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
-from odfd.services.apply import Applying
+from odfd.services.apply import BASE_KIND, Applying
 from odfd.services.home import Home
 from odfd.services.views import Views, block_view, schema_view
 from odfd.trust.ledger import Ledger
 
 MAX_LOG = 10_000
 """Blocks that one ``log`` gives at the most."""
+MAX_DIGITS: Final = 18
+"""Of a sequence number: the largest that SQLite holds has 19."""
 T = TypeVar("T")
 
 
 class DatasetService:
     """See the module."""
 
-    def __init__(self, home: Home, views: Views, applying: Applying, events: EventLog, clock: Clock) -> None:
+    def __init__(
+        self, home: Home, views: Views, applying: Applying, keeper: MirrorKeeper, events: EventLog, clock: Clock
+    ) -> None:
         self._home = home
+        self._keeper = keeper
         self._views = views
         self._applying = applying
         self._events = events
@@ -54,7 +62,9 @@ class DatasetService:
         return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
 
     async def delete(self, ref: str) -> wire.DatasetView:
-        view = await _in_thread(lambda: self._delete(ref))
+        entry = await _in_thread(lambda: self._unused(ref))
+        async with self._keeper.still(entry.id):
+            view = await _in_thread(lambda: self._delete(entry))
         self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
         return view
 
@@ -99,7 +109,10 @@ class DatasetService:
     def _block(self, ref: str, at: str) -> wire.BlockDetail:
         chain = self._home.chains.chain(self._resolve(ref).id)
         number = at.removeprefix("#")
-        block: Block = chain.block_at(int(number)) if number.isdigit() else chain.block_by_hash(Multihash.parse(at))
+        if number.isascii() and number.isdecimal():
+            block = _numbered(chain, number)
+        else:
+            block = chain.block_by_hash(Multihash.parse(at))
         return wire.BlockDetail(
             hash=str(block.hash),
             manifest_version=block.version,
@@ -118,7 +131,8 @@ class DatasetService:
         columns = tuple(known.get(name) or wire.Column(name=name, type="?") for name in table.column_names)
         return wire.Records(columns=columns, rows=tuple(reading.plain_rows(table)))
 
-    def _delete(self, ref: str) -> wire.DatasetView:
+    def _unused(self, ref: str) -> Entry:
+        """Raises Refused while others derive from it."""
         entry = self._resolve(ref)
         with self._home.catalog() as catalog:
             entries = catalog.entries()
@@ -129,13 +143,26 @@ class DatasetService:
                 rule="dataset-in-use",
                 hint=f"delete them first: odfctl delete dataset {readers[0]}",
             )
+        return entry
+
+    def _delete(self, entry: Entry) -> wire.DatasetView:
+        """Name, wish, chain and all that was concluded of it go in one transaction; objects that nobody names, after.
+
+        A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
+        """
         view = self._views.dataset(entry)
-        with self._home.database.write() as connection:
-            Catalog(Resources(connection)).remove(entry.name, self._clock.now())
-            Resources(connection).delete("mirror", str(entry.id), self._clock.now())
+        now = self._clock.now()
+        unneeded: list[Multihash] = []
+
+        def together(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            Catalog(resources).remove(entry.name, now)
+            wishes.drop(resources, entry.id, now)
+            resources.delete(BASE_KIND, str(entry.id), now)
             Ledger(connection).forget(entry.id)
-            unneeded = drop_references(connection, entry.id)
-        self._home.chains.drop(entry.id)
+            unneeded.extend(drop_references(connection, entry.id))
+
+        self._home.chains.drop(entry.id, together)
         for name in unneeded:
             self._home.objects.remove(name)
         return view
@@ -150,6 +177,14 @@ def known_dataset(home: Home, ref: str) -> DatasetId:
             if ref.startswith("did:"):
                 return DatasetId.parse(ref)
             raise
+
+
+def _numbered(chain: ChainReader, digits: str) -> Block:
+    head = chain.head()
+    size = head.size if head else 0
+    if len(digits) > MAX_DIGITS or int(digits) >= size:
+        raise NotFound(f"there is no block #{digits[:40]}", rule="block-number", hint=f"the chain has {size} blocks")
+    return chain.block_at(int(digits))
 
 
 def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Block]:

@@ -6,18 +6,16 @@ runs its transform after its inputs. One dataset failing harms no other; its fau
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet, ReadStep
@@ -36,6 +34,7 @@ from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND
 from odfd.services.carrying import Carrying
 from odfd.services.home import Home
+from odfd.services.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
 from odfd.transform.execute import Rejected
@@ -48,7 +47,6 @@ FORMATS: Final[dict[str, ReadStep]] = {
     "parquet": ReadParquet(),
 }
 """How files are read through a push source that does not exist yet."""
-MAX_UPLOADS: Final = 64
 
 
 class FlowService:
@@ -62,7 +60,7 @@ class FlowService:
         carrying: Carrying,
         board: TaskBoard,
         events: EventLog,
-        upload_limit: int,
+        uploads: Uploads,
     ) -> None:
         self._home = home
         self._ingest, self._transform = shops
@@ -70,26 +68,11 @@ class FlowService:
         self._carrying = carrying
         self._board = board
         self._events = events
-        self._upload_limit = upload_limit
-        self._uploads: dict[str, tuple[str, Path]] = {}
+        self._uploads = uploads
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
-        if len(self._uploads) >= MAX_UPLOADS:
-            raise Refused(f"{MAX_UPLOADS} files wait to be ingested", rule="uploads", hint="ingest those first")
-        upload_id = secrets.token_hex(8)
-        path = await trio.to_thread.run_sync(self._home.folder, "uploads") / upload_id
-        size = 0
-        try:
-            async with await trio.open_file(path, "wb") as file, aclosing(cast("Any", chunks)) as parts:
-                async for part in parts:
-                    size += len(part)
-                    if size > self._upload_limit:
-                        raise Refused(f"{name} is larger than {self._upload_limit} bytes", rule="upload-bytes")
-                    await file.write(part)
-        except OSError as error:
-            raise Environment(f"cannot keep {name}: {error.strerror}", rule="disk", hint="is the disk full?") from error
-        self._uploads[upload_id] = (Path(name).name, path)
-        return wire.Upload(id=upload_id, name=name, size=size)
+        done = await self._uploads.take(name, chunks)
+        return wire.Upload(id=done.id, name=name, size=done.size)
 
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         entry = await trio.to_thread.run_sync(self._resolve, ref)
@@ -99,12 +82,10 @@ class FlowService:
                 raise Invalid(f"no format {request.format!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
             read = FORMATS[request.format]
         event_time = instant.parse(request.event_time) if request.event_time else None
-        missing = [upload for upload in request.uploads if upload not in self._uploads]
-        if missing or not request.uploads:
-            raise NotFound(f"no upload {missing[0] if missing else ''!r}", rule="upload", hint="upload the file first")
+        self._uploads.check(request.uploads)
 
         async def work(report: Report) -> wire.PullResult:
-            files = [self._named(upload) for upload in request.uploads]
+            files = self._uploads.claim(request.uploads)
             report.begin(f"ingesting {len(files)} files", None, "rows")
             try:
                 outcome = await ingesting.push_files(
@@ -117,19 +98,10 @@ class FlowService:
                     report=lambda step: _show(report, step),
                 )
             finally:
-                for file in files:
-                    file.unlink(missing_ok=True)
-                    file.parent.rmdir()
+                await self._uploads.done(files)
             return wire.PullResult(items=(self._ingested(entry, outcome),))
 
         return task_ref(self._board.submit("ingest", entry.name, work))
-
-    def _named(self, upload: str) -> Path:
-        """An upload under its own name, for messages, in a folder of its own."""
-        name, path = self._uploads.pop(upload)
-        folder = path.with_suffix(".d")
-        folder.mkdir()
-        return path.rename(folder / name)
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         entries = await trio.to_thread.run_sync(self._wanted, request)
@@ -159,19 +131,8 @@ class FlowService:
         with self._home.catalog() as catalog:
             entries = {entry.id: entry for entry in catalog.entries()}
             asked = list(entries.values()) if request.all else [catalog.resolve(ref) for ref in request.refs]
-        ordered: dict[DatasetId, Entry] = {}
-
-        def visit(entry: Entry) -> None:
-            if entry.id in ordered:
-                return
-            for each in self._inputs(entry.id):
-                if each in entries and (request.recursive or entries[each] in asked):
-                    visit(entries[each])
-            ordered[entry.id] = entry
-
-        for entry in asked:
-            visit(entry)
-        return list(ordered.values())
+        among = entries if request.recursive else {entry.id: entry for entry in asked}
+        return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
 
     def _state(self, dataset: DatasetId) -> ChainState:
         return load_state(self._home.chains.chain(dataset))
@@ -187,8 +148,12 @@ class FlowService:
         pull: Callable[[Entry, Report], Awaitable[wire.PullItem]]
         if repair:
             pull = self._repair
-        elif not self._home.keys.has_dataset_key(entry.id):
+        elif self._keeper.find(entry.id) is not None:
             pull = self._sync
+        elif not self._home.keys.has_dataset_key(entry.id):
+            if not explicit:
+                return None
+            pull = self._nowhere
         elif state.kind is DatasetKind.DERIVATIVE:
             pull = self._derive
         elif state.polling_source is None and not explicit:
@@ -262,7 +227,8 @@ class FlowService:
         after = await trio.to_thread.run_sync(self._state, entry.id)
         report.message = mirror.message
         if mirror.state in (State.REFUSED, State.FAILED, State.STALLED):
-            return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message)
+            fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
+            return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
         moved = after.size - before.size
         waiting = mirror.state is State.WAITING
         return wire.PullItem(
@@ -274,6 +240,13 @@ class FlowService:
             head=str(after.head) if after.head else None,
         )
 
+    async def _nowhere(self, entry: Entry, _: Report) -> wire.PullItem:
+        raise Invalid(
+            f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
+            rule="pull-source",
+            hint=f"odfctl mirror add {entry.id} --as {entry.name}",
+        )
+
     async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every object of {entry.name}", None, "objects")
         count = await self._carrying.repair(entry)
@@ -282,6 +255,28 @@ class FlowService:
             outcome="updated" if count else "up-to-date",
             message=f"{count} damaged objects fetched anew" if count else "every object is whole",
         )
+
+
+def inputs_first(
+    asked: Iterable[DatasetId], inputs: Callable[[DatasetId], Sequence[DatasetId]], among: Container[DatasetId]
+) -> list[DatasetId]:
+    """What was asked for and, of ``among``, all that it derives from, each after its inputs.
+
+    Chains of others may derive from each other in a ring; such a ring is cut where it closes.
+    """
+    ordered: dict[DatasetId, None] = {}
+    begun: set[DatasetId] = set()
+    for first in asked:
+        path = [first]
+        while path:
+            last = path[-1]
+            begun.add(last)
+            following = next((each for each in inputs(last) if each in among and each not in begun), None)
+            if following is not None:
+                path.append(following)
+            else:
+                ordered[path.pop()] = None
+    return list(ordered)
 
 
 def _show(report: Report, step: ingesting.Step) -> None:

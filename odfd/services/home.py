@@ -1,11 +1,13 @@
 """The node's state directory, opened: one process, one database, one set of objects and keys.
 
-Made first and closed last. It holds the parts that every service needs and decides nothing.
+Made first and closed last. It holds the parts that every service needs and decides nothing. What a crash left half-done
+in the folders of work under way is emptied when it is made.
 """
 
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,10 @@ from odfd.trust import ledger
 from odfd.trust.keystore import KeyStore
 
 DATABASE: Final = "odfd.sqlite"
+STAGING: Final = "staging"
+UPLOADS: Final = "uploads"
+PARTIAL: Final = "partial"
+"""Objects on their way here; these outlive a restart."""
 
 
 class Home:
@@ -35,6 +41,8 @@ class Home:
         self.objects = DiskObjects(directory / "objects", database)
         self.chains = SqliteChains(database, self.objects)
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
+        for folder in (STAGING, UPLOADS):
+            shutil.rmtree(directory / folder, ignore_errors=True)
         for room in (references, resources, ledger):
             database.migrate(room.ROOM, room.STEPS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import trio
 
@@ -23,8 +24,10 @@ from odfd.trust.ledger import Ledger
 from odfd.trust.standing import Standing
 from p2p.ports import PeerView
 
-SHOW_SECONDS = 0.2
+SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
+PATIENCE_SECONDS: Final = 60.0
+"""Without any progress, before the task that made a mirror ends: the wish stands, and holds no place on the board."""
 
 
 class MirrorService:
@@ -39,19 +42,20 @@ class MirrorService:
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
         wish = self._wish(request)
         wish.check()
+        if await trio.to_thread.run_sync(self._is_ours, wish.id):
+            raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
         mirror = await self._keeper.add(wish)
 
         async def work(report: Report) -> wire.MirrorView:
             report.begin(f"mirroring {wish.name}", None, "bytes")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_show, mirror, report)
-                while mirror.passes == 0 or mirror.state in (State.SYNCING, State.WAITING, State.STALLED):
-                    await mirror.rested.wait()
-                    with trio.move_on_after(SHOW_SECONDS):
-                        await mirror.poked.wait()
+                await _settled(mirror)
                 nursery.cancel_scope.cancel()
-            if mirror.state in (State.REFUSED, State.FAILED):
-                raise Invalid(mirror.message, rule="mirror", hint="the wish stands; odfctl mirror list shows it")
+            if mirror.ended.is_set():
+                raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
+            if mirror.fault is not None:
+                raise mirror.fault
             return await trio.to_thread.run_sync(self._view, mirror)
 
         return task_ref(self._board.submit("mirror", wish.name, work))
@@ -64,6 +68,10 @@ class MirrorService:
         view = await trio.to_thread.run_sync(self._view, self._keeper.get(dataset))
         await self._keeper.remove(dataset)
         return view
+
+    def _is_ours(self, dataset: DatasetId) -> bool:
+        """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
+        return self._home.keys.has_dataset_key(dataset) and self._home.chains.chain(dataset).head() is not None
 
     def _wish(self, request: wire.MirrorRequest) -> Wish:
         if not request.source.startswith(DID_ODF):
@@ -103,6 +111,20 @@ class MirrorService:
             peers=mirror.peers,
             message=mirror.message,
         )
+
+
+async def _settled(mirror: Mirror) -> None:
+    """Until all that is announced is here, or cannot come, or nothing comes for a while."""
+    seen, since = mirror.tally.progress(), trio.current_time()
+    while not mirror.is_settled:
+        turned = mirror.turned
+        idle = mirror.state is not State.SYNCING
+        with trio.move_on_at(since + PATIENCE_SECONDS if idle else float("inf")) as patience:
+            await turned.wait()
+        if patience.cancelled_caught and mirror.state is not State.SYNCING:
+            return
+        if mirror.tally.progress() != seen:
+            seen, since = mirror.tally.progress(), trio.current_time()
 
 
 async def _show(mirror: Mirror, report: Report) -> None:

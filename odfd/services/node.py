@@ -6,10 +6,10 @@ The one place that knows every room. It makes things and hands them on; what the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import trio
@@ -30,7 +30,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
-from odfd.mirrors.sync import MirrorSync
+from odfd.mirrors.sync import MirrorLimits, MirrorSync
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import HostOptions, Membership
 from odfd.network.noticeboard import LedgerNoticeboard, News
@@ -43,9 +43,11 @@ from odfd.services.checking import TransformCheck
 from odfd.services.datasets import DatasetService
 from odfd.services.engine import NodeEngine
 from odfd.services.flow import FlowService
-from odfd.services.home import Home, open_home
+from odfd.services.heads import HeadKeeper
+from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.trust import GROUP, TrustService
+from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
 from odfd.services.views import Views
 from odfd.transform.driver import Workshop as TransformShop
@@ -60,9 +62,6 @@ from odfd.trust.validator import Validator
 from p2p.host.limits import HostLimits
 from p2p.ports import Topic
 
-SIGN_SECONDS: Final = 3600.0
-"""How often heads are looked at for one that must be signed anew."""
-
 
 @contextmanager
 def build_node(settings: Settings, ground: Ground) -> Iterator[Assembly]:
@@ -72,9 +71,19 @@ def build_node(settings: Settings, ground: Ground) -> Iterator[Assembly]:
 
 
 class NodeParts:
-    """All parts of one node. Attributes are in the order in which they need each other."""
+    """All parts of one node. Attributes are in the order in which they need each other.
 
-    def __init__(self, home: Home, settings: Settings, ground: Ground) -> None:
+    ``engine`` and ``membership`` are what the node computes with and whom it talks to: others than these in tests.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        settings: Settings,
+        ground: Ground,
+        engine: NodeEngine | None = None,
+        membership: Callable[..., Membership] = Membership,
+    ) -> None:
         self.home = home
         self.settings = settings
         self.ground = ground
@@ -84,10 +93,10 @@ class NodeParts:
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
         )
         self.views = Views(home, self.standing)
-        self.engine = NodeEngine(_spark_options(settings, home), os.environ, ground.journal)
+        self.engine = engine or NodeEngine(_spark_options(settings, home), os.environ, ground.journal)
         self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, self._heard)
         self.library = ServingLibrary(home.database, home.chains, home.objects, self._served, ground.clock.now)
-        self.membership = Membership(
+        self.membership = membership(
             _host_options(settings, home),
             (self.library, self.board),
             home.database,
@@ -97,7 +106,15 @@ class NodeParts:
         )
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
-        self.sync = MirrorSync(home.database, home.chains, home.objects, home.folder("partial"), self.membership)
+        self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
+        self.sync = MirrorSync(
+            home.database,
+            home.chains,
+            home.objects,
+            home.folder(PARTIAL),
+            self.membership,
+            MirrorLimits(object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes),
+        )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
@@ -109,7 +126,7 @@ class NodeParts:
         workers = [
             Child("outbox", self.outbox.run, restart),
             Child("mirrors", self.keeper.run, restart),
-            Child("heads", self._keep_signed, restart),
+            Child("heads", self.heads.run, restart),
         ]
         if self.policy.attest:
             workers.append(Child("validator", self.validator.run, restart))
@@ -126,15 +143,6 @@ class NodeParts:
     async def _run_network(self, life: Life) -> None:
         self._token = trio.lowlevel.current_trio_token()
         await self.membership.run(life)
-
-    async def _keep_signed(self, life: Life) -> None:
-        """Heads that a crash left unsigned, and those that age."""
-        while not life.stopping.is_set():
-            for dataset in self.home.chains.datasets():
-                await trio.to_thread.run_sync(self.committer.sign_unsigned, dataset)
-            life.ready()
-            with trio.move_on_after(SIGN_SECONDS):
-                await life.stopping.wait()
 
     def _policy(self) -> Policy:
         with self.home.database.read() as connection:
@@ -202,7 +210,7 @@ class NodeParts:
             engine=self.engine,
             committer=self.committer,
             now=clock.now,
-            settings=IngestSettings(staging=home.folder("staging"), variables=dict(os.environ)),
+            settings=IngestSettings(staging=home.folder(STAGING), variables=dict(os.environ)),
         )
         transform = TransformShop(
             chains=home.chains,
@@ -210,7 +218,7 @@ class NodeParts:
             engines=EnginePool({"spark": self.engine}),
             committer=self.committer,
             now=clock.now,
-            staging=home.folder("staging"),
+            staging=home.folder(STAGING),
         )
         return ingest, transform
 
@@ -235,7 +243,7 @@ class _Node:
         applying = Applying(home, parts.committer, parts.engine, ground.board, ground.events, ground.clock)
         carrying = Carrying(home, parts.sync, ground.clock, parts._moved)
         self.about = AboutService(home, parts.views, parts.engine, parts.membership, ground, parts.settings.node.name)
-        self.datasets = DatasetService(home, parts.views, applying, ground.events, ground.clock)
+        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground.events, ground.clock)
         self.flow = FlowService(
             home,
             (parts.ingest_shop, parts.transform_shop),
@@ -243,7 +251,7 @@ class _Node:
             carrying,
             ground.board,
             ground.events,
-            parts.settings.limits.upload_bytes,
+            Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8)),
         )
         self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board)
         self.networks = NetworkService(home, parts.membership)

@@ -39,20 +39,23 @@ class Journal:
     def last(self, topic: str) -> Entry | None:
         return self._last.get(topic)
 
-    def promise(self, topic: str, order: Order, subject: str) -> None:
-        """Note, durably, that ``subject`` is about to be signed. Raises Refused (``trust.behind``) or Environment."""
-        entry = Entry(order, subject)
+    def check(self, topic: str, order: Order, subject: str) -> None:
+        """Whether ``subject`` may be signed. Raises Refused (``trust.behind``) when more was said already."""
         last = self._last.get(topic)
-        if last == entry:
-            return
-        if last is not None and order <= last.order:
+        if last is not None and last != Entry(order, subject) and order <= last.order:
             raise Refused(
                 f"this key has already signed {topic} at {last.order}; it will not sign another at {order}",
                 rule="trust.behind",
                 hint="the state here is older than the signing journal: pull the dataset from a peer, then sign",
             )
-        _append(self._path, _line(topic, entry))
-        self._last[topic] = entry
+
+    def promise(self, topic: str, order: Order, subject: str) -> None:
+        """Note, durably, that ``subject`` is about to be signed. Raises Refused (``trust.behind``) or Environment."""
+        self.check(topic, order, subject)
+        entry = Entry(order, subject)
+        if self._last.get(topic) != entry:
+            _append(self._path, _line(topic, entry))
+            self._last[topic] = entry
 
 
 def _line(topic: str, entry: Entry) -> str:

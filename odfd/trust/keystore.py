@@ -7,6 +7,7 @@ logged or backed up by us.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -22,12 +23,13 @@ _MODE: Final = 0o600
 
 
 class KeyStore:
-    """The directory ``keys/``. ``entropy`` gives secret random bytes. Safe to use from one thread at a time."""
+    """The directory ``keys/``. ``entropy`` gives secret random bytes. Safe to use from any thread."""
 
     def __init__(self, directory: Path, entropy: Callable[[int], bytes]) -> None:
         self._directory = directory
         self._entropy = entropy
         self._journals: dict[bytes, Journal] = {}
+        self._signing = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -61,15 +63,26 @@ class KeyStore:
             )
         return SigningKey(self._read(path))
 
+    def discard_dataset_key(self, dataset: DatasetId) -> None:
+        """For a dataset that came to nothing: its key has signed nothing yet."""
+        self._key_path(dataset).unlink(missing_ok=True)
+
     def last_said(self, key: SigningKey, topic: str) -> Entry | None:
-        return self._journal(key).last(topic)
+        with self._signing:
+            return self._journal(key).last(topic)
+
+    def may_sign(self, key: SigningKey, topic: str, order: Order, subject: str) -> None:
+        """Ask before doing what would have to be signed. Raises Refused (``trust.behind``)."""
+        with self._signing:
+            self._journal(key).check(topic, order, subject)
 
     def sign(self, key: SigningKey, topic: str, order: Order, subject: str, payload: bytes) -> bytes:
         """A sealed envelope of ``payload``; what it says of ``subject`` at ``order`` is journalled first.
 
         Raises Refused (``trust.behind``) when the journal says otherwise.
         """
-        self._journal(key).promise(topic, order, subject)
+        with self._signing:
+            self._journal(key).promise(topic, order, subject)
         return envelope.seal(payload, key)
 
     def _journal(self, key: SigningKey) -> Journal:

@@ -2,12 +2,14 @@
 
 Blocks, objects and the chain's tree are one transaction; the head is signed right after, journalled first, and only
 then told to others. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
-``sign_unsigned`` mends that at start. Spec: trust.md section 1; design section 4.
+``sign_unsigned`` mends that. What could not be signed is not committed either: a state that is older than the key's
+journal takes no new blocks. Spec: trust.md section 1; design section 4.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -30,18 +32,23 @@ from chain.statements.tree import Frontier
 from chain.store.base import Append, ChainStore, Head
 from chain.store.database import Database
 from odfd.datasets.references import keep_references
+from odfd.trust.journal import Order
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """How long a head counts as fresh; it is signed anew at a third of this."""
 
+_TOPIC: Final = "head"
+_EPOCH: Final = 0
+"""Until authorities are read, every chain is in its first epoch."""
+
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
 
 
 class OwnerCommitter:
-    """Appends to chains whose key this node holds. Safe to use from several tasks; one commit at a time."""
+    """Appends to chains whose key this node holds. Safe to use from any task and thread; one commit at a time."""
 
     def __init__(
         self, database: Database, chains: ChainStore, keys: KeyStore, clock: Callable[[], Instant], announce: Announce
@@ -52,6 +59,9 @@ class OwnerCommitter:
         self._clock = clock
         self._announce = announce
         self._turn = trio.Lock()
+        """Tasks wait here, and not each in a worker thread."""
+        self._writing = threading.Lock()
+        """From reading the head to its signature: heads are signed in the order of the chain."""
 
     async def commit(
         self,
@@ -75,7 +85,19 @@ class OwnerCommitter:
         also: Also = lambda _: None,
     ) -> Head:
         """The same, from a worker thread. ``also`` adds rows to the transaction."""
-        self._keys.dataset_key(dataset)
+        with self._writing:
+            return self._commit(dataset, expected_head, events, objects, system_time, also)
+
+    def _commit(
+        self,
+        dataset: DatasetId,
+        expected_head: Head | None,
+        events: Sequence[MetadataEvent],
+        objects: Sequence[Multihash],
+        system_time: Instant,
+        also: Also,
+    ) -> Head:
+        key = self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
         if state.head != (expected_head.hash if expected_head else None):
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="read again and plan again")
@@ -83,6 +105,7 @@ class OwnerCommitter:
         with self._database.read() as connection:
             checked = Ledger(connection).chain(dataset)
         frontier = checked.frontier.extend(block.hash.digest for block in blocks)
+        self._keys.may_sign(key, _TOPIC, _order(frontier), frontier.root.hex())
 
         def together(connection: sqlite3.Connection) -> None:
             Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size))
@@ -94,7 +117,14 @@ class OwnerCommitter:
         return Head(blocks[-1].hash, blocks[-1].sequence_number)
 
     def sign_unsigned(self, dataset: DatasetId) -> bool:
-        """Sign the head that is there, if no live statement covers it or the last one ages. Whether it signed."""
+        """Sign the head that is there, if no live statement covers it or the last one ages. Whether it signed.
+
+        Raises Refused (``trust.behind``) when this key has signed more than is here.
+        """
+        with self._writing:
+            return self._sign_unsigned(dataset)
+
+    def _sign_unsigned(self, dataset: DatasetId) -> bool:
         head = self._chains.chain(dataset).head()
         if head is None or not self._keys.has_dataset_key(dataset):
             return False
@@ -110,7 +140,7 @@ class OwnerCommitter:
         now = self._clock()
         said = HeadStatement(
             dataset=dataset,
-            epoch=0,
+            epoch=_EPOCH,
             size=frontier.size,
             root_hash=frontier.root,
             authority=0,
@@ -119,11 +149,16 @@ class OwnerCommitter:
             head=head,
         )
         key = self._keys.dataset_key(dataset)
-        sealed = self._keys.sign(key, "head", (said.epoch, said.size), frontier.root.hex(), statement.encode(said))
+        sealed = self._keys.sign(key, _TOPIC, _order(frontier), frontier.root.hex(), statement.encode(said))
         signed = envelope.unseal(sealed, statement.limit_of(said))
         with self._database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
         self._announce(dataset, signed)
+
+
+def _order(frontier: Frontier) -> Order:
+    """Of heads in the journal: a longer tree comes later."""
+    return (_EPOCH, frontier.size)
 
 
 def author_blocks(state: ChainState, events: Sequence[MetadataEvent], system_time: Instant) -> list[Block]:

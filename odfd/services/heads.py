@@ -1,0 +1,65 @@
+"""Keeps the heads of our own datasets signed: those that a crash left without, and those that age.
+
+Alive while ``run`` is. A dataset that cannot be signed now (its state is from an old backup, the disk is full) is told
+and tried again; it keeps no other from being signed, nor the node from starting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.store.base import ChainStore
+from odfd.kit.supervision import Journal, Life
+from odfd.obs.events import EventLog
+from odfd.trust.signing import OwnerCommitter
+
+ROUND_SECONDS: Final = 3600.0
+"""Heads are looked at this often; one is signed anew at a third of its life, which is days."""
+RETRY_SECONDS: Final = 60.0
+"""While one of them could not be signed."""
+
+
+class HeadKeeper:
+    """See the module."""
+
+    def __init__(
+        self,
+        chains: ChainStore,
+        committer: OwnerCommitter,
+        name_of: Callable[[DatasetId], str],
+        events: EventLog,
+        journal: Journal,
+    ) -> None:
+        self._chains = chains
+        self._committer = committer
+        self._name_of = name_of
+        self._events = events
+        self._journal = journal
+        self._troubles: dict[DatasetId, str] = {}
+        """What was told already."""
+
+    async def run(self, life: Life) -> None:
+        life.ready()
+        while not life.stopping.is_set():
+            for dataset in await trio.to_thread.run_sync(self._chains.datasets):
+                await self._sign(dataset)
+            with trio.move_on_after(RETRY_SECONDS if self._troubles else ROUND_SECONDS):
+                await life.stopping.wait()
+
+    async def _sign(self, dataset: DatasetId) -> None:
+        try:
+            await trio.to_thread.run_sync(self._committer.sign_unsigned, dataset)
+        except Fault as fault:
+            if self._troubles.get(dataset) == str(fault):
+                return
+            self._troubles[dataset] = str(fault)
+            name = await trio.to_thread.run_sync(self._name_of, dataset)
+            self._journal.error("head not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
+            self._events.emit("head.unsigned", name, str(fault), rule=fault.rule)
+        else:
+            self._troubles.pop(dataset, None)

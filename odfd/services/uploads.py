@@ -1,0 +1,105 @@
+"""Files that clients brought, kept until they are ingested.
+
+Made with the node, in a folder that was emptied at the start: what nobody ingests is gone after the next one. An upload
+that breaks off leaves nothing; when too many wait, the one that has waited longest makes room.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import OrderedDict
+from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import trio
+
+from chain.errors import Environment, NotFound, Refused
+
+MAX_WAITING: Final = 64
+"""Uploads that wait to be ingested."""
+MAX_NAME: Final = 200
+"""Characters of a file name that are kept, for messages; file systems take 255 bytes."""
+NAMELESS: Final = "upload"
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """One file, in a folder of its own."""
+
+    id: str
+    size: int
+    path: Path
+
+
+class Uploads:
+    """See the module. For the event loop; files are written in worker threads."""
+
+    def __init__(self, folder: Path, limit: int, new_id: Callable[[], str]) -> None:
+        """``limit``: bytes of one file."""
+        self._folder = folder
+        self._limit = limit
+        self._new_id = new_id
+        self._waiting: OrderedDict[str, Uploaded] = OrderedDict()
+
+    async def take(self, name: str, chunks: AsyncIterable[bytes]) -> Uploaded:
+        """Raises Refused for a file that is too large, Environment when the disk refuses."""
+        upload_id = self._new_id()
+        folder = self._folder / upload_id
+        path = folder / safe_name(name)
+        try:
+            await trio.to_thread.run_sync(folder.mkdir)
+            size = await self._write(path, chunks)
+        except OSError as error:
+            self._drop(folder)
+            raise Environment(f"cannot keep {name}: {error.strerror}", rule="disk", hint="is the disk full?") from error
+        except BaseException:
+            self._drop(folder)
+            raise
+        done = self._waiting[upload_id] = Uploaded(upload_id, size, path)
+        while len(self._waiting) > MAX_WAITING:
+            self._drop(self._waiting.popitem(last=False)[1].path.parent)
+        return done
+
+    async def _write(self, path: Path, chunks: AsyncIterable[bytes]) -> int:
+        size = 0
+        async with await trio.open_file(path, "wb") as file, aclosing(cast("Any", chunks)) as parts:
+            async for part in parts:
+                size += len(part)
+                if size > self._limit:
+                    raise Refused(
+                        f"{path.name} has more than {self._limit:,} bytes",
+                        rule="upload-bytes",
+                        hint="cut it into parts, or raise limits.upload-bytes of the settings",
+                    )
+                await file.write(part)
+        return size
+
+    def check(self, ids: Sequence[str]) -> None:
+        """Raises NotFound for the first that is not here."""
+        missing = next((each for each in ids if each not in self._waiting), None)
+        if missing is not None or not ids:
+            raise NotFound(f"no upload {missing or ''!r}", rule="upload", hint="upload the file first")
+
+    def claim(self, ids: Sequence[str]) -> list[Path]:
+        """They are the caller's now, who calls ``done`` in the end. Raises NotFound: then none is."""
+        self.check(ids)
+        return [self._waiting.pop(each).path for each in dict.fromkeys(ids)]
+
+    async def done(self, files: Sequence[Path]) -> None:
+        """Away with them, whether or not whoever claimed them is cancelled."""
+        with trio.CancelScope(shield=True):
+            for file in files:
+                await trio.to_thread.run_sync(self._drop, file.parent)
+
+    def _drop(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def safe_name(name: str) -> str:
+    """The last part of a client's file name, as a name that can be written here."""
+    last = Path(name.replace("\0", "")).name[-MAX_NAME:]
+    while len(last.encode(errors="surrogateescape")) > MAX_NAME:
+        last = last[1:]
+    return last if last not in ("", ".", "..") else NAMELESS

@@ -1,0 +1,378 @@
+"""Whole nodes in one process: real state directories, the small engine, and a network that is a dictionary.
+
+Every node is wired as the daemon wires it; only the engine and the membership are others. The network does what the
+replication layer promises and nothing that it forbids; ``Lies`` are what a peer may do on top.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from chain import instant
+from chain.errors import Fault, Invalid, NotFound, Remote
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from config import model
+from engines.fake import FakeEngine
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.kit.supervision import Life
+from odfd.kit.tasks import State, TaskBoard
+from odfd.network.membership import Network
+from odfd.obs.events import Event, EventLog
+from odfd.services.home import Home, open_home
+from odfd.services.node import NodeParts
+from p2p.host.identity import peer_of_seed
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic
+
+START = instant.parse("2026-01-01T00:00:00Z")
+PART = 4096
+DEADLINE = 20.0
+
+
+class Ticking:
+    """Each look is a millisecond later."""
+
+    def __init__(self, start: Instant = START) -> None:
+        self.instant = int(start)
+
+    def now(self) -> Instant:
+        self.instant += instant.MILLISECOND
+        return Instant(self.instant)
+
+    def monotonic(self) -> int:
+        return self.instant
+
+
+class Lines:
+    """A journal that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **values: object) -> None:
+        self.said.append((event, values))
+
+    error = info
+
+
+class SmallEngine(FakeEngine):
+    """The small engine, as a node owns its engine. ``wrong`` makes it answer otherwise, a ``fault`` not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: Fault | None = None
+        self.wrong: Callable[[Any], None] | None = None
+        self.generations = 0
+        self.host = None
+        self.why_not = None
+
+    async def run(self, life: Life) -> None:
+        life.ready()
+        await life.stopping.wait()
+
+    def view(self) -> wire.EngineView:
+        return wire.EngineView(name="small", state="idle")
+
+    async def fresh(self) -> None:
+        self.generations += 1
+
+    async def transform(self, request: Any, on_progress: Any = lambda: None) -> Any:
+        if self.fault is not None:
+            raise self.fault
+        answer = await super().transform(request, on_progress)
+        if self.wrong is not None:
+            await trio.to_thread.run_sync(self.wrong, request)
+        return answer
+
+
+@dataclass
+class Lies:
+    """What a peer does to what it gives."""
+
+    blocks: Callable[[list[bytes]], list[bytes]] = list
+    object: Callable[[bytes], bytes] = bytes
+
+
+@dataclass
+class Wires:
+    """Who is in the network, and who is cut off."""
+
+    members: dict[PeerId, Member] = field(default_factory=dict)
+    cut: set[PeerId] = field(default_factory=set)
+
+    def member(self, *args: Any) -> Member:
+        return Member(self, *args)
+
+
+class Member:
+    """A node's end: ``odfd.network.membership.Membership`` as far as the rooms above it see."""
+
+    def __init__(
+        self, wires: Wires, options: Any, shelves: tuple[Library, Noticeboard], _db: Any, _clock: Any, _journal: Any,
+        on_connect: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._wires = wires
+        self.peer_id = peer_of_seed(options.seed)
+        self.library, self.board = shelves
+        self._on_connect = on_connect
+        self.network: Network | None = Network(name="wires")
+        self.lies = Lies()
+        self.asked = 0
+        """Questions put to others."""
+        self.bytes = 0
+
+    async def run(self, life: Life) -> None:
+        self._wires.members[self.peer_id] = self
+        life.ready()
+        for other in self._others().values():
+            await self.pull_statements(other.peer_id)
+            await other.pull_statements(self.peer_id)
+            other._on_connect()
+        self._on_connect()
+        await life.stopping.wait()
+        del self._wires.members[self.peer_id]
+
+    def _others(self) -> dict[PeerId, Member]:
+        if self.peer_id in self._wires.cut:
+            return {}
+        gone = {self.peer_id, *self._wires.cut}
+        return {peer: other for peer, other in self._wires.members.items() if peer not in gone}
+
+    def _other(self, peer: PeerId) -> Member:
+        self.asked += 1
+        other = self._others().get(peer)
+        if other is None:
+            raise Remote(f"{peer} is gone", rule="unreachable")
+        return other
+
+    def addresses(self) -> Sequence[str]:
+        return ()
+
+    def peers(self) -> Sequence[PeerView]:
+        return [PeerView(peer=peer, connected=True) for peer in self._others()]
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None:
+        for other in list(self._others().values()):
+            await trio.to_thread.run_sync(other.board.judge, topic, envelope, self.peer_id)
+
+    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        other = self._other(peer)
+
+        def pull() -> int:
+            count = 0
+            for ref in other.board.refs(datasets):
+                if (found := other.board.envelope(ref.sid)) is not None:
+                    self.board.judge(*found, peer)
+                    count += 1
+            return count
+
+        return await trio.to_thread.run_sync(pull)
+
+    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
+        return await trio.to_thread.run_sync(self._other(peer).library.size, dataset)
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        other = self._other(peer)
+        given = await trio.to_thread.run_sync(other.library.blocks, dataset, start, max_bytes)
+        return other.lies.blocks(list(given))
+
+    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+        reasons = []
+        for peer in peers:
+            try:
+                while sink.size < size:
+                    start = sink.size
+                    blocks = (await self.fetch_blocks(peer, dataset, start, PART))[: size - start]
+                    if not blocks:
+                        raise Remote("has no more")
+                    await trio.to_thread.run_sync(sink.append, peer, start, blocks)
+                await trio.to_thread.run_sync(sink.finish)
+            except (Remote, Invalid) as fault:
+                reasons.append(f"{peer}: {fault}")
+            else:
+                return
+        raise Remote("; ".join(reasons), rule="peers-failed")
+
+    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+        reasons = []
+        for peer in peers:
+            try:
+                while sink.received < size:
+                    other = self._other(peer)
+                    data = await trio.to_thread.run_sync(other.library.read_object, name, sink.received, PART)
+                    self.bytes += len(data)
+                    await trio.to_thread.run_sync(sink.write, other.lies.object(data))
+                await trio.to_thread.run_sync(sink.finish)
+            except (Remote, Invalid) as fault:
+                reasons.append(f"{peer}: {fault}")
+            else:
+                return
+        raise Remote("; ".join(reasons), rule="peers-failed")
+
+    async def seek(self, dataset: DatasetId) -> int:
+        return 0
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
+
+
+class Node:
+    """One node. Its parts are real; make it by ``World.node`` or, running, by ``World.running``."""
+
+    def __init__(self, home: Home, wires: Wires, settings: model.Settings, clock: Ticking) -> None:
+        self.clock, self.journal = clock, Lines()
+        self.events = EventLog(clock)
+        ids = itertools.count()
+        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.journal)
+        self.engine = SmallEngine()
+        ground = Ground(clock, self.journal, self.events, self.board, "test")
+        engine: Any = self.engine
+        member: Any = wires.member
+        self.parts = NodeParts(home, settings, ground, engine, member)
+        self.assembly = self.parts.assembly()
+        self.api = self.assembly.node
+        self.home = home
+        self.member: Any = self.parts.membership
+
+    @property
+    def key(self) -> str:
+        return str(self.home.keys.node_key().did)
+
+    async def done(self, submitted: Any) -> Any:
+        """The result of a task. Raises its fault."""
+        with trio.fail_after(DEADLINE):
+            task = self.board.get((await submitted).id)
+            await task.finished.wait()
+        if task.state is State.FAILED:
+            assert task.fault is not None
+            raise task.fault
+        assert task.state is State.DONE, task.state
+        return task.result
+
+    async def heard(self, kind: str, count: int = 1) -> list[Event]:
+        """The first ``count`` events of a kind, from the beginning on."""
+        found: list[Event] = []
+        with trio.fail_after(DEADLINE):
+            async for event in self.events.follow(0):
+                if isinstance(event, Event) and event.kind.startswith(kind):
+                    found.append(event)
+                    if len(found) == count:
+                        break
+        return found
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events._ring]
+
+    def dataset(self, name: str) -> DatasetId:
+        with self.home.catalog() as catalog:
+            return catalog.resolve(name).id
+
+    def size(self, name: str) -> int:
+        head = self.home.chains.chain(self.dataset(name)).head()
+        return head.size if head else 0
+
+    async def apply(self, *manifests: str, dry_run: bool = False, base: Path | None = None) -> wire.ApplyResult:
+        folder = base or self.home.directory.parent / "source"
+        texts = tuple(
+            wire.ManifestText(source=f"m{number}.yaml", text=text, base=str(folder))
+            for number, text in enumerate(manifests)
+        )
+        return await self.done(self.api.datasets.apply(wire.ApplyRequest(manifests=texts, dry_run=dry_run)))
+
+    async def pull(self, *refs: str, **more: Any) -> list[wire.PullItem]:
+        request = wire.PullRequest(refs=refs, all=not refs, **more)
+        return list((await self.done(self.api.flow.pull(request))).items)
+
+    async def mirror(self, source: DatasetId, name: str, **more: Any) -> wire.MirrorView:
+        return await self.done(self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name, **more)))
+
+
+class World:
+    """A folder with nodes in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wires = Wires()
+        self.clock = Ticking()
+        self._open = ExitStack()
+
+    def node(self, name: str, policy: model.Policy | None = None, **more: Any) -> Node:
+        folder = self.folder / name
+        (folder / "source").mkdir(parents=True, exist_ok=True)
+        settings = model.Settings(policy=policy or model.Policy(), **more)
+        home = self._open.enter_context(open_home(folder / "state"))
+        return Node(home, self.wires, settings, self.clock)
+
+    @asynccontextmanager
+    async def running(self, name: str, policy: model.Policy | None = None, **more: Any) -> AsyncIterator[Node]:
+        """From open state directory to closed one, as often as one likes."""
+        folder = self.folder / name
+        (folder / "source").mkdir(parents=True, exist_ok=True)
+        settings = model.Settings(policy=policy or model.Policy(), **more)
+        with open_home(folder / "state") as home:
+            node = Node(home, self.wires, settings, self.clock)
+            lives: list[Life] = []
+            runs = [child.run for child in (*node.assembly.foundations, *node.assembly.workers)]
+            async with trio.open_nursery() as nursery:
+                for run in (node.board.run, *runs):
+                    lives.append(Life())
+                    nursery.start_soon(run, lives[-1])
+                    await lives[-1].wait_ready()
+                yield node
+                for life in reversed(lives):
+                    life.stopping.set()
+                nursery.cancel_scope.cancel()
+
+    def write(self, name: str, file: str, *rows: str) -> Path:
+        """A CSV in the folder that a node's sources start from."""
+        path = self.folder / name / "source" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(["event_time,city,population", *rows, ""]))
+        return path
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def missing(name: Multihash) -> NotFound:
+    return NotFound(f"no object {name.short}")
+
+
+ROOT = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: {kind: Append}
+"""
+DERIVED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: towns
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs:
+        - {datasetRef: cities, alias: cities}
+      transform:
+        kind: Sql
+        engine: spark
+        query: select * from cities
+"""
