@@ -46,6 +46,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 """Matrices here are ``(blocks, bytes)``."""
 MAX_SHAPED: Final = 16 << 10
 """Bytes of a block beyond which a shape is not worth its matrix: such blocks carry schemas and texts, one of a kind."""
+_AT_ONCE: Final = 128
+"""Blocks compared at once: few enough for the nearest cache, and for memory that need not be asked of the system."""
 _DIGEST: Final = 32
 _CONTENT_SLOT: Final = 2
 _U32: Final = struct.Struct("<I").unpack_from
@@ -72,22 +74,28 @@ class Shape:
         self.template = template
         self.leaves = leaves
         self.size = len(template.raw)
-        self._skeleton = self._without_values(np.frombuffer(bytearray(template.raw), np.uint8)[None, :])[0]
+        self._skeleton = np.frombuffer(template.raw, np.uint8)
+        self._values = np.zeros(self.size, np.bool_)
+        for leaf in leaves.values():
+            self._values[leaf.start : leaf.stop] = True
 
     def lift(self, raws: list[bytes]) -> tuple[Mapping[str, Bytes], npt.NDArray[np.bool_]]:
         """Values of ``raws``, each of the shape's size, and which of them are of the shape.
 
-        A value's matrix is ``(len(raws), its bytes)``; rows that are not of the shape hold anything.
+        A value's matrix is ``(len(raws), its bytes)``, a view; rows that are not of the shape hold anything.
         """
-        matrix = np.frombuffer(bytearray().join(raws), np.uint8).reshape(len(raws), self.size)
-        values = {path: matrix[:, leaf.start : leaf.stop].copy() for path, leaf in self.leaves.items()}
-        same = (self._without_values(matrix) == self._skeleton).all(axis=1)
+        matrix = np.frombuffer(b"".join(raws), np.uint8).reshape(len(raws), self.size)
+        values = {path: matrix[:, leaf.start : leaf.stop] for path, leaf in self.leaves.items()}
+        same = np.ones(len(raws), np.bool_)
+        equal = np.empty((min(_AT_ONCE, len(raws)), self.size), np.bool_)
+        for start in range(0, len(raws), _AT_ONCE):
+            some = matrix[start : start + _AT_ONCE]
+            part = equal[: len(some)]
+            np.equal(some, self._skeleton, out=part)
+            np.logical_or(part, self._values, out=part)
+            if not part.all():
+                same[start : start + _AT_ONCE] = part.all(axis=1)
         return values, same
-
-    def _without_values(self, matrix: Bytes) -> Bytes:
-        for leaf in self.leaves.values():
-            matrix[:, leaf.start : leaf.stop] = 0
-        return matrix
 
 
 def shape_of(raw: bytes) -> Shape | None:

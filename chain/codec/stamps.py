@@ -25,7 +25,7 @@ def unpack_many(raws: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt
 
     Doubtful are times that are none, leap seconds, and years whose nanoseconds do not fit an int64.
     """
-    parts = np.ascontiguousarray(raws).view(_COLUMNS)[:, 0]
+    parts = raws.view(_COLUMNS)[:, 0]
     year, ordinal = parts["year"].astype(np.int64), parts["ordinal"].astype(np.int64)
     second, nanos = parts["second"].astype(np.int64), parts["nanos"].astype(np.int64)
     sure = (year >= _FIRST_YEAR) & (year <= _LAST_YEAR) & (ordinal >= 1) & (second < _DAY) & (nanos < SECOND)

@@ -78,6 +78,7 @@ def doubtful(run: Run) -> Mask:
 
     Costs in proportion to the run's bytes, and nothing per block but numpy's work.
     """
+    run.read()
     doubts = np.zeros(run.size, np.bool_)
     for rule in _rules_for(type(run.event), False):
         doubts |= rule.doubts(run)

@@ -53,7 +53,7 @@ class Part:
     """Those of a run's blocks that have one shape."""
 
     shape: Shape
-    rows: npt.NDArray[np.intp]
+    rows: npt.NDArray[np.intp] | slice
     """Their places in the run."""
     values: Mapping[str, Bytes]
 
@@ -74,6 +74,15 @@ class Run:
         self.event = event
         """Of some block; its class and the identities of its inputs are those of all."""
         self._known: dict[str, Column] = {}
+
+    def read(self) -> None:
+        """Marks as unsure the blocks with a value that may not decode: a time that is none, a text beyond ASCII."""
+        for part in self._parts:
+            for path, leaf in part.shape.leaves.items():
+                if isinstance(leaf.kind, Moment):
+                    self.times(path)
+                elif isinstance(leaf.kind, Text):
+                    self.unsure[part.rows] |= (part.values[path] >= 0x80).any(axis=1)
 
     def numbers(self, path: str) -> Column:
         """An integer, int64."""
@@ -96,7 +105,8 @@ class Run:
 
     def before(self, column: Column, first: Multihash | Instant | int | None) -> Column:
         """The same column one block earlier; ``first`` is what the state holds before the run."""
-        values, present = np.roll(column.values, 1, axis=0), np.roll(column.present, 1)
+        values, present = np.zeros_like(column.values), np.zeros_like(column.present)
+        values[1:], present[1:] = column.values[:-1], column.present[:-1]
         present[0] = first is not None
         if first is not None:
             values[0], sure = _constant(first)
@@ -122,17 +132,6 @@ class Run:
                 self.unsure[part.rows] |= doubts
         self._known[path] = column = Column(values, present)
         return column
-
-
-def unread(part: Part) -> Mask:
-    """Blocks of a part with a value that may not decode: a time that is none, a text beyond ASCII."""
-    doubts = np.zeros(len(part.rows), np.bool_)
-    for path, leaf in part.shape.leaves.items():
-        if isinstance(leaf.kind, Moment):
-            doubts |= ~stamps.unpack_many(part.values[path])[1]
-        elif isinstance(leaf.kind, Text):
-            doubts |= (part.values[path] >= 0x80).any(axis=1)
-    return doubts
 
 
 def _lifted(leaf: Leaf, raw: Bytes, template: object) -> tuple[npt.NDArray[Any], Mask | bool]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from chain.codec.shape import MAX_SHAPED, Bytes, Shape, shape_of
 from chain.ids import DatasetId
 from chain.model.events import AddData, ExecuteTransform
-from chain.rules.columns import Mask, Part, Run, unread
+from chain.rules.columns import Mask, Part, Run
 from chain.state import ChainState
 
 MAX_SHAPES: Final = 64
@@ -29,17 +29,25 @@ _WORTH: Final = 8
 """Blocks that make a run, or a shape, worth its while: below that, decoding each is cheaper."""
 _DIGEST: Final = 32
 
-Rows = npt.NDArray[np.intp]
+Rows: TypeAlias = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Blocks of a page that have one shape: where they stand, in order, and what was lifted from them."""
+
+    shape: Shape
+    rows: Rows
+    values: Mapping[str, Bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Blocks ``start <= i < stop`` of a page: a run when there are ``parts``, otherwise to be taken one by one."""
+    """Blocks ``start <= i < stop`` of a page: a run when there are ``groups``, otherwise to be taken one by one."""
 
     start: int
     stop: int
-    parts: tuple[Part, ...]
-    """Rows counted from the page's first block."""
+    groups: tuple[Group, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +62,11 @@ class Page:
     stretches: tuple[Stretch, ...]
 
     def run(self, stretch: Stretch, state: ChainState) -> Run:
-        """The run of a stretch that has parts, after a chain in ``state``."""
-        parts = [Part(part.shape, part.rows - stretch.start, part.values) for part in stretch.parts]
-        run = Run(state, parts, self.digests[stretch.start : stretch.stop])
-        for part in parts:
-            run.unsure[part.rows] |= unread(part)
-        return run
+        """The run of a stretch that has groups, after a chain in ``state``."""
+        parts = [Part(one.shape, one.rows - stretch.start, one.values) for one in stretch.groups]
+        if len(parts) == 1:
+            parts = [Part(parts[0].shape, slice(None), parts[0].values)]
+        return Run(state, parts, self.digests[stretch.start : stretch.stop])
 
 
 class Pages:
@@ -75,27 +82,27 @@ class Pages:
         intact: Mask = (digests == names).all(axis=1)
         if None in raws:
             intact &= np.fromiter((raw is not None for raw in raws), np.bool_, len(raws))
-        parts = list(self._parts(raws, intact))
-        return Page(raws, digests, intact, tuple(_stretches(len(raws), parts)))
+        groups = list(self._groups(raws, intact))
+        return Page(raws, digests, intact, tuple(_stretches(len(raws), groups)))
 
-    def _parts(self, raws: Sequence[bytes | None], intact: Mask) -> Iterator[Part]:
-        sizes = np.fromiter((0 if raw is None else len(raw) for raw in raws), np.int64, len(raws))
+    def _groups(self, raws: Sequence[bytes | None], intact: Mask) -> Iterator[Group]:
+        sizes = np.fromiter(map(len, [raw or b"" for raw in raws]), np.int64, len(raws))
         lessons = LESSONS
         for size in np.unique(sizes[intact & (sizes <= MAX_SHAPED)]):
             left: Rows = np.flatnonzero(intact & (sizes == size))
             for shape in self._shapes.get(int(size), ()):
-                part, left = _take(shape, raws, left)
-                if part is not None:
-                    yield part
+                group, left = _take(shape, raws, left)
+                if group is not None:
+                    yield group
             while lessons and len(left) >= _WORTH and self._count < MAX_SHAPES:
                 lessons -= 1
                 learned = self._learn(raws[left[0]])
                 if learned is None:
                     left = left[1:]
                     continue
-                part, left = _take(learned, raws, left)
-                if part is not None:
-                    yield part
+                group, left = _take(learned, raws, left)
+                if group is not None:
+                    yield group
 
     def _learn(self, raw: bytes | None) -> Shape | None:
         shape = shape_of(raw) if raw is not None else None
@@ -113,24 +120,24 @@ def _digests(raws: Sequence[bytes | None]) -> Bytes:
     return np.frombuffer(found, np.uint8).reshape(len(raws), _DIGEST)
 
 
-def _take(shape: Shape, raws: Sequence[bytes | None], rows: Rows) -> tuple[Part | None, Rows]:
-    """The part of ``rows`` that has the shape, and the rest."""
+def _take(shape: Shape, raws: Sequence[bytes | None], rows: Rows) -> tuple[Group | None, Rows]:
+    """Those of ``rows`` that have the shape, and the rest."""
     if not len(rows):
         return None, rows
     values, same = shape.lift([raw for row in rows.tolist() if (raw := raws[row]) is not None])
     if same.all():
-        return Part(shape, rows, values), rows[:0]
+        return Group(shape, rows, values), rows[:0]
     if not same.any():
         return None, rows
-    return Part(shape, rows[same], {path: each[same] for path, each in values.items()}), rows[~same]
+    return Group(shape, rows[same], {path: each[same] for path, each in values.items()}), rows[~same]
 
 
-def _stretches(size: int, parts: Sequence[Part]) -> Iterator[Stretch]:
+def _stretches(size: int, groups: Sequence[Group]) -> Iterator[Stretch]:
     """Runs of blocks of one kind, and what lies between them, in order."""
     kinds: dict[object, int] = {}
     kind_of = np.full(size, -1, np.int64)
-    for part in parts:
-        kind_of[part.rows] = kinds.setdefault(_kind(part.shape), len(kinds))
+    for group in groups:
+        kind_of[group.rows] = kinds.setdefault(_kind(group.shape), len(kinds))
     cuts = [0, *(np.flatnonzero(np.diff(kind_of)) + 1).tolist(), size] if size else []
     alone = 0
     for start, stop in itertools.pairwise(cuts):
@@ -138,7 +145,7 @@ def _stretches(size: int, parts: Sequence[Part]) -> Iterator[Stretch]:
             continue
         if alone < start:
             yield Stretch(alone, start, ())
-        yield Stretch(start, stop, tuple(_within(parts, start, stop)))
+        yield Stretch(start, stop, tuple(_within(groups, start, stop)))
         alone = stop
     if alone < size:
         yield Stretch(alone, size, ())
@@ -150,10 +157,10 @@ def _kind(shape: Shape) -> tuple[type, tuple[DatasetId, ...]]:
     return type(event), tuple(each.dataset_id for each in inputs)
 
 
-def _within(parts: Sequence[Part], start: int, stop: int) -> Iterator[Part]:
-    for part in parts:
-        chosen = (part.rows >= start) & (part.rows < stop)
+def _within(groups: Sequence[Group], start: int, stop: int) -> Iterator[Group]:
+    for group in groups:
+        chosen = (group.rows >= start) & (group.rows < stop)
         if chosen.all():
-            yield part
+            yield group
         elif chosen.any():
-            yield Part(part.shape, part.rows[chosen], {path: each[chosen] for path, each in part.values.items()})
+            yield Group(group.shape, group.rows[chosen], {path: each[chosen] for path, each in group.values.items()})

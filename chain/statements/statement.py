@@ -6,13 +6,14 @@ frozen structs here; unknown fields are ignored when read and absent when writte
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
 from chain import instant
 from chain.errors import Invalid
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import SHA3_256, Multihash
 from chain.statements import canonical
@@ -27,6 +28,13 @@ ATTESTATION: Final = NS + "attestation/v1"
 MAX_ENVELOPE: Final = {HEAD: 4 << 10, AUTHORITY: 16 << 10, ATTESTATION: 32 << 10}
 """Bytes of an envelope by predicate type."""
 MAX_ANY: Final = max(MAX_ENVELOPE.values())
+
+MAX_ROOTS: Final = 9
+MAX_WRITERS: Final = 16
+MAX_VERSION: Final = 256
+"""A walk from the dataset's id is at most so many statements."""
+SHOWN_EPOCHS: Final = 16
+"""An authority lists the newest of its epochs."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=canonical.MAX_INTEGER)]
 When = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -137,8 +145,58 @@ class Attestation(_Part, frozen=True, kw_only=True):
     head: Annotated[Multihash, "subject"]
 
 
-Predicate: TypeAlias = HeadStatement | Attestation
-_TYPES: Final[dict[str, type[Predicate]]] = {HEAD: HeadStatement, ATTESTATION: Attestation}
+class Roots(_Part, frozen=True, kw_only=True):
+    """Keys that may sign the next version, and how many of them must."""
+
+    threshold: Annotated[int, msgspec.Meta(ge=1)]
+    keys: Annotated[tuple[KeyDid, ...], msgspec.Meta(min_length=1, max_length=MAX_ROOTS)]
+
+
+class Writer(_Part, frozen=True, kw_only=True):
+    """A key that may sign heads, until then."""
+
+    key: KeyDid
+    expires_at: When
+
+    @property
+    def expires(self) -> Instant:
+        return instant.parse(self.expires_at)
+
+
+class Epoch(_Part, frozen=True, kw_only=True):
+    """A numbered turn in a chain's history: what is kept of the epoch before, and where that one ended."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
+    reason: Literal["compaction", "reset", "rotation", "recovery", "fork"]
+    base: TreeHead
+    last: TreeHead
+
+    @property
+    def replaces(self) -> bool:
+        """Whether anything that was published is given up."""
+        return self.base != self.last
+
+
+class Authority(_Part, frozen=True, kw_only=True):
+    """Who may speak for a dataset, from this version on. The subject is the dataset's Seed block."""
+
+    dataset: DatasetId
+    version: Annotated[int, msgspec.Meta(ge=1, le=MAX_VERSION)]
+    previous: Multihash | None = None
+    """Sid of the version before; version 0 is implicit and has none."""
+    issued_at: When
+    roots: Roots
+    writers: Annotated[tuple[Writer, ...], msgspec.Meta(max_length=MAX_WRITERS)]
+    epochs: Annotated[tuple[Epoch, ...], msgspec.Meta(max_length=SHOWN_EPOCHS)] = ()
+    head: Annotated[Multihash, "subject"]
+
+    @property
+    def issued(self) -> Instant:
+        return instant.parse(self.issued_at)
+
+
+Predicate: TypeAlias = HeadStatement | Attestation | Authority
+_TYPES: Final[dict[str, type[Predicate]]] = {HEAD: HeadStatement, ATTESTATION: Attestation, AUTHORITY: Authority}
 _NAMES: Final = {cls: name for name, cls in _TYPES.items()}
 
 
@@ -176,9 +234,24 @@ def decode(payload: bytes) -> Predicate:
         raise Invalid(f"not a statement: {error}", rule="statement") from error
     if subject.name != str(predicate.dataset):
         raise Invalid("subject and predicate speak of different datasets", rule="statement-subject")
-    if len(predicate.root_hash) != 32 or len(subject.digest.sha3_256) != 64 or predicate.size == 0:
+    if len(subject.digest.sha3_256) != 64 or not all(size and len(root) == 32 for size, root in _trees(predicate)):
         raise Invalid("a tree head has at least one block and a root of 32 bytes", rule="statement-tree")
     return predicate
+
+
+def _trees(predicate: Predicate) -> Iterator[tuple[int, bytes]]:
+    """All trees that a statement names."""
+    if isinstance(predicate, Authority):
+        for epoch in predicate.epochs:
+            yield epoch.base.size, epoch.base.root_hash
+            yield epoch.last.size, epoch.last.root_hash
+    else:
+        yield predicate.size, predicate.root_hash
+
+
+def kind_of(predicate: Predicate) -> str:
+    """The predicate type of a statement."""
+    return _NAMES[type(predicate)]
 
 
 def limit_of(predicate: Predicate) -> int:
@@ -208,4 +281,6 @@ def from_text(kind: type[object], value: object) -> object:
         raise ValueError(f"expected text, got {value!r:.40}")
     if kind is Multihash:
         return Multihash.parse(value)
+    if kind is KeyDid:
+        return KeyDid.parse(value)
     return DatasetId.parse(value)

@@ -24,6 +24,8 @@ from chain.store.objects import DiskObjects
 
 Step: TypeAlias = Callable[[str], None]
 """Called with the name of each durable step, so that tests can end the process there."""
+_HANDFUL: Final = 256
+"""Rows taken over from SQLite at once."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
 _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
@@ -149,15 +151,14 @@ class SqliteChain:
                 " ORDER BY sequence",
                 (self._dataset, start, stop),
             )
-            # Column by column at once: a thousand rows kept as tuples would cost the collector more than the reading.
-            for sequence, name, raw, kind in rows:
-                sequences.append(sequence)
-                names.append(name)
-                raws.append(raw)
-                kinds.append(kind)
-                size += len(raw)
-                if size >= PAGE_BYTES:
-                    break
+            # In small handfuls: thousands of rows alive as tuples would cost the collector more than the reading.
+            while size < PAGE_BYTES and (some := rows.fetchmany(_HANDFUL)):
+                columns = tuple(zip(*some, strict=True))
+                sequences += columns[0]
+                names += columns[1]
+                raws += columns[2]
+                kinds += columns[3]
+                size += sum(map(len, columns[2]))
             rows.close()
         return (sequences, names, raws, kinds) if raws else None
 

@@ -73,7 +73,7 @@ class Fold:
             return
         sorted_ = self._pages.sort(names[:, 2:], page.raws)
         for stretch in sorted_.stretches:
-            if stretch.parts and self._state is not None:
+            if stretch.groups and self._state is not None:
                 self._take_run(page, sorted_, stretch, self._state)
             else:
                 self._one_by_one(page, stretch.start, stretch.stop)
