@@ -72,7 +72,8 @@ class NumbersAreSequential(Rule):
             yield self.broken("sequenceNumber does not follow", expected=state.size, actual=block.sequence_number)
 
     def doubts(self, run: Run) -> Mask:
-        wrong: Mask = run.numbers("sequence_number").values != np.arange(run.state.size, run.state.size + run.size)
+        numbers = run.numbers("sequence_number")
+        wrong: Mask = numbers.values != run.before(numbers, run.state.sequence_number).values + 1
         return wrong
 
 

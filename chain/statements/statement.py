@@ -195,8 +195,10 @@ class Authority(_Part, frozen=True, kw_only=True):
         return instant.parse(self.issued_at)
 
 
-Predicate: TypeAlias = HeadStatement | Attestation | Authority
-_TYPES: Final[dict[str, type[Predicate]]] = {HEAD: HeadStatement, ATTESTATION: Attestation, AUTHORITY: Authority}
+Predicate: TypeAlias = HeadStatement | Attestation
+"""What is said of the blocks of a chain."""
+AnyPredicate: TypeAlias = Predicate | Authority
+_TYPES: Final[dict[str, type[AnyPredicate]]] = {HEAD: HeadStatement, ATTESTATION: Attestation, AUTHORITY: Authority}
 _NAMES: Final = {cls: name for name, cls in _TYPES.items()}
 
 
@@ -205,7 +207,7 @@ def when(now: Instant) -> str:
     return instant.render(Instant(now - now % instant.SECOND))
 
 
-def encode(predicate: Predicate) -> bytes:
+def encode(predicate: AnyPredicate) -> bytes:
     """The canonical payload of a statement."""
     body = msgspec.json.decode(msgspec.json.encode(predicate, enc_hook=str))
     del body["head"]
@@ -220,6 +222,14 @@ def encode(predicate: Predicate) -> bytes:
 
 
 def decode(payload: bytes) -> Predicate:
+    """A payload to a head or an attestation. Raises Invalid; any other predicate type is Invalid too."""
+    predicate = decode_any(payload)
+    if isinstance(predicate, Authority):
+        raise Invalid("a statement of authority where one about blocks was expected", rule="statement-type")
+    return predicate
+
+
+def decode_any(payload: bytes) -> AnyPredicate:
     """A payload to one of the known predicates. Raises Invalid; an unknown predicate type is Invalid too."""
     value = canonical.decode(payload)
     try:
@@ -239,7 +249,7 @@ def decode(payload: bytes) -> Predicate:
     return predicate
 
 
-def _trees(predicate: Predicate) -> Iterator[tuple[int, bytes]]:
+def _trees(predicate: AnyPredicate) -> Iterator[tuple[int, bytes]]:
     """All trees that a statement names."""
     if isinstance(predicate, Authority):
         for epoch in predicate.epochs:
@@ -249,12 +259,12 @@ def _trees(predicate: Predicate) -> Iterator[tuple[int, bytes]]:
         yield predicate.size, predicate.root_hash
 
 
-def kind_of(predicate: Predicate) -> str:
+def kind_of(predicate: AnyPredicate) -> str:
     """The predicate type of a statement."""
     return _NAMES[type(predicate)]
 
 
-def limit_of(predicate: Predicate) -> int:
+def limit_of(predicate: AnyPredicate) -> int:
     """Bytes that an envelope of this kind may have."""
     return MAX_ENVELOPE[_NAMES[type(predicate)]]
 

@@ -1,0 +1,183 @@
+"""Who may speak for a dataset: the walk from its id over all versions of its authority (trust.md section 1).
+
+Version 0 is implicit: the dataset's own key is its only root and only writer. Each later version is signed by enough
+roots of the version before *and* by enough of its own, so that whoever holds all versions needs nothing but the id to
+know who may sign today, and the key that the id is can be taken out of use. A version that takes a writer's right away
+opens an epoch: what that key signs afterwards lies in a closed one.
+
+Pure: ``Rights`` is made version by version by ``follow``; whether a version is the newest is for others to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import keys
+from chain.statements.envelope import Signed, dataset_key
+from chain.statements.statement import SHOWN_EPOCHS, Authority, Epoch
+
+WRITER_LIFETIME: Final = 400 * 86400 * instant.SECOND
+"""How long after its statement a writer may be named for: a year and some days to renew it."""
+
+
+class Rights(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version of the authority grants. Made by ``implicit`` and ``follow`` only."""
+
+    dataset: DatasetId
+    version: int
+    sid: Multihash | None
+    """Of its statement; version 0 has none."""
+    seed: Multihash | None
+    """The dataset's first block, as the statements name it."""
+    threshold: int
+    roots: frozenset[KeyDid]
+    writers: Mapping[KeyDid, Instant | None]
+    """Until when each may sign heads; ``None``: version 0 does not end."""
+    epochs: tuple[Epoch, ...] = ()
+    """The newest of them, oldest first."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that heads belong to now."""
+        return self.epochs[-1].number if self.epochs else 0
+
+    def may_write(self, key: KeyDid, at: Instant) -> bool:
+        if key not in self.writers:
+            return False
+        until = self.writers[key]
+        return until is None or at < until
+
+    def opened(self, number: int) -> Epoch | None:
+        """How an epoch began; ``None`` for the first one and for those that are not listed any more."""
+        return next((epoch for epoch in self.epochs if epoch.number == number), None)
+
+
+def implicit(dataset: DatasetId) -> Rights:
+    """Version 0: the key that the id is, and nobody else."""
+    key = dataset_key(dataset)
+    return Rights(
+        dataset=dataset,
+        version=0,
+        sid=None,
+        seed=None,
+        threshold=1,
+        roots=frozenset({key}),
+        writers={key: None},
+    )
+
+
+def follow(before: Rights, said: Authority, signed: Signed) -> Rights:
+    """The rights after one more version. Raises Invalid naming the rule that the statement breaks."""
+    _check_place(before, said)
+    roots = _distinct(said.roots.keys, "roots")
+    if said.roots.threshold > len(roots):
+        raise Invalid(
+            f"a threshold of {said.roots.threshold} with {len(roots)} roots: nobody could sign the next version",
+            rule="authority-threshold",
+        )
+    writers = _distinct((writer.key for writer in said.writers), "writers")
+    for writer in said.writers:
+        if not said.issued < writer.expires <= said.issued + WRITER_LIFETIME:
+            raise Invalid(
+                f"writer {writer.key.short} until {writer.expires_at}",
+                rule="authority-writer-lifetime",
+                hint="a writer is named for at most 400 days from the time of the statement",
+            )
+    _check_epochs(before, said, gone=before.writers.keys() - writers)
+    _check_signatures(signed, before.roots, before.threshold, f"version {before.version}")
+    _check_signatures(signed, roots, said.roots.threshold, f"version {said.version} itself")
+    return Rights(
+        dataset=said.dataset,
+        version=said.version,
+        sid=signed.sid,
+        seed=said.head,
+        threshold=said.roots.threshold,
+        roots=roots,
+        writers={writer.key: writer.expires for writer in said.writers},
+        epochs=said.epochs,
+    )
+
+
+def walk(dataset: DatasetId, versions: Iterable[tuple[Authority, Signed]]) -> list[Rights]:
+    """The rights of every version from 0 on, in order. Raises Invalid at the first that does not follow."""
+    rights = [implicit(dataset)]
+    for said, signed in versions:
+        rights.append(follow(rights[-1], said, signed))
+    return rights
+
+
+def missing_signatures(before: Rights, said: Authority, signers: Iterable[KeyDid]) -> int:
+    """How many more roots must sign ``said``, of the version before or its own, whichever lacks more."""
+    have = set(signers)
+    old = before.threshold - len(before.roots & have)
+    new = said.roots.threshold - len(have.intersection(said.roots.keys))
+    return max(old, new, 0)
+
+
+def _check_place(before: Rights, said: Authority) -> None:
+    if said.dataset != before.dataset:
+        raise Invalid("an authority of another dataset", rule="authority-dataset")
+    if said.version != before.version + 1:
+        raise Invalid(
+            f"version {said.version} does not follow version {before.version}",
+            rule="authority-version",
+            hint="versions are walked one by one from the dataset's id",
+        )
+    if said.previous != before.sid:
+        raise Invalid(
+            f"version {said.version} does not name the version {before.version} that is known as the one before it",
+            rule="authority-previous",
+        )
+    if before.seed is not None and said.head != before.seed:
+        raise Invalid(
+            "two versions name different first blocks",
+            rule="authority-seed",
+            hint="an authority cannot be moved to another chain",
+        )
+
+
+def _distinct(named: Iterable[KeyDid], what: str) -> frozenset[KeyDid]:
+    """Keys are counted by their bytes: one key has several DIDs."""
+    listed = tuple(named)
+    for key in listed:
+        keys.check_public_key(key.public_key)
+    distinct = frozenset(listed)
+    if len(distinct) != len(listed):
+        raise Invalid(f"a key stands twice among the {what}", rule="authority-keys", hint="a key has one voice")
+    return distinct
+
+
+def _check_epochs(before: Rights, said: Authority, gone: Iterable[KeyDid]) -> None:
+    """Epochs are only appended, one a version, and the list shows the newest sixteen."""
+    opened = said.epochs[-1] if said.epochs and said.epochs[-1].number == before.epoch + 1 else None
+    listed = before.epochs if opened is None else (*before.epochs, opened)
+    if said.epochs != listed[-SHOWN_EPOCHS:]:
+        raise Invalid(
+            "the epochs are not those of the version before and at most one new",
+            rule="authority-epochs",
+            hint=f"numbered one after the other, the newest {SHOWN_EPOCHS} shown",
+        )
+    if opened is not None and opened.base.size > opened.last.size:
+        raise Invalid("an epoch keeps more than there was", rule="authority-epoch-base")
+    if opened is not None and opened.base.size == opened.last.size and opened.replaces:
+        raise Invalid("an epoch that keeps all blocks, and yet others", rule="authority-epoch-base")
+    if opened is None and (removed := sorted(gone)):
+        raise Invalid(
+            f"writer {removed[0].short} is removed and no epoch opened",
+            rule="authority-removal",
+            hint="else what the removed key signs later would stand beside what its successor signs",
+        )
+
+
+def _check_signatures(signed: Signed, roots: frozenset[KeyDid], threshold: int, whose: str) -> None:
+    have = len(roots.intersection(signed.signers))
+    if have < threshold:
+        raise Invalid(f"signed by {have} of the {threshold} roots that {whose} asks for", rule="authority-signatures")
