@@ -153,15 +153,15 @@ def stream(leaf: Leaf, cuts: Sequence[int] = ()) -> memoryview | bytes:
         if ghosts.true_count:
             rows = pc.if_else(ghosts, _left_over(array.type, rows, leaf.own, cuts), rows)
     if leaf.effective is not None:
-        rows = pc.if_else(leaf.effective, rows, _NULL_MARK)
+        return _marked(rows, leaf.effective)
     return _joined(rows)
 
 
 def _rows(array: pa.Array) -> pa.LargeBinaryArray:
-    """Each row's bytes as if it had a value; rows without one hold anything."""
+    """Each row's bytes as if it had a value, in memory of its own; rows without one hold anything, but not nothing."""
     type_ = array.type
     if _fixed_width(type_):
-        data = _fixed_bytes(array)
+        data = _fixed_bytes(array).copy()
         return _even(data, len(data) // len(array), len(array))
     if pa.types.is_boolean(type_):
         return _even(bits(array) + np.uint8(1), 1, len(array))
@@ -180,7 +180,7 @@ def _rows(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _measured(array: pa.Array) -> pa.LargeBinaryArray:
-    """Length and bytes of texts and byte strings, joined row by row in C++."""
+    """Length and bytes of texts and byte strings."""
     data, starts, _ = _spans(array)
     return _with_counts(data, starts, np.diff(starts))
 
@@ -213,16 +213,22 @@ def _list_rows(array: pa.Array) -> pa.LargeBinaryArray:
     rows = _rows(items)
     if items.null_count:
         rows = pc.if_else(items.is_valid(), rows, _NULL_MARK)
-    _, offsets, data = rows.buffers()
-    starts = np.frombuffer(offsets, np.int64, len(rows) + 1, rows.offset * 8)
-    return _with_counts(data, starts[bounds - bounds[0]], counts)
+    return _with_counts(rows.buffers()[2], _ends(rows)[bounds - bounds[0]], counts)
 
 
 def _with_counts(data: pa.Buffer | None, starts: np.ndarray, counts: np.ndarray) -> pa.LargeBinaryArray:
+    """``counts`` as u64, each before its part of ``data``.
+
+    Arrow makes room with zeros in one pass; of the numbers only those bytes are written that any of them needs, which
+    is half the time of joining numbers and parts.
+    """
     size = len(counts)
     bodies = pa.Array.from_buffers(pa.large_binary(), size, [None, pa.py_buffer(starts), data or pa.py_buffer(b"")])
-    heads = _even(np.ascontiguousarray(counts, dtype="<u8").view(np.uint8), 8, size)
-    return pc.binary_join_element_wise(heads, bodies, _EMPTY)
+    rows = pc.binary_replace_slice(bodies, start=0, stop=0, replacement=bytes(8))
+    places, room = _ends(rows)[:-1], _bytes_of(rows)
+    for byte in range((int(counts.max()).bit_length() + 7) // 8):
+        room[places + byte if byte else places] = (counts >> 8 * byte).astype(np.uint8)
+    return rows
 
 
 def _left_over(
@@ -264,10 +270,43 @@ def _even(data: np.ndarray, width: int, count: int) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def _marked(rows: pa.LargeBinaryArray, present: pa.BooleanArray) -> memoryview | bytes:
+    """The rows joined, one zero byte for each that is not present. Writes into the memory of ``rows``.
+
+    What lies between the bytes to leave out is copied run by run, so that few nulls cost little.
+    """
+    absent = np.flatnonzero(bits(pc.invert(present)))
+    if not len(absent):
+        return _joined(rows)
+    ends, data = _ends(rows), _bytes_of(rows)
+    data[ends[absent]] = 0
+    bounds = np.empty(2 * len(absent) + 2, np.int64)
+    bounds[0], bounds[-1] = ends[0], ends[-1]
+    bounds[1:-1:2], bounds[2:-1:2] = ends[absent] + 1, ends[absent + 1]
+    keep = np.zeros(len(bounds) - 1, bool)
+    keep[::2] = True
+    runs = pa.Array.from_buffers(pa.large_binary(), len(keep), [None, pa.py_buffer(bounds), rows.buffers()[2]])
+    return _joined(runs.filter(_mask(keep)))
+
+
+def _mask(chosen: np.ndarray) -> pa.BooleanArray:
+    packed = np.packbits(chosen, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, pa.py_buffer(packed)])
+
+
 def _joined(rows: pa.LargeBinaryArray) -> memoryview | bytes:
-    _, offsets, data = rows.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(rows) + 1, rows.offset * 8)
+    data, ends = rows.buffers()[2], _ends(rows)
     return b"" if data is None else memoryview(data)[int(ends[0]) : int(ends[-1])]
+
+
+def _ends(rows: pa.LargeBinaryArray) -> np.ndarray:
+    """Where rows begin in their memory, and at last where they end."""
+    return np.frombuffer(rows.buffers()[1], np.int64, len(rows) + 1, rows.offset * 8)
+
+
+def _bytes_of(rows: pa.LargeBinaryArray) -> np.ndarray:
+    """The memory of rows that we made ourselves, to write into: NumPy refuses when it is not ours to change."""
+    return np.frombuffer(rows.buffers()[2], np.uint8)
 
 
 def _fixed_bytes(array: pa.Array) -> np.ndarray:
@@ -297,4 +336,3 @@ def _bytes_scalar(value: bytes) -> pa.Scalar:
 
 
 _NULL_MARK: Final = _bytes_scalar(b"\0")
-_EMPTY: Final = _bytes_scalar(b"")

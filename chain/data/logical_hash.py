@@ -93,8 +93,14 @@ class LogicalHasher:
         def feed(column: hashlib._Hash, leaf: arrow0.Leaf) -> None:
             column.update(arrow0.stream(leaf, cuts))
 
-        feeding = (self._pool.map if self._pool else map)(feed, self._columns, arrow0.leaves(window))
-        for _ in feeding:
+        work = list(zip(self._columns, arrow0.leaves(window), strict=True))
+        if self._pool is None:
+            for column, leaf in work:
+                feed(column, leaf)
+            return
+        # The longest first, so that no thread waits for another that came to it last.
+        work.sort(key=lambda pair: pair[1].array.nbytes, reverse=True)
+        for _ in self._pool.map(feed, *zip(*work, strict=True)):
             pass
 
     def _cuts(self, start: int, stop: int) -> list[int]:
