@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -85,6 +86,7 @@ def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum
     return Decision(Status.PENDING, attested=agree, against=top)
 
 
+@lru_cache(maxsize=4096)
 def value_id(actual: Actual) -> bytes:
     """sha3-256 of the canonical form of what a re-run gave: equal answers have equal ids."""
     body = msgspec.json.decode(msgspec.json.encode(actual, enc_hook=str))
@@ -120,15 +122,42 @@ def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None
     return None
 
 
-def group_voices(policy: Policy, heard: Mapping[KeyDid, Attestation], sequence_number: int) -> dict[str, Voice]:
-    """One vote a group: keys of a group that disagree are silent."""
+def group_voices(
+    policy: Policy, heard: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
+) -> dict[str, Voice]:
+    """One vote a group: keys of a group that disagree are silent, and so are groups that are suspended.
+
+    A group never counts on a dataset whose own key is among its keys: nobody attests himself.
+    """
     said: dict[str, set[Voice]] = {}
     for key, attestation in heard.items():
         group = policy.group_of(key)
+        if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
+            continue
         voice = voice_on(attestation, sequence_number)
-        if group is not None and voice is not None:
+        if voice is not None:
             said.setdefault(group, set()).add(voice)
     return {group: voices.pop() for group, voices in said.items() if len(voices) == 1}
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """Who sits in judgement of a dataset's steps on this node, and by what rules."""
+
+    policy: Policy
+    me: KeyDid
+    quorum: int
+    """The K of ``attested:K`` as asked of this dataset; 0: nobody asks."""
+    suspended: frozenset[str] = frozenset()
+    """Groups whose word does not count for now."""
+
+
+def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None, sequence_number: int) -> Decision:
+    """The judgement of one step: others by group, and my own run counted once, as my group or as one more."""
+    others = group_voices(bench.policy, heard, sequence_number, bench.suspended)
+    own_group = bench.policy.group_of(bench.me)
+    if own_group is not None:
+        others.pop(own_group, None)
+    return judge(bench.policy.tolerated, own, others, bench.quorum)
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):
