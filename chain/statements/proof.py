@@ -3,16 +3,17 @@
 A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Whoever holds it checks it alone, in
 O(log n) and without blocks: all of it hangs from the accused key's own signatures, so the reporter adds bytes and no
 claims. ``fork``: two heads of one epoch whose trees hold different blocks at one place. ``double-vote``: two
-attestations of one serial, or a successor that does not follow its predecessor. What follows from one is decided
-elsewhere. Pure.
+attestations of one serial, or a successor that does not follow its predecessor. ``authority-fork``: two versions of
+one number, each rightly signed. Who may sign follows from the dataset's authority, which the caller knows as far as it
+does; without it only version 0 is known. What follows from a proof is decided elsewhere. Pure.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -20,13 +21,16 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
+from chain.statements.authority import Rights, follow, implicit
 from chain.statements.envelope import Signed
-from chain.statements.statement import NS, Attestation, Count, HeadStatement, limit_of
+from chain.statements.statement import NS, AnyPredicate, Attestation, Authority, Count, HeadStatement, limit_of
 from chain.statements.tree import HASH_SIZE, MAX_PATH, Leaves, Tree, root_from_inclusion
 
 PROOF: Final = NS + "proof/v1"
 FORK: Final = "fork"
 DOUBLE_VOTE: Final = "double-vote"
+AUTHORITY_FORK: Final = "authority-fork"
+KINDS: Final = (FORK, DOUBLE_VOTE, AUTHORITY_FORK)
 MAX_PROOF: Final = 64 << 10
 """Bytes of a proof; 4.1 KiB at a million blocks."""
 
@@ -35,6 +39,14 @@ _Pair = Annotated[
     tuple[Annotated[tuple[Base64, ...], msgspec.Meta(max_length=MAX_PATH)], ...], msgspec.Meta(max_length=2)
 ]
 
+RightsAt: TypeAlias = Callable[[DatasetId, int], Rights | None]
+"""The rights of a version of a dataset's authority, when it is known."""
+
+
+def first_rights(dataset: DatasetId, version: int) -> Rights | None:
+    """What is known without asking anyone: version 0."""
+    return implicit(dataset) if version == 0 else None
+
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """A proof that was checked. Made by ``decode``, ``fork`` and ``double_vote`` only."""
@@ -42,10 +54,11 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     dataset: DatasetId
     epoch: int
+    """Of an authority fork the version."""
     accused: tuple[KeyDid, ...]
-    """Keys that signed both; of a fork the writers of either head."""
+    """Keys that signed both; of a fork the writers of either head, of an authority fork the roots behind either."""
     index: int | None
-    """First place known where the two histories differ; ``None`` for a double vote."""
+    """First place known where the two histories differ; ``None`` unless it is a fork."""
     raw: bytes
     """Its canonical bytes."""
 
@@ -59,12 +72,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         return (self.index or 0, self.id)
 
 
-def fork(one: bytes, other: bytes, ours: Leaves, theirs: Leaves) -> Proof:
+def fork(one: bytes, other: bytes, ours: Leaves, theirs: Leaves, rights_at: RightsAt = first_rights) -> Proof:
     """Build the proof from two heads' envelopes and the leaves of either tree; finds the first difference by halving.
 
     Reads O(n) leaves for the paths. Raises Invalid when the two do not contradict each other.
     """
-    heads = [_head(sealed) for sealed in (one, other)]
+    heads = [_head(sealed, rights_at) for sealed in (one, other)]
     sizes = [head.size for head, _ in heads]
     index = _first_difference(min(sizes), ours, theirs)
     if index is None:
@@ -81,21 +94,29 @@ def fork(one: bytes, other: bytes, ours: Leaves, theirs: Leaves) -> Proof:
             for tree, size in zip(trees, sizes, strict=True)
         ],
     }
-    return decode(canonical.encode(_ordered(body)))
+    return decode(canonical.encode(_ordered(body)), rights_at)
 
 
 def double_vote(one: bytes, other: bytes) -> Proof:
     """Build the proof from two attestations' envelopes. Raises Invalid when they do not contradict each other."""
-    body: dict[str, canonical.Json] = {
-        "type": PROOF,
-        "kind": DOUBLE_VOTE,
-        "statements": [canonical.decode(sealed) for sealed in (one, other)],
-    }
-    return decode(canonical.encode(_ordered(body)))
+    return decode(_of_two(DOUBLE_VOTE, one, other))
 
 
-def decode(raw: bytes) -> Proof:
-    """Read and check a proof: limits, canonical form, signatures, contradiction. Raises Invalid."""
+def authority_fork(one: bytes, other: bytes, rights_at: RightsAt = first_rights) -> Proof:
+    """Build the proof from two authorities' envelopes. Raises Invalid when either is not one, or both are the same."""
+    return decode(_of_two(AUTHORITY_FORK, one, other), rights_at)
+
+
+def _of_two(kind: str, one: bytes, other: bytes) -> bytes:
+    statements: list[canonical.Json] = [canonical.decode(sealed) for sealed in (one, other)]
+    return canonical.encode(_ordered({"type": PROOF, "kind": kind, "statements": statements}))
+
+
+def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
+    """Read and check a proof: limits, canonical form, signatures, contradiction.
+
+    Raises Invalid; with rule ``proof-authority`` when it rests on a version that ``rights_at`` does not know.
+    """
     if len(raw) > MAX_PROOF:
         raise Invalid(f"proof of {len(raw)} bytes, the limit is {MAX_PROOF}", rule="proof-size")
     value = canonical.decode(raw)
@@ -107,10 +128,12 @@ def decode(raw: bytes) -> Proof:
         raise Invalid(f"proof of type {form.type[:80]!r}", rule="proof-type", hint=PROOF)
     one, other = (canonical.encode(sealed) for sealed in form.statements)
     if form.kind == FORK:
-        return _check_fork(raw, form, one, other)
+        return _check_fork(raw, form, (_head(one, rights_at), _head(other, rights_at)))
     if form.kind == DOUBLE_VOTE:
         return _check_double_vote(raw, one, other)
-    raise Invalid(f"proof of kind {form.kind[:40]!r}", rule="proof-kind", hint=f"known here: {FORK}, {DOUBLE_VOTE}")
+    if form.kind == AUTHORITY_FORK:
+        return _check_authority_fork(raw, one, other, rights_at)
+    raise Invalid(f"proof of kind {form.kind[:40]!r}", rule="proof-kind", hint=f"known here: {', '.join(KINDS)}")
 
 
 class _Form(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +145,11 @@ class _Form(msgspec.Struct, frozen=True, kw_only=True):
     paths: _Pair = ()
 
 
-def _check_fork(raw: bytes, form: _Form, one: bytes, other: bytes) -> Proof:
-    (first, by_first), (second, by_second) = _head(one), _head(other)
+_Head: TypeAlias = tuple[HeadStatement, tuple[KeyDid, ...]]
+
+
+def _check_fork(raw: bytes, form: _Form, heads: tuple[_Head, _Head]) -> Proof:
+    (first, by_first), (second, by_second) = heads
     if (first.dataset, first.epoch) != (second.dataset, second.epoch):
         raise Invalid("heads of different datasets or epochs never form a fork", rule="proof-fork")
     if form.index is None or len(form.leaves) != 2 or len(form.paths) != 2:
@@ -138,7 +164,7 @@ def _check_fork(raw: bytes, form: _Form, one: bytes, other: bytes) -> Proof:
         kind=FORK,
         dataset=first.dataset,
         epoch=first.epoch,
-        accused=tuple(sorted({by_first, by_second})),
+        accused=tuple(sorted({*by_first, *by_second})),
         index=form.index,
         raw=raw,
     )
@@ -148,41 +174,74 @@ def _check_double_vote(raw: bytes, one: bytes, other: bytes) -> Proof:
     (first, by_first), (second, by_second) = _vote(one), _vote(other)
     if (first.dataset, first.epoch) != (second.dataset, second.epoch):
         raise Invalid("attestations of different datasets or epochs do not contradict each other", rule="proof-vote")
-    keys = sorted(set(by_first.signers) & set(by_second.signers))
-    if not keys:
-        raise Invalid("the two attestations have no signer in common", rule="proof-vote")
+    if first.validator != second.validator:
+        raise Invalid("attestations of two validators do not contradict each other", rule="proof-vote")
     earlier, later = sorted((first, second), key=lambda said: said.serial)
     before = by_first if earlier is first else by_second
     same = first.serial == second.serial and by_first.sid != by_second.sid
     broken = later.serial == earlier.serial + 1 and later.previous != before.sid
     if not (same or broken):
         raise Invalid("one validator may say both of these", rule="proof-vote")
-    return Proof(kind=DOUBLE_VOTE, dataset=first.dataset, epoch=first.epoch, accused=tuple(keys), index=None, raw=raw)
+    return Proof(
+        kind=DOUBLE_VOTE, dataset=first.dataset, epoch=first.epoch, accused=(first.validator,), index=None, raw=raw
+    )
 
 
-def _head(sealed: bytes) -> tuple[HeadStatement, KeyDid]:
-    """A head and the writer that signed it; under version 0 of the authority that is the dataset's own key."""
+def _check_authority_fork(raw: bytes, one: bytes, other: bytes, rights_at: RightsAt) -> Proof:
+    (first, by_first), (second, by_second) = _authority(one), _authority(other)
+    if (first.dataset, first.version) != (second.dataset, second.version) or by_first.sid == by_second.sid:
+        raise Invalid("the proof rests on two statements of one version", rule="proof-authority-fork")
+    before = _known(rights_at, first.dataset, first.version - 1)
+    rights = [follow(before, said, signed) for said, signed in ((first, by_first), (second, by_second))]
+    roots = before.roots.union(*(each.roots for each in rights))
+    return Proof(
+        kind=AUTHORITY_FORK,
+        dataset=first.dataset,
+        epoch=first.version,
+        accused=tuple(sorted(roots.intersection((*by_first.signers, *by_second.signers)))),
+        index=None,
+        raw=raw,
+    )
+
+
+def _head(sealed: bytes, rights_at: RightsAt) -> _Head:
+    """A head and those of its signers that were writers under the version that it names."""
     signed, head = _open(sealed)
     if not isinstance(head, HeadStatement):
         raise Invalid("a fork's proof rests on two heads", rule="proof-fork")
-    if head.authority > 0:
-        raise Invalid(f"authority version {head.authority} is not known here", rule="proof-authority")
-    writer = envelope.dataset_key(head.dataset)
-    if writer not in signed.signers:
+    rights = _known(rights_at, head.dataset, head.authority)
+    writers = tuple(key for key in signed.signers if rights.may_write(key, head.issued))
+    if not writers:
         raise Invalid("a head not signed by a writer of its dataset accuses nobody", rule="proof-writer")
-    return head, writer
+    return head, writers
+
+
+def _authority(sealed: bytes) -> tuple[Authority, Signed]:
+    signed, said = _open(sealed)
+    if not isinstance(said, Authority):
+        raise Invalid("an authority fork's proof rests on two authorities", rule="proof-authority-fork")
+    return said, signed
+
+
+def _known(rights_at: RightsAt, dataset: DatasetId, version: int) -> Rights:
+    rights = rights_at(dataset, version)
+    if rights is None:
+        raise Invalid(f"authority version {version} is not known here", rule="proof-authority")
+    return rights
 
 
 def _vote(sealed: bytes) -> tuple[Attestation, Signed]:
     signed, said = _open(sealed)
     if not isinstance(said, Attestation):
         raise Invalid("a double vote's proof rests on two attestations", rule="proof-vote")
+    if said.validator not in signed.signers:
+        raise Invalid("an attestation not signed by its validator accuses nobody", rule="proof-vote")
     return said, signed
 
 
-def _open(sealed: bytes) -> tuple[Signed, HeadStatement | Attestation]:
+def _open(sealed: bytes) -> tuple[Signed, AnyPredicate]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
-    said = statement.decode(signed.payload)
+    said = statement.decode_any(signed.payload)
     if len(sealed) > limit_of(said):
         raise Invalid("a statement larger than its kind may be", rule="envelope-size")
     return signed, said

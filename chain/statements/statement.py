@@ -128,8 +128,13 @@ class Mismatch(_Part, frozen=True, kw_only=True):
 
 
 class Attestation(_Part, frozen=True, kw_only=True):
-    """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1."""
+    """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1.
 
+    It names its validator: else two that find the same in the same second would have said one statement, and whoever
+    signs a copy of another's words first would silence him.
+    """
+
+    validator: KeyDid
     dataset: DatasetId
     epoch: Count
     size: Count
@@ -291,6 +296,8 @@ def from_text(kind: type[object], value: object) -> object:
         raise ValueError(f"expected text, got {value!r:.40}")
     if kind is Multihash:
         return Multihash.parse(value)
+    if kind is KeyDid:
+        return KeyDid.parse(value)
     if kind is KeyDid:
         return KeyDid.parse(value)
     return DatasetId.parse(value)
