@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ import trio
 
 from chain.ids import DatasetId
 from chain.statements.envelope import Signed
+from chain.statements.proof import FORK, Proof
 from chain.statements.statement import HeadStatement
 from config.model import Settings
 from engines.client import CallLimits
@@ -46,7 +48,7 @@ from odfd.services.flow import FlowService
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
-from odfd.services.trust import GROUP, TrustService
+from odfd.services.trust import GROUP, TrustService, proof_view
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
 from odfd.services.views import Views
@@ -94,7 +96,7 @@ class NodeParts:
         )
         self.views = Views(home, self.standing)
         self.engine = engine or NodeEngine(_spark_options(settings, home), os.environ, ground.journal)
-        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, self._heard)
+        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, self._heard, self._proven)
         self.library = ServingLibrary(home.database, home.chains, home.objects, self._served, ground.clock.now)
         self.membership = membership(
             _host_options(settings, home),
@@ -182,11 +184,20 @@ class NodeParts:
             name = self._name(news.predicate.dataset)
             self._token.run_sync_soon(self._act_on, news, name)
 
+    def _proven(self, proof: Proof, made_here: bool) -> None:
+        """From a worker thread. What was made here nobody else has: it is gossiped once; others' goes on by itself."""
+        if made_here:
+            self.outbox.put(Topic.PROOFS, proof.raw)
+        if self._token is not None:
+            view = proof_view(self._name(proof.dataset), proof)
+            kind = "dataset.forked" if proof.kind == FORK else "validator.suspended"
+            self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
+
     def _act_on(self, news: News, name: str) -> None:
         said = news.predicate
         if isinstance(said, HeadStatement):
             if news.outcome is Outcome.FORK:
-                self.ground.events.emit("dataset.forked", name, "two signed trees that contradict each other")
+                self.ground.events.emit("head.refused", name, "it contradicts what the same key signed before")
                 return
             self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
         else:

@@ -10,8 +10,10 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation
 from odfd.control import wire
 from odfd.kit.clock import Clock
@@ -20,6 +22,7 @@ from odfd.services.home import Home
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
 from odfd.trust.ledger import Ledger, Run
+from odfd.trust.proofs import Proofs
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known, Standing
 
@@ -49,9 +52,18 @@ class TrustService:
     async def show(self, ref: str) -> wire.TrustView:
         return await trio.to_thread.run_sync(self._show, ref)
 
-    async def evidence(self, evidence_id: str) -> Path:
-        """The bundle of a mismatch, or the JSON of a proof, as a file."""
-        return await trio.to_thread.run_sync(self._shelf.path, evidence_id)
+    async def evidence(self, evidence_id: str) -> bytes | Path:
+        """The bundle of a mismatch, as a file, or the JSON of a proof."""
+        return await trio.to_thread.run_sync(self._evidence, evidence_id)
+
+    def _evidence(self, evidence_id: str) -> bytes | Path:
+        try:
+            name = Multihash.parse(evidence_id)
+        except Invalid as error:
+            raise NotFound(f"{evidence_id[:60]!r} is not the id of evidence", rule="evidence", hint=_LISTED) from error
+        with self._home.database.read() as connection:
+            proof = Proofs(connection).body(name)
+        return self._shelf.path(name) if proof is None else proof
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
         policy = self._standing.policy
@@ -113,6 +125,7 @@ class TrustService:
         serve = standing.reach_of(chain, known, standing.serve(entry.id))
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(entry.id)
+            proofs = Proofs(connection).of(entry.id)
         head = chain.head()
         agree, dissent = self._voices(known)
         return wire.TrustView(
@@ -128,7 +141,10 @@ class TrustService:
             attestations=agree,
             dissent=dissent,
             unlisted=sum(self._group(key) is None for key in known.heard),
-            evidence=tuple(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
+            evidence=(
+                *(proof_view(entry.name, proof) for proof in proofs),
+                *(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
+            ),
         )
 
     def _why(self, known: Known, found: Reach) -> wire.Why | None:
@@ -136,7 +152,7 @@ class TrustService:
             return None
         block = found.why.block
         sids: tuple[str, ...] = ()
-        message = _REASONS.get(found.why.rule, found.why.rule)
+        message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
         if block is not None:
             decision = self._standing.decision(known, block) if found.why.rule in _REASONS else None
             if decision is not None and decision.against:
@@ -169,6 +185,7 @@ class TrustService:
         return tuple(affirming), tuple(denying)
 
 
+_LISTED: Final = "odfctl trust show REF lists what is kept"
 _REASONS: Final = {
     "refuted": "validators re-ran it and got another answer",
     "own-mismatch": "this node re-ran it and got another answer",
@@ -176,6 +193,10 @@ _REASONS: Final = {
     "nondeterministic": "it does not give the same answer twice",
     "disputed": "a validator got another answer, not enough to decide",
     "pending": "nobody has re-run it yet",
+}
+_OTHER: Final = {
+    "fork": "its owner's key signed two histories; below this block they agree",
+    "inputs": "an input that it read may not be relied on that far",
 }
 
 
@@ -192,6 +213,23 @@ def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.
         at=said.finished_at,
         engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
         platform=engine.platform if engine else None,
+    )
+
+
+def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
+    who = ", ".join(key.short for key in proof.accused)
+    told = {
+        FORK: f"the key {who} signed two histories that differ from here on",
+        DOUBLE_VOTE: f"the validator {who} said two things that exclude each other; its word counts no more",
+    }
+    name_of_file = str(proof.id)
+    return wire.EvidenceView(
+        id=name_of_file,
+        kind=proof.kind,
+        dataset=name,
+        bundle=name_of_file,
+        block=proof.index,
+        message=told[proof.kind],
     )
 
 

@@ -14,10 +14,9 @@ from typing import Final
 import msgspec
 
 from chain import instant
-from chain.ids import KeyDid
 from chain.instant import Instant
-from chain.statements.envelope import Signed, dataset_key
-from chain.statements.statement import Attestation, HeadStatement, limit_of
+from chain.statements.envelope import Signed, dataset_key, sid
+from chain.statements.statement import Attestation, HeadStatement, encode, limit_of
 
 EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
 """How far ahead of our clock an honest clock may be."""
@@ -57,9 +56,18 @@ RootAt = Callable[[int], bytes | None]
 
 
 def admit_head(
-    head: HeadStatement, signed: Signed, newest: HeadStatement | None, root_at: RootAt, now: Instant
+    head: HeadStatement,
+    signed: Signed,
+    newest: HeadStatement | None,
+    root_at: RootAt,
+    now: Instant,
+    *,
+    forked_at: int | None = None,
 ) -> Verdict:
-    """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet."""
+    """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet.
+
+    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more.
+    """
     if len(signed.envelope) > limit_of(head):
         return Verdict(Outcome.REJECTED, "larger than a head may be")
     if head.issued > now + EARLY_LIMIT:
@@ -74,7 +82,10 @@ def admit_head(
         return Verdict(Outcome.OLD_EPOCH)
     if head.epoch > 0:
         return Verdict(Outcome.UNKNOWN_AUTHORITY, f"epoch {head.epoch} was not opened by an authority known here")
-    return _against_mine(head, newest, root_at)
+    verdict = _against_mine(head, newest, root_at)
+    if forked_at is not None and verdict.outcome in (Outcome.ADVANCE, Outcome.RENEWED):
+        return Verdict(Outcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there")
+    return verdict
 
 
 def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Verdict:
@@ -90,15 +101,13 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
     return Verdict(Outcome.ADVANCE if head.size > newest.size else Outcome.OLDER)
 
 
-def admit_attestation(
-    said: Attestation, signed: Signed, signer: KeyDid, newest: Attestation | None, now: Instant
-) -> Verdict:
-    """``newest`` is the last attestation of this signer on this dataset and epoch."""
+def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Verdict:
+    """``newest`` is the last attestation of this validator on this dataset and epoch."""
     if len(signed.envelope) > limit_of(said):
         return Verdict(Outcome.REJECTED, "larger than an attestation may be")
     if instant.parse(said.finished_at) > now + EARLY_LIMIT:
         return Verdict(Outcome.EARLY, f"finished at {said.finished_at}, ahead of this clock")
-    if signer not in signed.signers:
+    if said.validator not in signed.signers:
         return Verdict(Outcome.REJECTED, "not signed by its validator")
     mistake = _span_mistake(said)
     if mistake:
@@ -109,6 +118,8 @@ def admit_attestation(
         return Verdict(Outcome.OLDER)
     if said.serial == newest.serial:
         return Verdict(Outcome.OLDER if said == newest else Outcome.FORK, "two attestations of one serial")
+    if said.serial == newest.serial + 1 and said.previous != sid(encode(newest)):
+        return Verdict(Outcome.FORK, "a successor that does not follow its predecessor")
     return Verdict(Outcome.NEW)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from chain import instant
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.events import DataSlice, ExecuteTransform
 from chain.multihash import Multihash
@@ -46,6 +46,7 @@ def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
 
 
 def attest(
+    validator: KeyDid,
     subject: Subject,
     runs: Mapping[int, Run],
     inputs: Sequence[InputTree],
@@ -56,6 +57,7 @@ def attest(
     """The next attestation after ``last`` (its serial and sid)."""
     engines = sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
     return Attestation(
+        validator=validator,
         dataset=subject.dataset,
         epoch=subject.epoch,
         size=subject.size,

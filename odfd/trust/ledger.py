@@ -20,6 +20,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import Signed
+from chain.statements.proof import Proof
 from chain.statements.statement import ATTESTATION, HEAD, Actual, Attestation, HeadStatement
 from chain.statements.tree import Frontier
 
@@ -159,6 +160,10 @@ class Ledger:
                 (predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload),
             )
 
+    def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
+        """Append a proof to the log; ``odfd.trust.proofs`` keeps it."""
+        self._append((now, proof.dataset, proof.accused[0], "proof", proof.id, proof.raw, peer, proof.kind))
+
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
         self._append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
@@ -199,6 +204,13 @@ class Ledger:
             if isinstance(predicate, HeadStatement):
                 found.append((predicate, Signed(payload, (KeyDid(signer),), envelope)))
         return max(found, key=lambda item: item[0].order, default=None)
+
+    def statement(self, dataset: DatasetId, kind: str, signer: KeyDid) -> Signed | None:
+        """The live statement of one signer."""
+        for key, payload, envelope in self._live(dataset, kind):
+            if key == signer:
+                return Signed(payload, (signer,), envelope)
+        return None
 
     def attestations(self, dataset: DatasetId) -> dict[KeyDid, Attestation]:
         """The live attestation of each validator on this dataset."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from chain.errors import Invalid, NotFound
+from chain.errors import NotFound
 from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.trust import bundle
@@ -51,15 +51,15 @@ class Shelf:
                 draft.unlink(missing_ok=True)
         return name
 
-    def path(self, name: str) -> Path:
-        """The file of a bundle, by its id as text. Raises NotFound."""
-        hint = "odfctl trust show REF lists what is kept"
-        try:
-            path = self._path(Multihash.parse(name))
-        except Invalid as error:
-            raise NotFound(f"{name[:60]!r} is not the id of a bundle", rule="evidence", hint=hint) from error
+    def path(self, name: Multihash) -> Path:
+        """The file of a bundle, by its id. Raises NotFound."""
+        path = self._path(name)
         if not path.is_file():
-            raise NotFound(f"no bundle {name[:60]} is kept here", rule="evidence", hint=hint)
+            raise NotFound(
+                f"no evidence {name.short} is kept here",
+                rule="evidence",
+                hint="odfctl trust show REF lists what is kept; who heard of it from others has to ask them",
+            )
         return path
 
     def _make_room(self, wanted: int) -> None:

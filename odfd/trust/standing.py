@@ -16,12 +16,14 @@ from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.events import DatasetKind, ExecuteTransform, Seed
+from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
 from odfd.trust.judge import Decision, Extent, Reach, Said, Voice, group_voices, judge, quorum_of, reach, value_id
 from odfd.trust.ledger import Ledger, Run
 from odfd.trust.policy import Expression, Policy
+from odfd.trust.proofs import Proofs
 
 MAX_INPUT_STEPS: Final = 10_000
 """Steps walked back to find those whose inputs are within reach."""
@@ -85,6 +87,9 @@ class Standing:
             checked = ledger.chain(dataset)
             heard = ledger.attestations(dataset)
             runs = ledger.runs(dataset)
+            proofs = Proofs(connection)
+            forked_at = proofs.forked_at(dataset, newest[0].epoch if newest else 0)
+            silent = self._silent(proofs.double_voters(), dataset)
         signed = newest[0] if newest else None
         seed = chain.block_at(0).event if size else None
         is_root = isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
@@ -92,6 +97,7 @@ class Standing:
             linked=size,
             chain=min(size, signed.size) if signed else 0,
             data=min(size, checked.data),
+            forked_at=forked_at,
             inputs=None if is_root or not size or depth > MAX_LINEAGE else self._inputs(chain, size, depth),
             fresh=signed is not None and self._is_fresh(signed),
         )
@@ -100,7 +106,7 @@ class Standing:
             size=size,
             head=signed,
             extent=extent,
-            heard={key: said for key, said in heard.items() if self._speaks_of(chain, said, mine)},
+            heard={key: said for key, said in heard.items() if not silent(key) and self._speaks_of(chain, said, mine)},
             runs=runs,
             root=is_root,
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
@@ -124,6 +130,13 @@ class Standing:
         own = known.runs.get(step)
         quorum = known.quorum
         return judge(policy.tolerated, own_voice(own), others, quorum)
+
+    def _silent(self, double_voters: frozenset[KeyDid], dataset: DatasetId) -> Callable[[KeyDid], bool]:
+        """Whose word does not count here: who contradicted himself, the dataset's own writer, and their groups."""
+        policy = self.policy
+        keys = {*double_voters, dataset_key(dataset)}
+        groups = {policy.group_of(key) for key in keys} - {None}
+        return lambda key: key in keys or policy.group_of(key) in groups
 
     def _is_fresh(self, head: HeadStatement) -> bool:
         return self._clock() <= head.expires + self.policy.max_stale * instant.SECOND

@@ -323,7 +323,7 @@ class Validator:
         journalled = self._keys.last_said(key, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
-        said = attest(subject, runs, self._inputs(dataset), determinism, last, self._clock.now())
+        said = attest(key.did, subject, runs, self._inputs(dataset), determinism, last, self._clock.now())
         payload = statement.encode(said)
         sealed = self._keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
         signed = envelope.unseal(sealed, statement.limit_of(said))

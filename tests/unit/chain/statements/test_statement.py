@@ -36,6 +36,7 @@ def head(size: int = 8) -> HeadStatement:
 
 def attestation() -> Attestation:
     return Attestation(
+        validator=ALICE.did,
         dataset=ALICE.dataset_id,
         epoch=0,
         size=8,

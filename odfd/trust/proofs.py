@@ -1,0 +1,133 @@
+"""Proofs that this node keeps: who contradicted itself, and from which block on a history is disputed.
+
+What is kept is a join: of a fork the lowest place known, of a double vote one proof for each validator of a dataset;
+so any order of hearing leaves every node with the same answers. A proof is never forgotten on its own. Calls are
+synchronous, on the connection they are given. Spec: trust.md sections 2 and 7.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements import proof as proofs
+from chain.statements.envelope import Signed
+from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier, Leaves
+
+MAX_VOTES: Final = 80
+"""Double votes kept of one dataset's epoch: all its listed validators and some more."""
+MAX_PROOFS: Final = 10_000
+"""Proofs kept in all. Beyond it only forks of what is known already are still taken."""
+
+
+class Proofs:
+    """The kept proofs, over one SQLite connection. The tables are the ledger's."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def keep(self, proof: Proof) -> bool:
+        """Keep a proof that tells more than those kept; whether it did."""
+        known = self._places(proof)
+        if proof.kind == FORK:
+            assert proof.index is not None
+            if known and min(known) <= proof.index:
+                return False
+            self._drop_forks(proof)
+        elif len(known) >= MAX_VOTES or all(self._is_accused(proof, key) for key in proof.accused):
+            return False
+        if not known and self._count() >= MAX_PROOFS:
+            return False
+        self._db.execute(
+            "INSERT INTO trust_proofs (id, dataset, epoch, kind, place, body) VALUES (?,?,?,?,?,?)",
+            (proof.id, proof.dataset, proof.epoch, proof.kind, proof.index or 0, proof.raw),
+        )
+        self._db.executemany(
+            "INSERT INTO trust_accused (key, kind, proof) VALUES (?,?,?)",
+            [(key, proof.kind, proof.id) for key in proof.accused],
+        )
+        return True
+
+    def known(self, name: Multihash) -> bool:
+        return self._db.execute("SELECT 1 FROM trust_proofs WHERE id = ?", (name,)).fetchone() is not None
+
+    def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:
+        """The first place that is disputed in this epoch; below it all agree."""
+        row = self._db.execute(
+            "SELECT MIN(place) FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch)
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def double_voters(self) -> frozenset[KeyDid]:
+        """Validators that contradicted themselves, on whichever dataset."""
+        rows = self._db.execute("SELECT DISTINCT key FROM trust_accused WHERE kind = ?", (DOUBLE_VOTE,))
+        return frozenset(KeyDid(row[0]) for row in rows)
+
+    def of(self, dataset: DatasetId) -> list[Proof]:
+        """Those on a dataset; forks first."""
+        rows = self._db.execute("SELECT body FROM trust_proofs WHERE dataset = ? ORDER BY kind DESC, id", (dataset,))
+        return [proofs.decode(row[0]) for row in rows]
+
+    def refs(self) -> list[tuple[DatasetId, Multihash]]:
+        rows = self._db.execute("SELECT dataset, id FROM trust_proofs")
+        return [(DatasetId(dataset), Multihash(name)) for dataset, name in rows]
+
+    def body(self, name: Multihash) -> bytes | None:
+        row = self._db.execute("SELECT body FROM trust_proofs WHERE id = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _places(self, proof: Proof) -> list[int]:
+        rows = self._db.execute(
+            "SELECT place FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?",
+            (proof.dataset, proof.kind, proof.epoch),
+        )
+        return [row[0] for row in rows]
+
+    def _is_accused(self, proof: Proof, key: KeyDid) -> bool:
+        row = self._db.execute(
+            "SELECT 1 FROM trust_accused JOIN trust_proofs ON trust_proofs.id = trust_accused.proof"
+            " WHERE key = ? AND trust_accused.kind = ? AND dataset = ? AND epoch = ?",
+            (key, proof.kind, proof.dataset, proof.epoch),
+        ).fetchone()
+        return row is not None
+
+    def _drop_forks(self, proof: Proof) -> None:
+        same = "SELECT id FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?"
+        terms = (proof.dataset, proof.kind, proof.epoch)
+        self._db.execute(f"DELETE FROM trust_accused WHERE proof IN ({same})", terms)  # noqa: S608
+        self._db.execute(f"DELETE FROM trust_proofs WHERE id IN ({same})", terms)  # noqa: S608
+
+    def _count(self) -> int:
+        return int(self._db.execute("SELECT COUNT(*) FROM trust_proofs").fetchone()[0])
+
+
+RootAt = Callable[[int], bytes | None]
+
+
+def fork_of_last_block(
+    mine: tuple[HeadStatement, Signed], theirs: tuple[HeadStatement, Signed], leaves: Leaves, root_at: RootAt
+) -> Proof | None:
+    """A proof made without asking anyone: when the other tree is mine but for its last block.
+
+    So it is when an owner restored a backup and appended again. ``leaves`` and ``root_at`` are of my tree. ``None``
+    when the two differ elsewhere: then the other branch is needed.
+    """
+    head, signed = theirs
+    last = head.size - 1
+    before = Frontier().extend(leaves(0, last))
+    if before.append(head.head.digest).root != head.root_hash or root_at(mine[0].size) != mine[0].root_hash:
+        return None
+
+    def other(start: int, stop: int) -> list[bytes]:
+        return [*leaves(start, min(stop, last)), *([head.head.digest] if stop > last else [])]
+
+    try:
+        return proofs.fork(mine[1].envelope, signed.envelope, leaves, other)
+    except Invalid:
+        return None
