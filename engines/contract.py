@@ -71,6 +71,8 @@ class TransformInput(_Table, frozen=True, kw_only=True):
     explicit_watermarks: tuple[Watermark, ...] = ()
     blocks: tuple[InputBlock, ...] | None = None
     """Extension: the same slices block by block, with those that the checkpoint keeps open first."""
+    changelog: bool | None = None
+    """Extension: rows of this input can be retracted and corrected, by its chain's word. ``None``: not known."""
 
 
 class TransformRequest(_Table, frozen=True, kw_only=True):

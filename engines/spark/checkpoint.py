@@ -1,4 +1,7 @@
-"""A transform's state between transactions: canonical JSON that names, and never holds, the rows still needed.
+"""A transform's state between transactions: canonical JSON that names the rows still needed.
+
+Rows of windows are named by the blocks that hold them. Rows that no block holds as they are (versions in force, the
+table that was last written) follow after the JSON and a newline; ``arranged`` packs them.
 
 State is a function of the cut of the inputs alone, so any route to a cut gives these bytes, and whoever lacks a
 checkpoint can rebuild it. Pure: also read by coordinators, which mount again what ``open_blocks`` lists. Made by the
@@ -18,7 +21,7 @@ from chain.multihash import Multihash
 
 VERSION: Final = 1
 MAX_CHECKPOINT: Final = 1 << 20
-"""Bytes of a checkpoint that is read."""
+"""Bytes of the JSON."""
 MAX_RANGES: Final = 64
 """Open ranges written for one input: supersets are sound, so more are merged."""
 
@@ -40,6 +43,17 @@ class OpenInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """First and last block of runs, in chain order, whose slices may hold rows that are needed again."""
 
 
+class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table that follows the JSON."""
+
+    name: Name
+    rows: Annotated[int, msgspec.Meta(ge=0)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+    """Bytes."""
+    digest: Name
+    """sha3-256 of the bytes, hexadecimal."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole state."""
 
@@ -54,6 +68,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Rows not accepted because they came late, so far, by alias."""
     untimed: dict[Name, int]
     """Rows not accepted because they have no event time, so far, by alias."""
+    ticks: Annotated[tuple[Millis, ...], msgspec.Meta(max_length=1 << 16)] | msgspec.UnsetType = msgspec.UNSET
+    """Watermarks of inputs that are still to come for the others, milliseconds."""
+    arranged: Annotated[tuple[Arranged, ...], msgspec.Meta(max_length=1024)] | msgspec.UnsetType = msgspec.UNSET
+    """Tables that follow; unset when there are none."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -61,8 +79,15 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     return msgspec.json.encode(checkpoint, order="sorted")
 
 
+def split(raw: bytes) -> tuple[bytes, bytes]:
+    """JSON and what follows it."""
+    head, _, body = raw.partition(b"\n")
+    return head, body
+
+
 def decode_checkpoint(raw: bytes) -> Checkpoint:
-    """Raises Invalid: a checkpoint comes from disk, and was perhaps made by someone else."""
+    """The JSON; what follows it may be missing. Raises Invalid: it comes from disk, perhaps made by someone else."""
+    raw, _ = split(raw)
     if len(raw) > MAX_CHECKPOINT:
         raise Invalid(f"a checkpoint of {len(raw)} bytes", rule="checkpoint-size", hint=f"at most {MAX_CHECKPOINT}")
     try:

@@ -6,9 +6,10 @@ intervals of the query's paths, whatever its windows are. Engine semantics, sect
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode, Path
@@ -55,6 +56,18 @@ class Read:
     paths: tuple[str, ...]
     low: int = EARLIEST
     high: int = LATEST
+    before: int = EARLIEST
+    """Watermark before the block of all these slices, if rows are to be merged by it."""
+
+
+Oldest: TypeAlias = Callable[[Path, Sequence[tuple[BlockFacts, int]], int], int]
+"""(path, blocks with the times before which their rows are late, end) -> when the oldest session begins that ends then
+or later; ``LATEST`` if there is none. Sessions are those of the path's input, over accepted rows."""
+
+
+def no_sessions(path: Path, judged: Sequence[tuple[BlockFacts, int]], end: int) -> int:
+    """For queries without sessions."""
+    raise AssertionError(f"a session of {path.input} among {len(judged)} blocks, ending at {end}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +100,19 @@ class Step:
         return not any(self.reads.values())
 
 
-def plan_step(query: Classification, inputs: Sequence[InputFacts], previous: Checkpoint | None) -> Step:
+def plan_step(
+    query: Classification, inputs: Sequence[InputFacts], previous: Checkpoint | None, oldest: Oldest = no_sessions
+) -> Step:
     """The next step after ``previous``. Raises Invalid when blocks and checkpoint contradict each other."""
     known = {item.alias: item for item in previous.inputs} if previous is not None else {}
     for given in inputs:
         _check_continues(given, known.get(given.alias))
     watermarks = {given.alias: _watermark(given, known.get(given.alias)) for given in inputs}
-    untimed = {given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs}
     done = None if previous is None or previous.g is None else previous.g * MILLISECOND
-    bound = _bound(query.paths, watermarks)
     if query.mode is Mode.LOG:
-        reads = {given.alias: _new_slices(given) for given in inputs}
-        kept = tuple(_kept(given, known.get(given.alias), watermarks, ()) for given in inputs)
-        return Step(reads, (), None, None, _later(done, bound), kept, {})
-    bound = _later(done, bound)
+        return _log_step(query, inputs, known, watermarks, done)
+    untimed = {given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs}
+    bound = _later(done, _bound(query.paths, watermarks))
     moved = bound is not None and (done is None or bound > done)
     reads = {}
     checks: list[LateCheck] = []
@@ -108,10 +120,53 @@ def plan_step(query: Classification, inputs: Sequence[InputFacts], previous: Che
     for given in inputs:
         paths = [path for path in query.paths if path.input == given.alias]
         judged = [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
+        since = partial(_since, paths, judged, oldest)
         checks.extend(_late_checks(given.alias, judged))
-        reads[given.alias] = _needed(paths, judged, done, bound) if moved and bound is not None else ()
-        opened.append(_kept(given, known.get(given.alias), watermarks, _still_open(paths, judged, bound)))
+        reads[given.alias] = _needed(paths, judged, since(done), bound) if moved and bound is not None else ()
+        opened.append(_kept(given, known.get(given.alias), watermarks, _still_open(judged, since(bound))))
     return Step(reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed)
+
+
+def _log_step(
+    query: Classification,
+    inputs: Sequence[InputFacts],
+    known: Mapping[str, OpenInput],
+    watermarks: Mapping[str, int | None],
+    done: int | None,
+) -> Step:
+    """Rows that speak for themselves: of one input at once; of several when each has come as far as the row's block.
+
+    Then they are in the order of the watermarks before their blocks, which is the same however chains interleave.
+    """
+    if len(inputs) == 1:
+        reads = {given.alias: _new_slices(given) for given in inputs}
+        kept = tuple(_kept(given, known.get(given.alias), watermarks, ()) for given in inputs)
+        return Step(reads, (), None, None, _later(done, _bound(query.paths, watermarks)), kept, {})
+    old = {given.alias: known[given.alias].w if given.alias in known else None for given in inputs}
+    reached = _slowest(None if mark is None else mark * MILLISECOND for mark in old.values())
+    gate = _slowest(watermarks.values())
+    reads, opened = {}, []
+    for given in inputs:
+        placed = [(block, EARLIEST if block.before is None else block.before - given.lateness)
+                  for block in given.blocks if block.path is not None and block.rows]  # fmt: skip
+        reads[given.alias] = tuple(
+            Read((block.path,), before=place)
+            for block, place in placed
+            if block.path is not None
+            and gate is not None
+            and place < gate
+            and not (reached is not None and place < reached)
+        )
+        waiting = tuple(block.name for block, place in placed if gate is None or place >= gate)
+        opened.append(_kept(given, known.get(given.alias), watermarks, waiting))
+    bound = None if gate is None else min((apply(path.low, gate) for path in query.paths), default=None)
+    return Step(reads, (), None, None, _later(done, bound), tuple(opened), {})
+
+
+def _slowest(watermarks: Iterable[int | None]) -> int | None:
+    """``None`` if there is one that is not known yet."""
+    marks = list(watermarks)
+    return None if None in marks else min((mark for mark in marks if mark is not None), default=None)
 
 
 def next_checkpoint(
@@ -200,12 +255,19 @@ def _late_checks(alias: str, judged: Sequence[tuple[BlockFacts, int]]) -> list[L
     ]
 
 
-def _needed(
-    paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], done: int | None, bound: int
-) -> tuple[Read, ...]:
-    """Accepted rows whose influence meets ``[done, bound)``, slices with equal bounds together."""
+def _since(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], oldest: Oldest, time: int | None) -> int:
+    """The earliest event time of rows whose influence reaches ``time`` or beyond."""
+    if time is None:
+        return EARLIEST
+    return min((
+        least(path.high, time) if path.session is None else oldest(path, judged, least(path.high, time))
+        for path in paths
+    ), default=LATEST)  # fmt: skip
+
+
+def _needed(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], low: int, bound: int) -> tuple[Read, ...]:
+    """Accepted rows from ``low`` on whose influence begins before ``bound``, slices with equal bounds together."""
     high = max((least(path.low, bound) for path in paths), default=EARLIEST)
-    low = EARLIEST if done is None else min((least(path.high, done) for path in paths), default=LATEST)
     groups: dict[int, list[str]] = {}
     for block, threshold in judged:
         if block.path is None or block.first is None or block.last is None:
@@ -218,13 +280,12 @@ def _needed(
     return tuple(Read(tuple(names), start, high) for start, names in sorted(groups.items()))
 
 
-def _still_open(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], bound: int | None) -> tuple[str, ...]:
-    """Blocks that may hold accepted rows whose influence reaches ``bound`` or beyond."""
-    needed = EARLIEST if bound is None else min((least(path.high, bound) for path in paths), default=LATEST)
+def _still_open(judged: Sequence[tuple[BlockFacts, int]], since: int) -> tuple[str, ...]:
+    """Blocks that may hold accepted rows from ``since`` on."""
     return tuple(
         block.name
         for block, threshold in judged
-        if block.path is not None and block.last is not None and block.last >= max(needed, threshold)
+        if block.path is not None and block.last is not None and block.last >= max(since, threshold)
     )
 
 

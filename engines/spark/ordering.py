@@ -23,13 +23,14 @@ def total_order(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     """Indices that sort ``table`` by ``columns``, the first first. Raises Invalid for a type without an order."""
     keys: list[pa.Array] = []
     for name in columns:
-        keys.extend(_keys(table.column(name).combine_chunks(), name))
+        keys.extend(order_keys(table.column(name).combine_chunks(), name))
     names = [str(position) for position in range(len(keys))]
     sort_keys = [(name, "ascending", "at_start") for name in names]
     return pc.sort_indices(pa.table(keys, names=names), sort_keys=sort_keys)
 
 
-def _keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Array]:
+def order_keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Array]:
+    """Columns that sort as the values do, in turn; equal in all of them exactly where the values are the same."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if pa.types.is_floating(kind):
@@ -37,7 +38,7 @@ def _keys(column: pa.Array | pa.ChunkedArray, name: str) -> Iterator[pa.Array]:
     elif pa.types.is_struct(kind):
         yield array.is_valid()
         for position in range(kind.num_fields):
-            yield from _keys(pc.struct_field(array, position), name)
+            yield from order_keys(pc.struct_field(array, position), name)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         yield from _list_keys(array, name)
     elif pa.types.is_null(kind):
@@ -72,4 +73,4 @@ def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
         present = counts > position
         picked = pa.array(np.where(present, starts + position, 0), mask=~present)
         yield pa.array(present)
-        yield from _keys(values.take(picked), name)
+        yield from order_keys(values.take(picked), name)

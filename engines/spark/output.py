@@ -18,7 +18,7 @@ from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
 from engines.contract import Vocabulary
 from engines.spark.ordering import total_order
-from engines.spark.plans import HIDDEN_OFFSET, HIDDEN_OP
+from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_SOURCE
 
 INSTANT: Final = pa.timestamp("ms", "UTC")
 ADDED, RETRACTED, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
@@ -82,34 +82,46 @@ def final_rows(result: pa.Table, vocab: Vocabulary, emit_from: int | None, emit_
 def log_rows(result: pa.Table) -> tuple[pa.Table, pa.Array]:
     """Rows in the order of those they came from, and the op of each, after mending pairs that the query split.
 
-    A query may drop one half of a correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no
-    longer corrects anything is left out.
+    The order is by the watermark before a row's block, then input, then offset. A query may drop one half of a
+    correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
+    out.
     """
     rows = as_written(result)
-    offsets = np.asarray(rows.column(HIDDEN_OFFSET).combine_chunks())
-    if np.any(np.diff(offsets) <= 0):
-        visible = [name for name in rows.column_names if name not in (HIDDEN_OFFSET, HIDDEN_OP)]
-        rows = rows.take(total_order(rows, [HIDDEN_OFFSET, *visible]))
-        offsets = np.asarray(rows.column(HIDDEN_OFFSET).combine_chunks())
-    ops = np.asarray(rows.column(HIDDEN_OP).combine_chunks()).copy()
-    rows = rows.drop_columns([HIDDEN_OFFSET, HIDDEN_OP])
+    if rows.num_rows and not _in_order(rows):
+        visible = [name for name in rows.column_names if name not in HIDDEN]
+        rows = rows.take(total_order(rows, [HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET, *visible]))
+    offsets, ops, sources, _ = (_numbers(rows, name) for name in HIDDEN)
+    ops = ops.copy()
+    rows = rows.drop_columns(list(HIDDEN))
     if not ops.any():
         return rows, pa.array(ops, pa.int32())
-    keep = _mend(rows, offsets, ops)
+    keep = _mend(rows, offsets, sources, ops)
     return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32())
 
 
-def _mend(rows: pa.Table, offsets: np.ndarray, ops: np.ndarray) -> np.ndarray:
+def _numbers(rows: pa.Table, name: str) -> np.ndarray:
+    return np.asarray(rows.column(name).combine_chunks())
+
+
+def _in_order(rows: pa.Table) -> bool:
+    """Whether rows of a single block, or blocks with one watermark, came as they were read, one for one."""
+    places = [_numbers(rows, name) for name in (HIDDEN_BEFORE, HIDDEN_SOURCE)]
+    return all((place == place[0]).all() for place in places) and bool(
+        np.all(np.diff(_numbers(rows, HIDDEN_OFFSET)) > 0)
+    )
+
+
+def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndarray) -> np.ndarray:
     """Sets ops of halves without their other half, in place; returns which rows stay."""
     single = np.ones(len(offsets), bool)
-    if len(offsets) > 1:
-        repeated = offsets[1:] == offsets[:-1]
-        single[1:] &= ~repeated
-        single[:-1] &= ~repeated
+    repeated = (offsets[1:] == offsets[:-1]) & (sources[1:] == sources[:-1])
+    single[1:] &= ~repeated
+    single[:-1] &= ~repeated
     first = np.flatnonzero(
         (ops[:-1] == CORRECT_FROM)
         & (ops[1:] == CORRECT_TO)
         & (offsets[1:] == offsets[:-1] + 1)
+        & (sources[1:] == sources[:-1])
         & single[:-1]
         & single[1:]
     )
@@ -119,12 +131,49 @@ def _mend(rows: pa.Table, offsets: np.ndarray, ops: np.ndarray) -> np.ndarray:
     ops[~paired & (ops == CORRECT_TO)] = ADDED
     keep = np.ones(len(ops), bool)
     if len(first):
-        before, after = rows.take(pa.array(first)), rows.take(pa.array(first + 1))
-        unchanged = np.fromiter(
-            (one == other for one, other in zip(before.to_pylist(), after.to_pylist(), strict=True)), bool, len(first)
-        )
-        keep[first[unchanged]] = keep[first[unchanged] + 1] = False
+        unchanged = first[same_rows(rows.take(pa.array(first)), rows.take(pa.array(first + 1)))]
+        keep[unchanged] = keep[unchanged + 1] = False
     return keep
+
+
+def same_rows(one: pa.Table, other: pa.Table) -> np.ndarray:
+    """For each position whether the two rows are the same value in every column; null is null and NaN is NaN."""
+    same = np.ones(one.num_rows, bool)
+    for name in one.column_names:
+        same &= _same(one.column(name).combine_chunks(), other.column(name).combine_chunks())
+    return same
+
+
+def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
+    valid, others = np.asarray(one.is_valid()), np.asarray(other.is_valid())
+    if pa.types.is_struct(one.type):
+        inner = np.ones(len(one), bool)
+        for position in range(one.type.num_fields):
+            inner &= _same(pc.struct_field(one, position), pc.struct_field(other, position))
+    elif pa.types.is_floating(one.type):
+        # By bits: 0.0 and -0.0 are different rows. All NaN count as one.
+        left, right = (np.asarray(pc.fill_null(side, 0.0)) for side in (one, other))
+        bits = np.int32 if one.type.bit_width == 32 else np.int64
+        inner = (left.view(bits) == right.view(bits)) | (np.isnan(left) & np.isnan(right))
+    elif pa.types.is_nested(one.type):
+        inner = _same_lists(one, other)
+    else:
+        inner = np.asarray(pc.fill_null(pc.equal(one, other), False))
+    same: np.ndarray = (valid == others) & (inner | ~valid)
+    return same
+
+
+def _same_lists(one: pa.Array, other: pa.Array) -> np.ndarray:
+    """Lists are the same if they are of one length and every element is: elements are compared all at once."""
+    lengths, others = (np.asarray(pc.fill_null(pc.list_value_length(side), 0)) for side in (one, other))
+    alike: np.ndarray = lengths == others
+    kept = pa.array(alike)
+    left, right = one.filter(kept), other.filter(kept)
+    elements = _same(left.flatten(), right.flatten())
+    owners = np.repeat(np.arange(len(left)), lengths[alike])
+    wrong = np.bincount(owners[~elements], minlength=len(left)) > 0
+    alike[alike] = ~wrong
+    return alike
 
 
 def slice_of(

@@ -17,6 +17,10 @@ from engines.spark.analysis.tree import Node
 
 HIDDEN_OFFSET: Final = "__odf_offset"
 HIDDEN_OP: Final = "__odf_op"
+HIDDEN_SOURCE: Final = "__odf_source"
+HIDDEN_BEFORE: Final = "__odf_before"
+HIDDEN: Final = (HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE, HIDDEN_BEFORE)
+"""Of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
 _IDS: Final = re.compile(r"#(\d+)")
 
 
@@ -96,7 +100,7 @@ def _items(sequence: Any) -> list[Any]:
 
 
 def carried(session: SparkSession, plan: Any) -> DataFrame:
-    """The query with the hidden columns of its inputs as its last two columns: offset and op of the row it came from.
+    """The query with the hidden columns of its inputs as its last columns: facts of the row that each came from.
 
     For linear plans only. Spark resolves columns by id, so they need no place in any list that a person wrote.
     """
@@ -114,7 +118,7 @@ def carried(session: SparkSession, plan: Any) -> DataFrame:
 def _carry(session: SparkSession, plan: Any) -> tuple[Any, list[Any]]:
     present = {attribute.name(): attribute for attribute in _items(plan.output())}
     if HIDDEN_OFFSET in present:
-        return plan, [present[HIDDEN_OFFSET], present[HIDDEN_OP]]
+        return plan, [present[name] for name in HIDDEN]
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     hidden: list[Any] = []

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -106,7 +106,7 @@ def _analyse(
             found.extend(verdict.findings)
         else:
             walk = Walk(event_times)
-            walk.go(parse_plan(text))
+            walk.of(parse_plan(text))
             found.extend(walk.findings)
         if not found and not plan.deterministic():
             found.append(Finding("not-deterministic", "Spark says that the query is not deterministic"))
@@ -114,9 +114,14 @@ def _analyse(
             return Analysis(None, None, tuple(_diagnostic(finding, plan, number) for finding in found))
         frame = frame_of(session, plan)
         if last:
-            return Analysis(verdict.classification, to_arrow_schema(frame.schema, timezone="UTC"), ())
+            return Analysis(verdict.classification, _columns(frame, verdict.classification), ())
         name_view(frame, step.alias or "")
     raise Invalid("the transform has no query", rule="no-query")
+
+
+def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
+    dropped = found.dropped if found is not None else ()
+    return pa.schema([field for field in to_arrow_schema(frame.schema, timezone="UTC") if field.name not in dropped])
 
 
 def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:

@@ -31,6 +31,7 @@ from engines.spark.incremental import BlockFacts, InputFacts, Step, next_checkpo
 from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of
 from engines.spark.plans import carried, frame_of
 from engines.spark.queries import Analysis, Analyst, InputView, as_text, blames_query, first_lines, run_queries
+from engines.spark.sessions import Sessions
 from engines.spark.views import name_view, slices_view, view_schema
 
 _NANOS: Final = 1_000_000
@@ -88,7 +89,7 @@ class _Transaction:
         previous = self._previous(identity, analysis.classification)
         inputs = tuple(self._facts(given, analysis.classification, query.declarations, previous)
                        for given in request.query_inputs)  # fmt: skip
-        step = plan_step(analysis.classification, inputs, previous)
+        step = plan_step(analysis.classification, inputs, previous, Sessions(self._vocabs).oldest)
         late = self._late(step, query.declarations)
         self._control.check()
         rows = None if step.idle else self._rows(query, analysis.classification, step, schema)
@@ -168,9 +169,9 @@ class _Transaction:
         return late
 
     def _rows(self, query: Query, shape: Classification, step: Step, schema: pa.Schema) -> pa.Table:
-        for alias, reads in step.reads.items():
+        for number, (alias, reads) in enumerate(step.reads.items()):
             vocab = self._vocabs[alias]
-            view = slices_view(self._session, reads, view_schema(self._schemas[alias], vocab), vocab)
+            view = slices_view(self._session, reads, view_schema(self._schemas[alias], vocab), vocab, number)
             name_view(view, alias)
         plan = run_queries(self._session, query.steps)
         frame = carried(self._session, plan) if shape.mode is Mode.LOG else frame_of(self._session, plan)
@@ -178,7 +179,7 @@ class _Transaction:
         result = frame.toArrow()
         request = self._request
         if shape.mode is Mode.LOG:
-            rows, ops = log_rows(result)
+            rows, ops = log_rows(result.drop_columns(list(shape.dropped)))
         elif step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")
         else:

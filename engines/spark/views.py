@@ -19,7 +19,7 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.incremental import Read
 from engines.spark.ingest.spark_types import struct_type
-from engines.spark.plans import HIDDEN_OFFSET, HIDDEN_OP
+from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 
 
 def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
@@ -39,24 +39,32 @@ def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
     return session.createDataFrame([], schema)
 
 
-def slices_view(session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary) -> DataFrame:
-    """Rows of the given slices within their bounds, with hidden columns below the visible ones.
+def slices_view(
+    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int = 0
+) -> DataFrame:
+    """Rows of the given slices of input ``number`` within their bounds, with hidden columns below the visible ones.
 
     ``carried`` finds the hidden columns again; a query does not see them.
     """
-    parts = [part for read in reads for part in _scans(session, read, schema, vocab)]
+    parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
     if not parts:
-        return empty_view(session, schema)
+        types = ("bigint", "int", "int", "bigint")
+        bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
+        parts = [empty_view(session, schema).selectExpr(*(_quoted(name) for name in schema.names), *bare)]
     return reduce(DataFrame.unionAll, parts).selectExpr(*(_quoted(name) for name in schema.names))
 
 
-def _scans(session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary) -> list[DataFrame]:
+def _scans(session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary, number: int) -> list[DataFrame]:
     """One scan for each physical schema among the files."""
     groups: dict[pa.Schema, list[str]] = {}
     for path in read.paths:
         with open_slice(Path(path)) as source:
             groups.setdefault(source.schema.remove_metadata(), []).append(path)
-    return [_scan(session, read, physical, paths, schema, vocab) for physical, paths in groups.items()]
+    facts = [f"{number} as {HIDDEN_SOURCE}", f"{read.before}L as {HIDDEN_BEFORE}"]
+    return [
+        _scan(session, read, physical, paths, schema, vocab).selectExpr("*", *facts)
+        for physical, paths in groups.items()
+    ]
 
 
 def _scan(

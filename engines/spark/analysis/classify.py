@@ -15,11 +15,14 @@ from typing import Final
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.determinism import Finding
-from engines.spark.analysis.influence import Influence
+from engines.spark.analysis.influence import Influence, Session
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
+from engines.spark.analysis.relation import Relation, path_of
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.analysis.walk import Relation, Walk, path_of
+from engines.spark.analysis.walk import Walk
 
+END: Final = Floor(MILLISECOND)
+"""What every path ends with: output is written in milliseconds."""
 HIDDEN: Final = "__odf_"
 """What the engine's own columns begin with."""
 
@@ -41,6 +44,8 @@ class Path:
     """Query alias."""
     low: Function
     high: Function
+    session: Session | None = None
+    """If there is one, ``high`` is of the end of the session that the row is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Classification:
     """Empty in log mode when event time is computed: then the output has no watermark."""
     columns: tuple[str, ...]
     """Names that the query selects."""
+    dropped: tuple[str, ...] = ()
+    """Of these, system columns that a ``*`` brought along in log mode: the engine supplies them anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +76,15 @@ def classify(plan: str | bytes, event_times: Mapping[str, str], output: Vocabula
     """
     walk = Walk(event_times)
     try:
-        relation = walk.go(parse_plan(plan))
+        relation = walk.of(parse_plan(plan))
     except Invalid as fault:
         if fault.rule != "plan-too-large":
             raise
         return Verdict(None, (Finding(fault.rule, fault.message, fault.hint),))
-    findings = [*walk.findings, *_names(relation, output)]
+    dropped = _repeated(relation, output)
+    findings = [*walk.findings, *_names([name for name, _ in relation.columns if name not in dropped], output)]
     linear = relation.linear
     influence = _event_time(relation, output)
-    aliases = set(walk.paths)
-    if not findings and linear and len(aliases) > 1:
-        findings.append(
-            Finding(
-                "shape-not-supported",
-                "this engine cannot merge several inputs yet: " + ", ".join(sorted(aliases)),
-                "make one transform for each input",
-            )
-        )
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
         findings.append(
@@ -99,12 +98,17 @@ def classify(plan: str | bytes, event_times: Mapping[str, str], output: Vocabula
         return Verdict(None, tuple(_once(findings)))
     complete = set(influence) == set(range(len(walk.paths)))
     paths = tuple(
-        Path(walk.paths[path], (*interval.low, Floor(MILLISECOND)), (*interval.high, Floor(MILLISECOND)))
+        Path(
+            walk.paths[path],
+            (*interval.low, Floor(MILLISECOND)),
+            (*interval.high, Floor(MILLISECOND)),
+            interval.session,
+        )
         for path, interval in sorted(influence.items())
         if complete
     )
     names = tuple(name for name, _ in relation.columns)
-    return Verdict(Classification(Mode.LOG if linear else Mode.FINAL, paths, names), ())
+    return Verdict(Classification(Mode.LOG if linear else Mode.FINAL, paths, names, dropped), ())
 
 
 def _event_time(relation: Relation, output: Vocabulary) -> Influence:
@@ -114,8 +118,22 @@ def _event_time(relation: Relation, output: Vocabulary) -> Influence:
     return {}
 
 
-def _names(relation: Relation, output: Vocabulary) -> list[Finding]:
-    names = [name for name, _ in relation.columns]
+def _repeated(relation: Relation, output: Vocabulary) -> tuple[str, ...]:
+    """System columns of an input that a linear query selects under their own names, as ``*`` does.
+
+    Each output row has them from its one input row, so leaving them out loses nothing that anyone asked for.
+    """
+    ours = (output.offset_column, output.operation_type_column, output.system_time_column)
+    if not relation.linear:
+        return ()
+    return tuple(
+        name
+        for name, identity in relation.columns
+        if name in ours and set(relation.origins.get(identity, {}).values()) == {name}
+    )
+
+
+def _names(names: list[str], output: Vocabulary) -> list[Finding]:
     if not names:
         return []
     found = []

@@ -27,7 +27,8 @@ def _words(text: str) -> frozenset[str]:
 _STRUCTURE: Final = _words("""
     Alias AttributeReference Literal Cast AggregateExpression SortOrder WindowExpression WindowSpecDefinition
     SpecifiedWindowFrame UnboundedPreceding$ UnboundedFollowing$ CurrentRow$ LambdaFunction NamedLambdaVariable
-    KnownNullable KnownNotNull PreciseTimestampConversion OuterReference Between
+    KnownNullable KnownNotNull PreciseTimestampConversion OuterReference Between With CommonExpressionRef
+    CommonExpressionDef
 """)
 _LOGIC: Final = _words("""
     And Or Not EqualTo EqualNullSafe EqualNull GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual In InSet
@@ -78,6 +79,7 @@ _AGGREGATES: Final = _words("""
     HyperLogLogPlusPlus Kurtosis Max Median Min Percentile PercentileCont PercentileDisc RegrAvgX RegrAvgY RegrCount
     RegrIntercept RegrR2 RegrReplacement RegrSXX RegrSXY RegrSYY RegrSlope Skewness StddevPop StddevSamp Sum TrySum
     TryAverage VariancePop VarianceSamp NumericHistogram
+    RowNumber Rank DenseRank PercentRank CumeDist NTile Lag Lead
 """)
 ALLOWED: Final = _STRUCTURE | _LOGIC | _NUMBERS | _TEXT | _TIME | _COLLECTIONS | _AGGREGATES
 

@@ -23,8 +23,21 @@ from engines.spark.analysis.monotone import (
     Shift,
     Step,
     enclose_months,
+    first,
+    greatest_of,
+    last,
+    least_of,
 )
 from engines.spark.analysis.tree import Node, same
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Rows of an input less than ``gap`` microseconds apart, or exactly that, belong together."""
+
+    gap: int
+    keys: tuple[str, ...]
+    """Columns of the input in which rows of one session agree; the query may tell them apart by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +46,12 @@ class Interval:
 
     low: Function = IDENTITY
     high: Function = IDENTITY
+    session: Session | None = None
+    """If there is one, ``high`` is of the end of the session that the row is in; only the data says when that is."""
 
     def then(self, low: Function, high: Function | None = None) -> Interval:
         """This, and then a function of its result; or two that enclose it."""
-        return Interval(self.low + low, self.high + (low if high is None else high))
+        return Interval(self.low + low, self.high + (low if high is None else high), self.session)
 
 
 Influence: TypeAlias = Mapping[int, Interval]
@@ -50,7 +65,24 @@ class Fields:
     of: tuple[Influence | None, ...]
 
 
-Value: TypeAlias = Influence | Fields | None
+@dataclass(frozen=True, slots=True)
+class Unmerged:
+    """What ``session_window()`` makes of single rows: a session only once rows are grouped by it."""
+
+    gap: int
+    of: Influence
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A column of one side of a full outer join: null in rows of the other side alone, so not a time by itself."""
+
+    pair: int
+    """Both halves of a pair have the same number; ``coalesce`` of the two is never null."""
+    of: Influence
+
+
+Value: TypeAlias = Influence | Fields | Unmerged | Half | None
 Scope: TypeAlias = Mapping[int, Value]
 """What is known of attributes, by expression id."""
 
@@ -72,6 +104,11 @@ _UNITS: Final[Mapping[str, Step]] = {
     "yy": FloorMonths(12),
 }
 """Units of date_trunc and trunc. 5 January 1970 was a Monday."""
+_SPANS: Final = {
+    "microsecond": 1, "millisecond": MILLISECOND, "second": SECOND, "minute": 60 * SECOND, "hour": 3600 * SECOND,
+    "day": DAY, "week": 7 * DAY,
+}  # fmt: skip
+"""Units of intervals whose length is always the same."""
 _EPOCH: Final = "1970-01-01 00:00:00"
 _TRANSPARENT: Final = {"Alias", "KnownNullable", "KnownNotNull", "PreciseTimestampConversion"}
 
@@ -84,12 +121,14 @@ def influence(expression: Node, scope: Scope) -> Value:
         return influence(expression.only, scope)
     if expression.kind == "CreateNamedStruct":
         if any(map(_starts_session, expression.children[1::2])):
-            return None
+            return _session(expression, scope)
         return Fields(tuple(_plain(influence(value, scope)) for value in expression.children[1::2]))
     if expression.kind == "GetStructField":
         whole = influence(expression.only, scope)
         position = expression.fields.get("ordinal")
         return whole.of[position] if isinstance(whole, Fields) and isinstance(position, int) else None
+    if expression.kind == "Coalesce":
+        return _coalesce(expression, scope)
     zone = expression.fields.get("timeZoneId")
     rule = _RULES.get(expression.kind)
     return rule(expression, scope) if rule is not None and zone in (None, "UTC") else None
@@ -100,8 +139,40 @@ def _starts_session(node: Node) -> bool:
     return node.kind == "PreciseTimestampConversion" and node.only.kind == "PreciseTimestampConversion"
 
 
+def _session(window: Node, scope: Scope) -> Unmerged | None:
+    """``struct(start: t, end: t + gap)``. A gap that is computed has no bound."""
+    start, end = (part for part in window.children[1::2])
+    base = _plain(influence(start, scope))
+    spans = [span for part in end.preorder() if part.kind in ("Cast", "Literal") and (span := _written(part))]
+    return Unmerged(spans[0], base) if base and len(spans) == 1 else None
+
+
+def _written(node: Node) -> int | None:
+    """Microseconds of an interval that is written as text or as a literal without months; ``None`` for others."""
+    if node.kind == "Cast":
+        if node.fields.get("dataType") != "interval" or node.only.fields.get("dataType") != "string":
+            return None
+        text = str(node.only.fields.get("value", "")).lower().removeprefix("interval").split()
+        pairs = list(zip(text[::2], text[1::2], strict=len(text) % 2 == 0))
+        sizes = [_SPANS.get(unit.removesuffix("s")) for _, unit in pairs]
+        if not pairs or len(text) % 2 or None in sizes or not all(number.isdigit() for number, _ in pairs):
+            return None
+        return sum(int(number) * size for (number, _), size in zip(pairs, sizes, strict=True) if size is not None)
+    span = _interval(node) if node.kind == "Literal" else None
+    return span[1] if span is not None and not span[0] and span[1] > 0 else None
+
+
+def _coalesce(node: Node, scope: Scope) -> Influence | None:
+    """Both halves of a full outer join's equal columns: the time of the row, whichever side it came from."""
+    halves = [influence(child, scope) for child in node.children]
+    found = [half for half in halves if isinstance(half, Half)]
+    if len(halves) != 2 or len(found) != 2 or found[0].pair != found[1].pair:
+        return None
+    return {**found[0].of, **found[1].of}
+
+
 def _plain(value: Value) -> Influence | None:
-    return None if isinstance(value, Fields) else value
+    return value if isinstance(value, Mapping) else None
 
 
 def _after(argument: Node, scope: Scope, low: Function, high: Function | None = None) -> Influence | None:
@@ -163,6 +234,11 @@ def _date_add(node: Node, scope: Scope) -> Influence | None:
     if days is None:
         return None
     return _after(date, scope, (Shift((-days if node.kind == "DateSub" else days) * DAY),))
+
+
+def _to_local(node: Node, scope: Scope) -> Influence | None:
+    """Local time of any zone, now or long ago: within 16 hours of UTC. Falls back in autumn, so it is enclosed."""
+    return _after(node.children[0], scope, (Shift(-_ZONES),), (Shift(_ZONES),))
 
 
 def _subtract(node: Node, scope: Scope) -> Influence | None:
@@ -229,6 +305,14 @@ def _interval(node: Node) -> tuple[int, int] | None:
     return 0, int(value)
 
 
+def constant_span(node: Node) -> int | None:
+    """Microseconds of a constant interval, negative ones too; ``None`` for anything else, months among it."""
+    span = _interval(node)
+    return span[1] if span is not None and not span[0] else None
+
+
+_ZONES: Final = 16 * 3600 * SECOND
+"""No zone was ever further from UTC than local mean time at the date line."""
 _RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
     "Cast": _cast,
     "ParseToDate": _to_date,
@@ -241,7 +325,22 @@ _RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
     "AddMonths": _add_months,
     "DateAdd": _date_add,
     "DateSub": _date_add,
+    "FromUTCTimestamp": _to_local,
+    "ToUTCTimestamp": _to_local,
     "Subtract": _subtract,
     "Add": _add,
 }
 """The closed list of what keeps time in order."""
+
+
+def widened(value: Influence, key: Influence) -> Influence | None:
+    """A time of rows that are decided together with all rows of the same key: from the key's first to its last.
+
+    For a path that ``key`` knows, the times of the rows whose keys it can touch. ``None`` if that has no bound.
+    """
+    sessions = any(interval.session for part in (value, key) for interval in part.values())
+    if sessions or not value or not set(value) <= set(key):
+        return None
+    lows = [first(key[path].high) + interval.low for path, interval in value.items()]
+    highs = [last(key[path].low) + interval.high for path, interval in value.items()]
+    return {path: interval.then(least_of(lows), greatest_of(highs)) for path, interval in key.items()}

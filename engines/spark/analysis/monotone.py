@@ -7,6 +7,7 @@ windows of any kind the same to the engine. Engine semantics, section 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -72,6 +73,46 @@ class AddMonths:
         return (first + min(day, _first_day(month + 1) - first - 1)) * DAY
 
 
+@dataclass(frozen=True, slots=True)
+class First:
+    """The earliest time whose image under ``of`` is not before the given one: the inverse, rounded up."""
+
+    of: Function
+
+    def __call__(self, time: int, /) -> int:
+        return least(self.of, time)
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The latest time whose image under ``of`` is not after the given one: the inverse, rounded down."""
+
+    of: Function
+
+    def __call__(self, time: int, /) -> int:
+        return least(self.of, time + 1) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The least of several images."""
+
+    of: tuple[Function, ...]
+
+    def __call__(self, time: int, /) -> int:
+        return min(apply(function, time) for function in self.of)
+
+
+@dataclass(frozen=True, slots=True)
+class Greatest:
+    """The greatest of several images."""
+
+    of: tuple[Function, ...]
+
+    def __call__(self, time: int, /) -> int:
+        return max(apply(function, time) for function in self.of)
+
+
 Function: TypeAlias = tuple[Step, ...]
 IDENTITY: Final[Function] = ()
 
@@ -92,6 +133,48 @@ def least(function: Function, value: int) -> int:
         else:
             low = middle + 1
     return low
+
+
+def first(function: Function) -> Function:
+    """``time -> the earliest x with function(x) >= time``. Step by step from the last, since each never decreases."""
+    return tuple(part for step in reversed(function) for part in _first(step))
+
+
+def last(function: Function) -> Function:
+    """``time -> the latest x with function(x) <= time``."""
+    return tuple(part for step in reversed(function) for part in _last(step))
+
+
+def _first(step: Step) -> Function:
+    match step:
+        case Shift(by):
+            return (Shift(-by),)
+        case Floor(size, _):
+            return (Shift(size - 1), step) if size > 1 else ()
+        case FloorMonths(months):
+            return Shift(-1), step, AddMonths(months)
+    return (First((step,)),)
+
+
+def _last(step: Step) -> Function:
+    match step:
+        case Shift(by):
+            return (Shift(-by),)
+        case Floor(size, _):
+            return (step, Shift(size - 1)) if size > 1 else ()
+        case FloorMonths(months):
+            return step, AddMonths(months), Shift(-1)
+    return (Last((step,)),)
+
+
+def least_of(functions: Iterable[Function]) -> Function:
+    distinct = tuple(dict.fromkeys(functions))
+    return distinct[0] if len(distinct) == 1 else (Least(distinct),)
+
+
+def greatest_of(functions: Iterable[Function]) -> Function:
+    distinct = tuple(dict.fromkeys(functions))
+    return distinct[0] if len(distinct) == 1 else (Greatest(distinct),)
 
 
 def enclose_months(months: int) -> tuple[Function, Function]:

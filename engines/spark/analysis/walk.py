@@ -7,12 +7,46 @@ finding instead of stopping at the first, so that a person mends a query once. E
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
 from engines.spark.analysis.determinism import Finding, examine, is_float
-from engines.spark.analysis.influence import Fields, Influence, Interval, Scope, Value, influence
+from engines.spark.analysis.influence import (
+    Fields,
+    Influence,
+    Interval,
+    Session,
+    Unmerged,
+    Value,
+    influence,
+    widened,
+)
+from engines.spark.analysis.joins import TYPES, joined, kind_of, nearness
+from engines.spark.analysis.liveness import live_columns
+from engines.spark.analysis.monotone import Shift
+from engines.spark.analysis.over import relation_of, undecided
+from engines.spark.analysis.refusals import (
+    NO_TIME,
+    NO_WINDOW,
+    NOT_YET,
+    OUTER_TIME,
+    REFUSED,
+    UNBOUNDED_FRAME,
+    UNBOUNDED_JOIN,
+    Refusal,
+)
+from engines.spark.analysis.relation import (
+    Relation,
+    columns_of,
+    floats_of,
+    merged,
+    path_of,
+    projection,
+    source_of,
+    time_of,
+    timed,
+)
 from engines.spark.analysis.tree import Node, build
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -20,6 +54,9 @@ _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Filter": ("condition",),
     "Generate": ("generator",),
     "Aggregate": ("groupingExpressions", "aggregateExpressions"),
+    "Join": ("condition",),
+    "AsOfJoin": ("asOfCondition", "condition"),
+    "Window": ("windowExpressions", "partitionSpec", "orderSpec"),
 }
 """Fields of operators that hold expressions of the person's making."""
 LINEAR: Final = frozenset({"Project", "Filter", "Generate", "Union", "SubqueryAlias", "View"})
@@ -27,58 +64,6 @@ LINEAR: Final = frozenset({"Project", "Filter", "Generate", "Union", "SubqueryAl
 MAX_PATHS: Final = 64
 """Occurrences of inputs in one query, common table expressions counted at every use."""
 _LEAVES: Final = {"LogicalRDD", "LocalRelation", "LogicalRelation"}
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a known operator cannot be used, and what to do instead."""
-
-    code: str
-    message: str
-    replace: str
-
-
-_WAIT: Final = "shape-not-supported"
-_LIMIT: Final = Refusal(
-    "limit-on-stream",
-    "LIMIT counts rows of a result that never ends",
-    "row_number() over (partition by <window> order by …) <= n",
-)
-_JOIN: Final = Refusal(_WAIT, "this engine cannot join yet", "transform each input on its own, without a join")
-_SETS: Final = Refusal(_WAIT, "this engine cannot subtract or intersect queries yet", "filter with a condition")
-REFUSED: Final[Mapping[str, Refusal]] = {
-    "GlobalLimit": _LIMIT,
-    "LocalLimit": _LIMIT,
-    "Offset": _LIMIT,
-    "Tail": _LIMIT,
-    "Sample": Refusal("limit-on-stream", "a sample depends on how rows are stored", "where hash(columns) % 10 = 0"),
-    "Sort": Refusal("order-is-fixed", "the order of a dataset's rows is fixed by the format", "leave ORDER BY out"),
-    "Join": _JOIN,
-    "AsOfJoin": _JOIN,
-    "LateralJoin": _JOIN,
-    "Window": Refusal(
-        _WAIT, "this engine cannot evaluate window functions (OVER) yet", "group by a time window instead of OVER"
-    ),
-    "Except": _SETS,
-    "Intersect": _SETS,
-    "Deduplicate": _SETS,
-    "Range": Refusal("not-data", "range() makes rows that are in no input", "select from an input"),
-    "OneRowRelation": Refusal("not-data", "a SELECT without FROM has no input", "select from an input"),
-    "RepartitionByExpression": Refusal("hint", "the engine decides how to spread rows", "leave the hint out"),
-    "Repartition": Refusal("hint", "the engine decides how to spread rows", "leave the hint out"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """What is known of an operator's output."""
-
-    scope: Scope
-    columns: tuple[tuple[str, int], ...]
-    """(name, expression id), in order."""
-    floats: frozenset[int]
-    """Ids of columns that hold floating point."""
-    linear: bool = True
 
 
 @dataclass(slots=True)
@@ -90,6 +75,13 @@ class Walk:
     paths: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     _shared: dict[int, Node] = field(default_factory=dict)
+    _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
+    _pairs: int = 0
+
+    def of(self, plan: Node) -> Relation:
+        """The relation of a whole plan."""
+        self._live = live_columns(plan)
+        return self.go(plan)
 
     def go(self, node: Node) -> Relation:
         """The relation that an operator makes of its children's."""
@@ -107,8 +99,11 @@ class Walk:
                 "unknown-operator", f"{node.kind} is not among the statements that a transform can be made of",
                 "use SELECT over the inputs",
             )  # fmt: skip
-        self.findings.append(Finding(refusal.code, refusal.message, refusal.replace, node))
+        self._refuse(refusal, node)
         return self._opaque(node)
+
+    def _refuse(self, refusal: Refusal, node: Node) -> None:
+        self.findings.append(Finding(refusal.code, refusal.message, refusal.replace, node))
 
     def _opaque(self, node: Node) -> Relation:
         """For an operator that is refused: keep walking below it, to find what else is wrong."""
@@ -130,11 +125,10 @@ class Walk:
             )
         self.paths.append(alias)
         time = self.event_times[alias]
-        scope: dict[int, Value] = {
-            attribute.id: {path: Interval()} for attribute in attributes if attribute.name == time and attribute.id
-            is not None
-        }  # fmt: skip
-        return Relation(scope, _columns(attributes), _floats(attributes))
+        known = [(attribute.name, attribute.id) for attribute in attributes if attribute.id is not None]
+        scope: dict[int, Value] = {identity: {path: Interval()} for name, identity in known if name == time}
+        origins = {identity: {path: name} for name, identity in known}
+        return Relation(scope, columns_of(attributes), floats_of(attributes), origins=origins)
 
     def _pass(self, node: Node) -> Relation:
         if node.kind in _LEAVES or not node.children:
@@ -146,16 +140,18 @@ class Walk:
         self.findings.append(
             Finding("not-data", "the query reads rows that are in none of its inputs", "select from an input", node)
         )
-        return Relation({}, _columns(attributes), _floats(attributes))
+        return Relation({}, columns_of(attributes), floats_of(attributes))
 
     def _project(self, node: Node) -> Relation:
         below = self.go(node.only)
-        return _projection(node.expressions("projectList"), below, below.linear)
+        return projection(node.expressions("projectList"), below, below.linear)
 
     def _generate(self, node: Node) -> Relation:
         below = self.go(node.only)
         made = node.expressions("generatorOutput")
-        return Relation(below.scope, below.columns + _columns(made), below.floats | _floats(made), below.linear)
+        return Relation(
+            below.scope, below.columns + columns_of(made), below.floats | floats_of(made), below.linear, below.origins
+        )
 
     def _aggregate(self, node: Node) -> Relation:
         below = self.go(node.only)
@@ -163,27 +159,80 @@ class Walk:
         for key in keys:
             if is_float(key):
                 self.findings.append(_float_key(key))
-        if not any(_timed(influence(key, below.scope)) for key in keys):
-            self.findings.append(
-                Finding(
-                    _WAIT,
-                    "GROUP BY without a window of event time makes a table that changes for ever; not supported yet",
-                    "group by time_bucket(interval '1' day, event_time) too",
-                    node,
-                )
+        below = self._sessions(node, keys, below)
+        times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
+        if not times and not any(isinstance(influence(key, below.scope), Unmerged) for key in keys):
+            self._refuse(NO_WINDOW, node)
+        made = node.expressions("aggregateExpressions")
+        relation = projection(made, below, linear=False)
+        extremes = {
+            each.id: wide
+            for each in made
+            if times and each.id is not None and (wide := _extreme(each, below, times[0])) is not None
+        }
+        return replace(relation, scope={**relation.scope, **extremes})
+
+    def _sessions(self, node: Node, keys: tuple[Node, ...], below: Relation) -> Relation:
+        """Merging rows by ``session_window()``: of the session only the end is bounded, by data."""
+        scope = dict(below.scope)
+        for key in keys:
+            whole = below.scope.get(key.id) if key.id is not None else None
+            if not isinstance(whole, Unmerged):
+                continue
+            shifted = all(
+                interval.low == interval.high and all(isinstance(step, Shift) for step in interval.low)
+                for interval in whole.of.values()
             )
-        return _projection(node.expressions("aggregateExpressions"), below, linear=False)
+            if not below.linear or not shifted or key.id is None:
+                self._refuse(
+                    Refusal(
+                        NOT_YET, "sessions can be made of an input's own rows and times only",
+                        "group by session_window(event_time, …) straight over an input",
+                    ), node,
+                )  # fmt: skip
+                continue
+            ends = {}
+            for path, interval in whole.of.items():
+                sources = [below.origins.get(other.id, {}).get(path) for other in keys if other.id is not None]
+                names = tuple(sorted({name for name in sources if name is not None}))
+                ends[path] = Interval(interval.low, interval.high, Session(whole.gap, names))
+            scope[key.id] = Fields((None, ends))
+        return replace(below, scope=scope)
 
     def _distinct(self, node: Node) -> Relation:
         below = self.go(node.only)
         for name, identity in below.columns:
             if identity in below.floats:
                 self.findings.append(_float_key(node, name))
-        if not any(_timed(below.scope.get(identity)) for _, identity in below.columns):
-            self.findings.append(
-                Finding(_WAIT, "DISTINCT without event time in the rows; not supported yet", "select event_time", node)
-            )
-        return Relation(below.scope, below.columns, below.floats, linear=False)
+        if not any(timed(below.scope.get(identity)) for _, identity in below.columns):
+            self._refuse(NO_TIME, node)
+        return replace(below, linear=False)
+
+    def _join(self, node: Node) -> Relation:
+        kind = kind_of(node)
+        left, right = (self.go(child) for child in node.children)
+        if kind not in TYPES:
+            self._refuse(Refusal(NOT_YET, f"this engine does not know a join of kind {kind}", "use JOIN … ON"), node)
+            return self._opaque_join(left, right)
+        self._pairs += 1
+        near = nearness(node.expressions("condition"), left.scope, right.scope)
+        relation, bounded = joined(kind, left, right, near, self._pairs)
+        if not bounded and not self.findings:
+            self._refuse(OUTER_TIME if kind == "FullOuter" else UNBOUNDED_JOIN, node)
+        return relation
+
+    def _opaque_join(self, left: Relation, right: Relation) -> Relation:
+        return Relation({}, left.columns + right.columns, left.floats | right.floats, linear=False)
+
+    def _window(self, node: Node) -> Relation:
+        below = self.go(node.only)
+        self.findings.extend(undecided(node, self._live.get(id(node)), below))
+        relation = relation_of(node, below)
+        if relation is None:
+            self._refuse(UNBOUNDED_FRAME, node)
+            made = node.expressions("windowExpressions")
+            return Relation({}, below.columns + columns_of(made), below.floats | floats_of(made), linear=False)
+        return relation
 
     def _expand(self, node: Node) -> Relation:
         """Overlapping windows and grouping sets: each row becomes several, so each of them is a path of its own."""
@@ -197,11 +246,16 @@ class Walk:
                 for attribute, value in zip(attributes, values, strict=True)
                 if attribute.id is not None
             }
-            branches.append(Relation(scope, _columns(attributes), _floats(attributes), linear=False))
-        return _merged(branches)
+            origins = {
+                attribute.id: source
+                for attribute, value in zip(attributes, values, strict=True)
+                if attribute.id is not None and (source := source_of(value, below)) is not None
+            }
+            branches.append(Relation(scope, columns_of(attributes), floats_of(attributes), False, origins))
+        return merged(branches)
 
     def _union(self, node: Node) -> Relation:
-        return _merged([self.go(child) for child in node.children])
+        return merged([self.go(child) for child in node.children])
 
     def _with(self, node: Node) -> Relation:
         relation = Relation({}, (), frozenset())
@@ -222,7 +276,12 @@ class Walk:
             for attribute, (_, identity) in zip(attributes, shared.columns, strict=True)
             if attribute.id is not None
         }
-        return Relation(renamed, _columns(attributes), _floats(attributes), shared.linear)
+        origins = {
+            attribute.id: shared.origins[identity]
+            for attribute, (_, identity) in zip(attributes, shared.columns, strict=True)
+            if attribute.id is not None and identity in shared.origins
+        }
+        return Relation(renamed, columns_of(attributes), floats_of(attributes), shared.linear, origins)
 
 
 _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
@@ -237,6 +296,8 @@ _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
     "Aggregate": Walk._aggregate,
     "Distinct": Walk._distinct,
     "Union": Walk._union,
+    "Join": Walk._join,
+    "Window": Walk._window,
     "Expand": Walk._expand,
     "WithCTE": Walk._with,
     "CTERelationDef": Walk._definition,
@@ -250,51 +311,12 @@ def _table(view: Node) -> str:
     return str(description["identifier"]["table"]) if view.fields.get("isTempView") and description else ""
 
 
-def _columns(attributes: tuple[Node, ...]) -> tuple[tuple[str, int], ...]:
-    return tuple((attribute.name, attribute.id) for attribute in attributes if attribute.id is not None)
-
-
-def _floats(attributes: tuple[Node, ...]) -> frozenset[int]:
-    return frozenset(attribute.id for attribute in attributes if attribute.id is not None and is_float(attribute))
-
-
-def _timed(value: Value) -> bool:
-    if isinstance(value, Fields):
-        return any(value.of)
-    return bool(value)
-
-
-def _projection(expressions: tuple[Node, ...], below: Relation, linear: bool) -> Relation:
-    scope: dict[int, Value] = {}
-    for expression in expressions:
-        value = influence(expression, below.scope)
-        if value is not None and expression.id is not None:
-            scope[expression.id] = value
-    return Relation(scope, _columns(expressions), _floats(expressions), linear)
-
-
-def _merged(branches: list[Relation]) -> Relation:
-    """Rows of several relations by position. A column keeps event time only if it does in every branch."""
-    first = branches[0]
-    scope: dict[int, Value] = {}
-    for position, (_, identity) in enumerate(first.columns):
-        values = [branch.scope.get(branch.columns[position][1]) for branch in branches]
-        if all(isinstance(value, Fields) for value in values):
-            structs = [value.of for value in values if isinstance(value, Fields)]
-            scope[identity] = Fields(tuple(_joint(parts) for parts in zip(*structs, strict=True)))
-        elif not any(isinstance(value, Fields) for value in values):
-            scope[identity] = _joint(tuple(path_of(value) for value in values))
-    floats = frozenset(
-        identity
-        for position, (_, identity) in enumerate(first.columns)
-        if any(branch.columns[position][1] in branch.floats for branch in branches)
-    )
-    return Relation(scope, first.columns, floats, all(branch.linear for branch in branches))
-
-
-def _joint(parts: tuple[Influence | None, ...]) -> Influence | None:
-    """Of several branches together; their paths differ."""
-    return {path: interval for part in parts if part for path, interval in part.items()} if all(parts) else None
+def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | None:
+    """``min`` or ``max`` of a time is the time of some row of the group."""
+    inner = expression.only if expression.kind == "Alias" else expression
+    if inner.kind != "AggregateExpression" or inner.only.kind not in ("Min", "Max"):
+        return None
+    return widened(path_of(influence(inner.only.only, below.scope)), key)
 
 
 def _float_key(node: Node, name: str = "") -> Finding:
@@ -305,8 +327,3 @@ def _float_key(node: Node, name: str = "") -> Finding:
         "cast(x as decimal(38,12))",
         node,
     )
-
-
-def path_of(value: Value) -> Influence:
-    """The influence of a plain column; empty when there is none."""
-    return value if isinstance(value, Mapping) else {}

@@ -7,7 +7,7 @@ numpy's calendar, and order with Python's sort.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -255,6 +255,59 @@ class Lab:
         state = previous.read_bytes() if previous is not None else b""
         return Replayed(rows, state, late, watermark, runs)
 
+    def run(
+        self,
+        sql: str | TransformSql,
+        streams: Mapping[str, Stream],
+        schedule: Sequence[Mapping[str, int]],
+        restart: bool = False,
+        changelogs: Sequence[str] = (),
+    ) -> Replayed:
+        """Transactions that each take so many blocks of each stream. ``restart``: forget everything in between."""
+        bench = Workbench(Analyst(), SliceReader())
+        done = dict.fromkeys(streams, 0)
+        kept = Kept(self)
+        transform = sql if isinstance(sql, TransformSql) else TransformSql(engine="spark", query=sql)
+        for takes in schedule:
+            inputs = []
+            for alias, stream in streams.items():
+                again = _reopened(stream.blocks[: done[alias]], kept.previous, dataset_of(alias))
+                fresh = stream.blocks[done[alias] : done[alias] + takes[alias]]
+                done[alias] += takes[alias]
+                schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
+                inputs.append(
+                    TransformInput(
+                        dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                        blocks=(*again, *fresh), schema_file=schema or "", changelog=alias in changelogs,
+                    )
+                )  # fmt: skip
+            kept.transact(transform, tuple(inputs), Workbench(Analyst(), SliceReader()) if restart else bench)
+        assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}
+        return kept.replayed()
+
+    def batch(
+        self, sql: str, streams: Mapping[str, Stream], lows: Mapping[str, Sequence[Callable[[int], int]]]
+    ) -> tuple[list[dict[str, object]], int]:
+        """Rows of one query over all accepted rows, settled ones only, in order; and how many rows were late."""
+        session, late, bounds = self.spark.newSession(), 0, []
+        for alias, stream in streams.items():
+            accepted, watermark = [SCHEMA.empty_table()], None
+            for block, table in zip(stream.blocks, stream.tables, strict=True):
+                kept = table
+                for low in lows[alias]:
+                    kept = _accepted(kept, block.watermark_before, low) if kept is not None else None
+                if table is not None and kept is not None:
+                    accepted.append(kept)
+                    late += table.num_rows - table["event_time"].null_count - kept.num_rows
+                watermark = block.watermark_after
+            bounds += [None if watermark is None else low(watermark // 1_000_000) for low in lows[alias]]
+            session.createDataFrame(pa.concat_tables(accepted)).createOrReplaceTempView(alias)
+        rows = session.sql(sql).toArrow().to_pylist()
+        if None in bounds:
+            return [], late
+        bound = min(bound for bound in bounds if bound is not None)
+        return in_order([row for row in rows if row["event_time"].timestamp() * 1000 < bound]), late
+
     def oracle(self, shape: Shape, stream: Stream) -> tuple[list[dict[str, object]], int]:
         """Rows of one batch query over the accepted rows, in order, and how many were late."""
         accepted, late, watermark = [SCHEMA.empty_table()], 0, None
@@ -277,6 +330,52 @@ class Lab:
         settled = [row for row in rows if row["event_time"].timestamp() * 1000 < bound]
         names = ["event_time", *(name for name in (rows[0] if rows else {}) if name != "event_time")]
         return sorted(settled, key=lambda row: [(row[name] is not None, row[name]) for name in names]), late
+
+
+def dataset_of(alias: str) -> DatasetId:
+    return DatasetId.from_public_key(alias.encode() * 32)
+
+
+def in_order(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """By event time, then all other columns, nulls first."""
+    names = ["event_time", *(name for name in (rows[0] if rows else {}) if name != "event_time")]
+    return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in names])
+
+
+@dataclass
+class Kept:
+    """What a coordinator keeps between transactions."""
+
+    lab: Lab
+    previous: Path | None = None
+    slices: list[pa.Table] = field(default_factory=list)
+    late: int = 0
+    watermark: int | None = None
+
+    def transact(self, transform: TransformSql, inputs: tuple[TransformInput, ...], bench: Workbench) -> None:
+        self.lab.number += 1
+        checkpoint, data = (self.lab.folder / f"{kind}-{self.lab.number}" for kind in ("checkpoint", "out"))
+        offset = sum(one.num_rows for one in self.slices)
+        request = TransformRequest(
+            dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocabulary(), transform=transform,
+            query_inputs=inputs, next_offset=offset, new_checkpoint_path=str(checkpoint), new_data_path=str(data),
+            prev_checkpoint_path=None if self.previous is None else str(self.previous),
+        )  # fmt: skip
+        session = self.lab.spark.newSession()
+        for name, value in self.lab.settings.items():
+            session.conf.set(name, value)
+        answer = run_transform(session, request, Nobody(), bench)
+        assert isinstance(answer, Success), answer
+        if answer.new_offset_interval is not None:
+            self.slices.append(pq.read_table(data))
+            assert answer.new_offset_interval.start == offset
+        self.late += answer.late or 0
+        self.previous, self.watermark = checkpoint, answer.new_watermark
+
+    def replayed(self) -> Replayed:
+        rows = [row for one in self.slices for row in one.to_pylist()]
+        state = self.previous.read_bytes() if self.previous is not None else b""
+        return Replayed(rows, state, self.late, self.watermark, len(self.slices))
 
 
 @dataclass(frozen=True)
@@ -315,13 +414,13 @@ def _accepted(table: pa.Table, before: int | None, floor: Callable[[int], int]) 
     return table.filter(pa.array([t is not None and (limit is None or floor(t) >= limit) for t in times]))
 
 
-def _reopened(blocks: Sequence[InputBlock], checkpoint: Path | None) -> list[InputBlock]:
+def _reopened(blocks: Sequence[InputBlock], checkpoint: Path | None, dataset: DatasetId = IN) -> list[InputBlock]:
     """What a coordinator does with ``open_blocks``."""
     if checkpoint is None:
         return []
     hashes = [block.block_hash for block in blocks]
     wanted: set[int] = set()
-    for first, last in open_blocks(checkpoint.read_bytes()).get(IN, []):
+    for first, last in open_blocks(checkpoint.read_bytes()).get(dataset, []):
         wanted.update(range(hashes.index(first), hashes.index(last) + 1))
     return [msgspec.structs.replace(blocks[at], reopened=True) for at in sorted(wanted) if blocks[at].data_path]
 

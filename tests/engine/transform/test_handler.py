@@ -74,7 +74,7 @@ def test_diagnostics_name_query_and_place(handler):
     second = handler.validate(
         validation("select * from `nyc.flights`", "select event_time, sum(v) over () as s from q0")
     )
-    assert [(one.code, one.query) for one in second.diagnostics] == [("shape-not-supported", 1)]
+    assert [(one.code, one.query) for one in second.diagnostics] == [("unbounded-frame", 1)]
 
 
 def test_the_right_one_of_two_is_pointed_at(handler):

@@ -55,14 +55,14 @@ def differs(lab, shape, seeds):
 def late_by_transaction(monkeypatch):
     planned = transform.plan_step
 
-    def mutant(query, inputs, previous):
+    def mutant(query, inputs, previous, oldest):
         changed = []
         for given in inputs:
             fresh = [block for block in given.blocks if not block.reopened]
             before = fresh[0].before if fresh else None
             blocks = tuple(b if b.reopened else _with(b, before=before) for b in given.blocks)
             changed.append(_with(given, blocks=blocks))
-        return planned(query, changed, previous)
+        return planned(query, changed, previous, oldest)
 
     monkeypatch.setattr(transform, "plan_step", mutant)
 
@@ -80,7 +80,7 @@ def eager_bound(monkeypatch):
 
 
 def open_rows_dropped(monkeypatch):
-    monkeypatch.setattr(incremental, "_still_open", lambda paths, judged, bound: ())
+    monkeypatch.setattr(incremental, "_still_open", lambda judged, since: ())
 
 
 def unsorted_output(monkeypatch):
@@ -95,8 +95,8 @@ def no_output_filter(monkeypatch):
 def settled_rows_read_again(monkeypatch):
     planned = transform.plan_step
 
-    def mutant(query, inputs, previous):
-        step = planned(query, inputs, previous)
+    def mutant(query, inputs, previous, oldest):
+        step = planned(query, inputs, previous, oldest)
         reads = {a: tuple(_with(r, low=incremental.EARLIEST) for r in rs) for a, rs in step.reads.items()}
         return _with(step, reads=reads, emit_from=None)
 

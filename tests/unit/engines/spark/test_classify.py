@@ -41,6 +41,13 @@ def written(function):
     return " ".join(words)
 
 
+def influence(path):
+    """``input: low .. high`` without the cut to milliseconds that every path ends with."""
+    low, high = (written(function).removesuffix("floor(1ms)").strip() or "t" for function in (path.low, path.high))
+    words = f"{path.input}: {low}" if low == high else f"{path.input}: {low} .. {high}"
+    return words + (f" of sessions({span(path.session.gap)}: {','.join(path.session.keys)})" if path.session else "")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_verdict(name):
     case = CASES[name]
@@ -52,6 +59,9 @@ def test_verdict(name):
         return
     found = verdict.classification
     assert found.mode.value == case["mode"]
+    if "influence" in case:
+        assert [influence(path) for path in found.paths] == case["influence"]
+        return
     lows = set(case["lows"]) if "lows" in case else {case["low"]} if "low" in case else set()
     assert {written(path.low) for path in found.paths} == lows
     assert {written(path.high) for path in found.paths} == ({case["high"]} if "high" in case else lows)

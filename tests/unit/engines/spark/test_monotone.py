@@ -61,7 +61,7 @@ def test_months_are_the_calendar_s(time, size):
     assert FloorMonths(size)(time) == micros(expected)
 
 
-@given(times, st.integers(-24, 24))
+@given(times.filter(lambda time: 3 < moment(time).year < 9996), st.integers(-24, 24))
 def test_adding_months_stops_at_the_end_of_the_month(time, months):
     start = moment(time).date()
     index = start.year * 12 + start.month - 1 + months

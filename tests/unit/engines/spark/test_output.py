@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
 from chain.instant import Instant
 from engines.contract import Vocabulary
-from engines.spark.output import final_rows, log_rows, output_schema, schema_in_force, slice_of
-from engines.spark.plans import HIDDEN_OFFSET, HIDDEN_OP
+from engines.spark.output import final_rows, log_rows, output_schema, same_rows, schema_in_force, slice_of
+from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 
 MICROS = pa.timestamp("us", "UTC")
 VOCAB = Vocabulary()
 
 
 def result(rows):
-    """(offset, op, event time in microseconds, v)"""
-    offset, op, time, v = zip(*rows, strict=True)
+    """(offset, op, event time in microseconds, v), and perhaps (source, watermark before)"""
+    offset, op, time, v, source, before = zip(*((*row, 0, 0)[:6] for row in rows), strict=True)
     return pa.table(
         {
             "event_time": pa.array(time).cast(MICROS),
             "v": v,
             HIDDEN_OFFSET: pa.array(offset, pa.int64()),
             HIDDEN_OP: pa.array(op, pa.int32()),
+            HIDDEN_SOURCE: pa.array(source, pa.int32()),
+            HIDDEN_BEFORE: pa.array(before, pa.int64()),
         }
     )
 
@@ -59,9 +63,41 @@ def test_rows_of_one_row_are_in_total_order():
     assert out["v"].to_pylist() == [1, 2, 1, 3]
 
 
+def test_rows_of_several_inputs_are_in_the_order_of_what_their_chains_had_promised():
+    rows = [(7, 0, 5, 1, 1, 10), (9, 0, 5, 2, 0, 20), (8, 0, 5, 3, 0, 10), (3, 0, 5, 4, 1, 10), (0, 0, 5, 5, 1, -5)]
+    out, _ = log_rows(result(rows))
+    assert out["v"].to_pylist() == [5, 3, 4, 1, 2]
+
+
+def test_a_pair_is_of_one_input():
+    _, ops = log_rows(result([(0, 2, 5, 1, 0, 0), (1, 3, 5, 2, 1, 0)]))
+    assert ops.to_pylist() == [1, 0]
+
+
+@given(st.data())
+def test_same_rows_is_equality_of_values(data):
+    numbers = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
+    kinds = {
+        "n": (pa.int64(), st.sampled_from([None, 0, 1])),
+        "f": (pa.float64(), numbers),
+        "s": (pa.string(), st.sampled_from([None, "", "x"])),
+        "l": (pa.list_(pa.float32()), st.none() | st.lists(numbers, max_size=3)),
+        "t": (pa.struct({"a": pa.int64(), "b": pa.list_(pa.int64())}),
+              st.none() | st.fixed_dictionaries({"a": st.sampled_from([None, 1]),
+                                                 "b": st.none() | st.lists(st.integers(0, 1), max_size=2)})),
+        "ll": (pa.list_(pa.list_(pa.string())), st.none() | st.lists(st.none() | st.lists(st.sampled_from("xy")))),
+    }  # fmt: skip
+    name = data.draw(st.sampled_from(sorted(kinds)))
+    kind, values = kinds[name]
+    pairs = data.draw(st.lists(st.tuples(values, values), min_size=1, max_size=8))
+    one, other = (pa.table({name: pa.array(list(side), kind)}) for side in zip(*pairs, strict=True))
+    expected = [repr(a) == repr(b) for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)]
+    assert same_rows(one, other).tolist() == expected
+
+
 def test_final_rows_are_within_bounds_cut_to_milliseconds_and_sorted():
     table = result([(0, 0, time, v) for time, v in [(3999, 1), (3000, 2), (-1, 3), (2999, 4), (4000, 5)]])
-    table = table.drop_columns([HIDDEN_OFFSET, HIDDEN_OP])
+    table = table.drop_columns(list(HIDDEN))
     out = final_rows(table, VOCAB, 2000, 4000)
     assert out["event_time"].cast(pa.int64()).to_pylist() == [2, 3, 3]
     assert out["v"].to_pylist() == [4, 1, 2]

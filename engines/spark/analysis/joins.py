@@ -1,0 +1,182 @@
+"""Joins: how far apart in event time two rows may be and still meet, read from the conditions between them.
+
+Every comparison of a time of one side with a time of the other bounds each of the two given the other, through
+whatever monotone functions stand on either side; so intervals, equal windows and equal days are one case. Pure.
+Engine semantics, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from engines.spark.analysis.influence import Fields, Half, Influence, Interval, Scope, Value, influence, widened
+from engines.spark.analysis.monotone import Function, first, last
+from engines.spark.analysis.relation import Origins, Relation, path_of
+from engines.spark.analysis.tree import Node
+
+LEFT_ONLY: Final = frozenset({"LeftSemi", "LeftAnti"})
+TYPES: Final = frozenset({"Inner", "Cross", "LeftOuter", "RightOuter", "FullOuter"}) | LEFT_ONLY
+_TURNED: Final = {
+    "GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual", "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual", "EqualTo": "EqualTo", "EqualNullSafe": "EqualNullSafe",
+}  # fmt: skip
+Key: TypeAlias = tuple[int, int | None]
+"""A timed column: expression id, and the field if it is a struct."""
+
+
+@dataclass(slots=True)
+class Nearness:
+    """Of pairs (x, y) of timed columns: ``lower[x, y](y) <= x <= upper[x, y](y)`` in every pair of rows that meet."""
+
+    lower: dict[tuple[Key, Key], Function] = field(default_factory=dict)
+    upper: dict[tuple[Key, Key], Function] = field(default_factory=dict)
+    equal: set[tuple[Key, Key]] = field(default_factory=set)
+    """Columns that are the same in rows that meet."""
+
+    def not_before(self, later: tuple[Key, Interval], earlier: tuple[Key, Interval]) -> None:
+        """``f(x) >= g(y)`` was asked of them."""
+        (x, f), (y, g) = later, earlier
+        self.lower.setdefault((x, y), g.low + first(f.high))
+        self.upper.setdefault((y, x), f.high + last(g.low))
+
+
+def kind_of(join: Node) -> str:
+    """``LeftOuter`` and so on."""
+    stated = join.fields.get("joinType")
+    name = stated.get("object") or stated.get("product-class") if isinstance(stated, dict) else ""
+    return str(name).rpartition(".")[2].removesuffix("$")
+
+
+def nearness(condition: tuple[Node, ...], left: Scope, right: Scope) -> Nearness:
+    """Bounds that the conditions of a join set between times of its sides."""
+    keys: list[Key] = []
+    symbols = _symbols(left, keys)
+    border = len(keys)
+    symbols.update(_symbols(right, keys))
+    near = Nearness()
+    for comparison in (part for whole in condition for part in conjuncts(whole)):
+        if comparison.kind not in _TURNED:
+            continue
+        sides = [_times(influence(side, symbols)) for side in comparison.children]
+        for one, other in zip(*sides, strict=False):
+            if one is None or other is None or (one[0] < border) == (other[0] < border):
+                continue
+            a, b = (keys[one[0]], one[1]), (keys[other[0]], other[1])
+            if comparison.kind not in ("LessThan", "LessThanOrEqual"):
+                near.not_before(a, b)
+            if comparison.kind not in ("GreaterThan", "GreaterThanOrEqual"):
+                near.not_before(b, a)
+            if comparison.kind.startswith("Equal") and one[1] == other[1] == Interval():
+                near.equal.update(((a[0], b[0]), (b[0], a[0])))
+    return near
+
+
+def conjuncts(condition: Node, shared: Mapping[str, Node] | None = None) -> Iterator[Node]:
+    """What has to be true, piece by piece; common parts written in where they are used."""
+    known = dict(shared or {})
+    if condition.kind == "And":
+        for child in condition.children:
+            yield from conjuncts(child, known)
+    elif condition.kind == "Between":
+        yield from conjuncts(condition.only, known)
+    elif condition.kind == "With":
+        known.update({str(each.fields.get("id")): each.only for each in condition.children[1:]})
+        yield from conjuncts(condition.children[0], known)
+    else:
+        yield _written_out(condition, known) if known else condition
+
+
+def _written_out(node: Node, shared: Mapping[str, Node]) -> Node:
+    if node.kind == "CommonExpressionRef":
+        return shared.get(str(node.fields.get("id")), node)
+    return Node(node.kind, node.fields, tuple(_written_out(child, shared) for child in node.children))
+
+
+def _symbols(scope: Scope, keys: list[Key]) -> dict[int, Value]:
+    """The same columns, each timed one as if it were a path of its own."""
+    symbols: dict[int, Value] = {}
+    for identity, value in scope.items():
+        if isinstance(value, Fields):
+            parts: list[Influence | None] = []
+            for position, part in enumerate(value.of):
+                parts.append({len(keys): Interval()} if part else None)
+                keys.extend([(identity, position)] if part else [])
+            symbols[identity] = Fields(tuple(parts))
+        elif path_of(value):
+            symbols[identity] = {len(keys): Interval()}
+            keys.append((identity, None))
+    return symbols
+
+
+def _times(value: Value) -> list[tuple[int, Interval] | None]:
+    """The one timed column that each part of a side is a function of."""
+    parts = list(value.of) if isinstance(value, Fields) else [path_of(value)]
+    return [next(iter(part.items())) if part and len(part) == 1 else None for part in parts]
+
+
+def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int) -> tuple[Relation, bool]:
+    """The relation of a join, and whether any time of it is bounded. ``pair``: a number for its halves."""
+    scope: dict[int, Value] = {}
+    if kind in ("Inner", "Cross", "LeftOuter") or kind in LEFT_ONLY:
+        scope.update(_side(left.scope, right.scope, near))
+    if kind in ("Inner", "Cross", "RightOuter"):
+        scope.update(_side(right.scope, left.scope, near))
+    if kind == "FullOuter":
+        scope.update(_halves(left.scope, right.scope, near, pair))
+    shown = [left] if kind in LEFT_ONLY else [left, right]
+    relation = Relation(
+        scope,
+        tuple(column for side in shown for column in side.columns),
+        frozenset(identity for side in shown for identity in side.floats),
+        linear=False,
+        origins=_origins(shown),
+    )
+    return relation, bool(scope)
+
+
+def _origins(shown: list[Relation]) -> Origins:
+    return {identity: source for side in shown for identity, source in side.origins.items()}
+
+
+def _side(mine: Scope, theirs: Scope, near: Nearness) -> dict[int, Value]:
+    """My timed columns with the other side's paths added; columns that those have no bound on are left out."""
+    found: dict[Key, Influence] = {}
+    for key, own in _parts(mine):
+        other = next(
+            ((near.lower[key, b], near.upper[key, b], part) for b, part in _parts(theirs)
+             if (key, b) in near.lower and (key, b) in near.upper), None,
+        )  # fmt: skip
+        if other is not None:
+            low, high, part = other
+            found[key] = {**own, **{path: interval.then(low, high) for path, interval in part.items()}}
+    anchor = next(iter(found.values()), None)
+    for key, own in _parts(mine):
+        if key not in found and anchor is not None and (wide := widened(own, anchor)) is not None:
+            found[key] = {**wide, **own}
+    scope: dict[int, Value] = {}
+    for identity, value in mine.items():
+        if isinstance(value, Fields):
+            scope[identity] = Fields(tuple(found.get((identity, at)) for at in range(len(value.of))))
+        elif (identity, None) in found:
+            scope[identity] = found[identity, None]
+    return {identity: value for identity, value in scope.items() if not isinstance(value, Fields) or any(value.of)}
+
+
+def _halves(left: Scope, right: Scope, near: Nearness, pair: int) -> dict[int, Value]:
+    """Only columns that are equal in rows that meet: then the row of either side alone has the same time."""
+    rights = dict(_parts(right))
+    for key, own in _parts(left):
+        for other, part in rights.items():
+            if (key, other) in near.equal and key[1] is None and other[1] is None:
+                return {key[0]: Half(pair, own), other[0]: Half(pair, part)}
+    return {}
+
+
+def _parts(scope: Scope) -> Iterator[tuple[Key, Influence]]:
+    for identity, value in scope.items():
+        if isinstance(value, Fields):
+            yield from (((identity, at), part) for at, part in enumerate(value.of) if part)
+        elif path_of(value):
+            yield (identity, None), path_of(value)

@@ -1,0 +1,141 @@
+"""OVER: which rows a window function looks at in event time, and whether their order is decided. Pure.
+
+Engine semantics, sections 4, 6 and 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.influence import Fields, Influence, Scope, Value, constant_span, influence, widened
+from engines.spark.analysis.monotone import Shift
+from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of, time_of
+from engines.spark.analysis.tree import Node
+
+ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
+"""Functions for which rows that tie in ORDER BY would make a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The rows that one function looks at, relative to its own."""
+
+    function: str
+    by_range: bool
+    low: int | None
+    """Microseconds; ``None``: unbounded."""
+    high: int | None
+
+
+def relation_of(window: Node, below: Relation) -> Relation | None:
+    """Of a window operator; ``None`` when what it looks at has no bound in event time."""
+    made = window.expressions("windowExpressions")
+    keys = window.expressions("partitionSpec")
+    times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
+    if times:
+        scope = _by_partition(below.scope, times[0], {key.id for key in keys})
+    else:
+        ordered = _by_range(window, below.scope)
+        if ordered is None:
+            return None
+        scope = ordered
+    return Relation(
+        scope, below.columns + columns_of(made), below.floats | floats_of(made), linear=False, origins=below.origins
+    )
+
+
+def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[int, Value]:
+    """A row changes others of its partition, and nothing else."""
+    found: dict[int, Value] = {}
+    for identity, value in scope.items():
+        if identity in keys:
+            found[identity] = value
+        elif isinstance(value, Fields):
+            found[identity] = Fields(tuple(widened(part, time) if part else None for part in value.of))
+        elif path_of(value):
+            found[identity] = widened(path_of(value), time)
+    return found
+
+
+def _by_range(window: Node, scope: Scope) -> dict[int, Value] | None:
+    """A row changes those in whose frames it is."""
+    order = window.expressions("orderSpec")
+    frames = list(frames_of(window))
+    if len(order) != 1 or not str(order[0].fields.get("direction")).find("Ascending") >= 0:
+        return None
+    time = path_of(influence(order[0].only, scope))
+    lows, highs = [frame.low for frame in frames], [frame.high for frame in frames]
+    if not time or order[0].only.id is None or not all(frame.by_range for frame in frames):
+        return None
+    if any(bound is None for bound in (*lows, *highs)):
+        return None
+    low = min(bound for bound in lows if bound is not None)
+    high = max(bound for bound in highs if bound is not None)
+    return {
+        order[0].only.id: {
+            path: interval.then((Shift(min(-high, 0)),), (Shift(max(-low, 0)),)) for path, interval in time.items()
+        }
+    }
+
+
+def frames_of(window: Node) -> Iterator[Frame]:
+    for expression in window.expressions("windowExpressions"):
+        for node in expression.preorder():
+            if node.kind != "WindowExpression":
+                continue
+            function = node.children[0]
+            if function.kind == "AggregateExpression":
+                function = function.only
+            frame = node.children[1].children[-1]
+            by_range = "RangeFrame" in str(frame.fields.get("frameType"))
+            low, high = (_bound(child) for child in frame.children)
+            yield Frame(function.kind, by_range, low, high)
+
+
+def _bound(node: Node) -> int | None:
+    if node.kind == "CurrentRow$":
+        return 0
+    return constant_span(node)
+
+
+def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> list[Finding]:
+    """Findings for functions that see the order of rows which ORDER BY leaves open.
+
+    ``live``: columns below that anything above looks at; rows equal in all of them are the same to the query. Floating
+    point tells too little apart: 0.0 and -0.0 tie.
+    """
+    given = {
+        part.id
+        for field in ("partitionSpec", "orderSpec")
+        for expression in window.expressions(field)
+        for part in [expression.only if expression.kind == "SortOrder" else expression]
+        if part.kind == "AttributeReference" and part.id not in below.floats
+    }
+    missing = [name for name, identity in below.columns if (live is None or identity in live) and identity not in given]
+    if not missing:
+        return []
+    names = ", ".join(dict.fromkeys(missing))
+    return [
+        Finding(
+            "partial-order",
+            f"{_called(frame)} depends on the order of rows that ORDER BY does not tell apart",
+            f"order by …, {names}",
+            window,
+        )
+        for frame in frames_of(window)
+        if frame.function in ORDERED or _by_rows(frame)
+    ]
+
+
+def _by_rows(frame: Frame) -> bool:
+    """Frames counted in rows, but for the whole partition and for ranks, which bring a frame of their own."""
+    whole = frame.low is None and frame.high is None
+    return not frame.by_range and not whole and frame.function not in ("Rank", "DenseRank", "PercentRank", "CumeDist")
+
+
+def _called(frame: Frame) -> str:
+    words = {"RowNumber": "row_number", "NTile": "ntile", "Lag": "lag", "Lead": "lead"}
+    return words.get(frame.function, f"{frame.function.lower()} over ROWS")

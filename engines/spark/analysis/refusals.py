@@ -1,0 +1,66 @@
+"""Operators that a transform cannot be made of, each with the reason and what to write instead. A closed list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a known operator cannot be used, and what to do instead."""
+
+    code: str
+    message: str
+    replace: str
+
+
+NOT_YET: Final = "shape-not-supported"
+_LIMIT: Final = Refusal(
+    "limit-on-stream",
+    "LIMIT counts rows of a result that never ends",
+    "row_number() over (partition by <window> order by …) <= n",
+)
+_SETS: Final = Refusal(
+    NOT_YET, "this engine cannot subtract or intersect queries yet", "use a left anti or left semi join"
+)
+_HINT: Final = Refusal("hint", "the engine decides how to spread rows", "leave the hint out")
+REFUSED: Final[Mapping[str, Refusal]] = {
+    "GlobalLimit": _LIMIT,
+    "LocalLimit": _LIMIT,
+    "Offset": _LIMIT,
+    "Tail": _LIMIT,
+    "Sample": Refusal("limit-on-stream", "a sample depends on how rows are stored", "where hash(columns) % 10 = 0"),
+    "Sort": Refusal("order-is-fixed", "the order of a dataset's rows is fixed by the format", "leave ORDER BY out"),
+    "LateralJoin": Refusal(NOT_YET, "this engine cannot join laterally", "use LATERAL VIEW, or a join with bounds"),
+    "Except": _SETS,
+    "Intersect": _SETS,
+    "Deduplicate": _SETS,
+    "Range": Refusal("not-data", "range() makes rows that are in no input", "select from an input"),
+    "OneRowRelation": Refusal("not-data", "a SELECT without FROM has no input", "select from an input"),
+    "RepartitionByExpression": _HINT,
+    "Repartition": _HINT,
+}
+UNBOUNDED_JOIN: Final = Refusal(
+    "join-unbounded",
+    "rows of one side may meet rows of the other however far apart in time they are",
+    "and b.event_time between a.event_time - interval '1' day and a.event_time",
+)
+UNBOUNDED_FRAME: Final = Refusal(
+    "unbounded-frame",
+    "OVER looks at rows without a bound in event time",
+    "partition by a window of event time, or order by event_time range between interval '1' day preceding and "
+    "current row",
+)
+NO_WINDOW: Final = Refusal(
+    NOT_YET,
+    "GROUP BY without a window of event time makes a table that changes for ever; not supported yet",
+    "group by time_bucket(interval '1' day, event_time) too",
+)
+NO_TIME: Final = Refusal(NOT_YET, "DISTINCT without event time in the rows; not supported yet", "select event_time")
+OUTER_TIME: Final = Refusal(
+    "outer-null-time",
+    "a full outer join has rows without a time of one side",
+    "join on equal windows and select coalesce(a.event_time, b.event_time) as event_time",
+)

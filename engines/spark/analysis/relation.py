@@ -1,0 +1,103 @@
+"""What is known of an operator's output while a plan is walked: columns, times, and where columns came from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from engines.spark.analysis.determinism import is_float
+from engines.spark.analysis.influence import Fields, Influence, Scope, Value, influence
+from engines.spark.analysis.tree import Node
+
+Origins: TypeAlias = Mapping[int, Mapping[int, str]]
+"""By expression id and path: the input's column that an attribute repeats unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What is known of an operator's output."""
+
+    scope: Scope
+    columns: tuple[tuple[str, int], ...]
+    """(name, expression id), in order."""
+    floats: frozenset[int]
+    """Ids of columns that hold floating point."""
+    linear: bool = True
+    """Every row speaks for itself."""
+    origins: Origins = field(default_factory=dict)
+
+
+def columns_of(attributes: tuple[Node, ...]) -> tuple[tuple[str, int], ...]:
+    return tuple((attribute.name, attribute.id) for attribute in attributes if attribute.id is not None)
+
+
+def floats_of(attributes: tuple[Node, ...]) -> frozenset[int]:
+    return frozenset(attribute.id for attribute in attributes if attribute.id is not None and is_float(attribute))
+
+
+def timed(value: Value) -> bool:
+    return bool(time_of(value))
+
+
+def time_of(value: Value) -> Influence:
+    """The time that a key holds, a window's by its start or else its end; empty when there is none."""
+    if isinstance(value, Fields):
+        return next((part for part in value.of if part), {})
+    return path_of(value)
+
+
+def path_of(value: Value) -> Influence:
+    """The influence of a plain column; empty when there is none."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def projection(expressions: tuple[Node, ...], below: Relation, linear: bool) -> Relation:
+    scope: dict[int, Value] = {}
+    origins: dict[int, Mapping[int, str]] = {}
+    for expression in expressions:
+        if expression.id is None:
+            continue
+        value = influence(expression, below.scope)
+        if value is not None:
+            scope[expression.id] = value
+        source = expression.only if expression.kind == "Alias" else expression
+        if (known := source_of(source, below)) is not None:
+            origins[expression.id] = known
+    return Relation(scope, columns_of(expressions), floats_of(expressions), linear, origins)
+
+
+def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:
+    """Where a bare attribute comes from."""
+    if expression.kind != "AttributeReference" or expression.id is None:
+        return None
+    return below.origins.get(expression.id)
+
+
+def merged(branches: list[Relation]) -> Relation:
+    """Rows of several relations by position. A column keeps event time only if it does in every branch."""
+    first = branches[0]
+    scope: dict[int, Value] = {}
+    origins: dict[int, Mapping[int, str]] = {}
+    for position, (_, identity) in enumerate(first.columns):
+        ids = [branch.columns[position][1] for branch in branches]
+        values = [branch.scope.get(each) for branch, each in zip(branches, ids, strict=True)]
+        if all(isinstance(value, Fields) for value in values):
+            structs = [value.of for value in values if isinstance(value, Fields)]
+            scope[identity] = Fields(tuple(_joint(parts) for parts in zip(*structs, strict=True)))
+        elif all(isinstance(value, Mapping) for value in values):
+            scope[identity] = _joint(tuple(path_of(value) for value in values))
+        sources = [branch.origins.get(each) for branch, each in zip(branches, ids, strict=True)]
+        if all(sources):
+            origins[identity] = {path: name for source in sources if source for path, name in source.items()}
+    floats = frozenset(
+        identity
+        for position, (_, identity) in enumerate(first.columns)
+        if any(branch.columns[position][1] in branch.floats for branch in branches)
+    )
+    return Relation(scope, first.columns, floats, all(branch.linear for branch in branches), origins)
+
+
+def _joint(parts: tuple[Influence | None, ...]) -> Influence | None:
+    """Of several branches together; their paths differ."""
+    return {path: interval for part in parts if part for path, interval in part.items()} if all(parts) else None

@@ -1,0 +1,52 @@
+"""Rows of slices as Arrow tables in the columns of their input, for what is worked out outside of Spark.
+
+The same columns and types as a view of the input has, whatever a slice has. Synchronous; reads files, keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from chain.data.parquet import open_slice
+from engines.contract import Vocabulary
+from engines.spark.facts import microseconds
+
+
+def arrow_columns(schema: st.StructType) -> pa.Schema:
+    """Columns of a view as Arrow has them; times in microseconds."""
+    return to_arrow_schema(schema, timezone="UTC").remove_metadata()
+
+
+def read_rows(paths: Iterable[str], schema: st.StructType) -> pa.Table:
+    """All rows of slices, in the given order; columns that a slice lacks are null. Raises Invalid, Environment."""
+    wanted = arrow_columns(schema)
+    parts = [wanted.empty_table()]
+    for path in paths:
+        with open_slice(Path(path)) as source:
+            present = [name for name in wanted.names if name in source.schema.names]
+            stored = pa.schema([source.schema.field(name) for name in present])
+            table = pa.Table.from_batches(list(source.batches(columns=present)), schema=stored)
+        parts.append(pa.table(
+            [table.column(f.name).cast(f.type, safe=False) if f.name in present else pa.nulls(table.num_rows, f.type)
+             for f in wanted], schema=wanted,
+        ))  # fmt: skip
+    return pa.concat_tables(parts)
+
+
+def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds, and which rows have a time at all."""
+    times = microseconds(rows.column(vocab.event_time_column).combine_chunks())
+    return np.asarray(pc.fill_null(times, 0)), np.asarray(times.is_valid())
+
+
+def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """A DataFrame over rows in memory; none at all keeps its columns."""
+    return session.createDataFrame(rows)
