@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,21 @@ LEAVE_SECONDS: Final = 180.0
 """For leaving: the JVM writes 100 MB on its way out."""
 
 
+def install_folder() -> Path:
+    """Where the installation keeps what all nodes of it share."""
+    return Path(sys.prefix) / "share" / "odfd"
+
+
 def archive_path(cache: Path, java: Java) -> Path:
     """Where the archive for this Java and Spark is or would be."""
-    made_for = f"{importlib.metadata.version('pyspark')} {java.runtime} {java.version}"
+    made_for = f"{importlib.metadata.version('pyspark')} {java.home} {java.version}"
     return cache / f"spark-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.jsa"
+
+
+def find_archive(cache: Path, java: Java) -> Path | None:
+    """One that was recorded for this node or for the whole installation."""
+    places = (archive_path(folder, java) for folder in (cache, install_folder()))
+    return next((place for place in places if place.is_file()), None)
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
@@ -53,3 +65,19 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
     if code or not is_ready or not staged.is_file():
         raise EngineLost(f"no class data archive was made (exit code {code})", rule="engine-archive")
     return staged.replace(archive)
+
+
+def main() -> int:
+    """``python -m engines.provision.archive``: record one for the whole installation, unless it is there."""
+    folder = install_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if find_archive(folder, find_java(os.environ, folder)) is None:
+            record_archive(folder, os.environ)
+    except EngineLost as fault:
+        sys.stderr.write(f"engines will start without a class data archive: {fault}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

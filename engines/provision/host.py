@@ -17,7 +17,7 @@ import trio
 from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
-from engines.provision.archive import archive_path
+from engines.provision.archive import find_archive
 from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount
@@ -62,16 +62,16 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
     java = await trio.to_thread.run_sync(find_java, environ, options.cache)
     choice = await choose(options.minimum, (java.runtime,))
     identity = await trio.to_thread.run_sync(_identity, java.runtime, options.cache, choice.level)
-    archive = Mount(archive_path(options.cache, java), PurePosixPath("/odf/archive.jsa"))
-    is_recorded = await trio.to_thread.run_sync(archive.source.is_file)
+    recorded = await trio.to_thread.run_sync(find_archive, options.cache, java)
+    archive = Mount(recorded, PurePosixPath("/odf/archive.jsa")) if recorded is not None else None
     settings = WarmSettings(
         name="spark",
-        program=_program(options, choice.level, choice.sandbox.seen(archive) if is_recorded else None),
+        program=_program(options, choice.level, choice.sandbox.seen(archive) if archive else None),
         sandbox=choice.sandbox,
         identity=identity,
         scratch=options.scratch,
         env={"JAVA_HOME": str(java.runtime)},
-        mounts=(archive,) if is_recorded else (),
+        mounts=(archive,) if archive else (),
         memory=heap_bytes(options.heap) + MEMORY_BEYOND_HEAP,
         limits=options.limits,
         calls=options.calls,
