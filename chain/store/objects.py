@@ -23,9 +23,11 @@ from chain.errors import Environment, NotFound
 from chain.multihash import SHA3_256, Multihash
 from chain.store import schema
 from chain.store.database import Database
+from chain.store.holds import Holds
 
 SMALL: Final = 64 << 10
 """Bytes up to which an object lives in the database: one fsync for all of a commit instead of four for each file."""
+DAMAGED: Final = "stored-object-damaged"
 _PENDING_LIMIT: Final = 8 << 20
 """Bytes of small objects that may wait for a commit."""
 
@@ -41,6 +43,7 @@ class DiskObjects:
         self._database = database
         self._step = step
         self._lock = threading.Lock()
+        self.holds = Holds()
         self._pending: dict[Multihash, bytes] = {}
         self._pending_size = 0
         self._names = itertools.count()
@@ -68,6 +71,7 @@ class DiskObjects:
 
     def add_bytes(self, data: bytes) -> Multihash:
         name = Multihash.sha3_256(data)
+        self.holds.added(name)
         if len(data) <= SMALL:
             self._add_small(name, data)
             return name
@@ -84,6 +88,7 @@ class DiskObjects:
 
     def adopt(self, staged: Path, name: Multihash) -> None:
         """Take over a file on this file system whose bytes the caller has hashed to ``name`` himself."""
+        self.holds.added(name)
         with disk(staged), staged.open("rb") as file:
             if os.fstat(file.fileno()).st_size <= SMALL:
                 self._add_small(name, file.read())
@@ -114,15 +119,22 @@ class DiskObjects:
         return data[offset : None if length is None else offset + length]
 
     def path(self, name: Multihash) -> Path:
+        """As in the port. Good until the collection after next; a longer reader holds it (``holds``).
+
+        Raises Environment with rule DAMAGED for a small object that is not what its name says.
+        """
+        self.holds.lend(name)
         file = self._file(name)
         if file.is_file():
             return file
+        data = self._pending.get(name)
+        if data is None:
+            data = self._row(name)
         copy = self._cache / str(name)
-        if not copy.is_file():
-            data = self._pending.get(name)
-            staged = self.stage()
-            with disk(copy):
-                staged.write_bytes(self._row(name) if data is None else data)
+        with disk(copy):
+            if not copy.is_file() or copy.read_bytes() != data:
+                staged = self.stage()
+                staged.write_bytes(data)
                 staged.chmod(0o444)
                 staged.rename(copy)
         return copy
@@ -160,7 +172,7 @@ class DiskObjects:
         def flush(connection: sqlite3.Connection) -> None:
             with self._lock:
                 waiting = list(self._pending.items())
-            connection.executemany("INSERT OR IGNORE INTO small_objects VALUES (?, ?)", waiting)
+            connection.executemany("INSERT OR REPLACE INTO small_objects VALUES (?, ?)", waiting)
             written.extend(name for name, _ in waiting)
 
         yield flush
@@ -169,7 +181,7 @@ class DiskObjects:
                 self._pending_size -= len(self._pending.pop(name, b""))
 
     def _add_small(self, name: Multihash, data: bytes) -> None:
-        if name not in self._pending and self._row_size(name) is not None:
+        if name not in self._pending and self._stored_row(name) == data:
             return
         with self._lock:
             if name not in self._pending:
@@ -196,18 +208,21 @@ class DiskObjects:
         return None if row is None else int(row[0])
 
     def _row(self, name: Multihash) -> bytes:
-        with self._database.read() as connection:
-            row = connection.execute("SELECT data FROM small_objects WHERE name = ?", (name,)).fetchone()
-        if row is None:
+        data = self._stored_row(name)
+        if data is None:
             raise _unknown(name)
-        data = bytes(row[0])
         if Multihash.sha3_256(data) != name:
             raise Environment(
                 f"object {name.short} is damaged on disk",
-                rule="stored-object-damaged",
+                rule=DAMAGED,
                 hint="check the disk, then fetch the dataset again from a peer or restore a backup",
             )
         return data
+
+    def _stored_row(self, name: Multihash) -> bytes | None:
+        with self._database.read() as connection:
+            row = connection.execute("SELECT data FROM small_objects WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from odfd.services.home import Home
 from odfd.transform.driver import Workshop
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.memory import StoredMemory
 from odfd.verify.report import Level, Progress, Verification
 from odfd.verify.verify import Request, verify_chain
 
@@ -39,13 +40,13 @@ class VerificationService:
 
     async def _verify(self, entry: Entry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
-        found = await trio.to_thread.run_sync(self._check, entry, level, request.from_block, report)
+        found = await trio.to_thread.run_sync(self._check, entry, level, request, report)
         view = report_view(found, request.level)
         if request.level == "reproduced":
             view = await self._reproduce(entry, view, report)
         return view
 
-    def _check(self, entry: Entry, level: Level, start: int, report: Report) -> Verification:
+    def _check(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification:
         chain = self._home.chains.chain(entry.id)
         head = chain.head()
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
@@ -54,8 +55,9 @@ class VerificationService:
             report.done = progress.blocks
             report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
 
-        wanted = Request(ref=entry.name, level=level, start=start)
-        found = verify_chain(chain, self._home.objects, wanted, show)
+        wanted = Request(ref=entry.name, level=level, start=request.from_block)
+        memory = StoredMemory(self._home.database, entry.id, forget=request.full)
+        found = verify_chain(chain, self._home.objects, wanted, show, memory)
         if level is Level.DATA and not found.ok:
             self._note_damage(entry, min(failure.block.sequence_number for failure in found.failures))
         return found

@@ -22,7 +22,7 @@ from chain.data import parquet
 from chain.data.arrow_schema import differences
 from chain.data.buffers import numbers
 from chain.data.logical_hash import LogicalHasher
-from chain.errors import Invalid, NotFound
+from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
@@ -30,7 +30,7 @@ from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
 from chain.state import ChainState, Vocab
 from chain.store.base import ObjectReader
-from chain.store.objects import disk
+from chain.store.objects import DAMAGED, disk
 from odfd.verify.report import Finding
 
 _OFFSET_TYPES: Final = (pa.int64(), pa.uint64())
@@ -105,6 +105,10 @@ def _check_bytes(objects: ObjectReader, kind: str, name: Multihash, size: int) -
     except NotFound:
         message = f"{kind} {name.short} is not here"
         return None, [Finding(rule=f"{kind}-missing", message=message, expected=str(name))]
+    except Environment as error:
+        if error.rule != DAMAGED:
+            raise
+        return None, [Finding(rule=f"{kind}-physical-hash", message=str(error), expected=str(name))]
     findings = []
     with disk(path), path.open("rb") as file:
         actual = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())

@@ -1,0 +1,76 @@
+"""Which objects somebody may still need although no block names them: never collected, whatever reachability says.
+
+Three kinds, all of this process, since work in flight dies with it: *fresh* objects were added and wait for the block
+that will name them; *lent* ones were handed out as a path, and stay until the collection after next; *held* ones are
+under a ``hold``. Made with the object store it belongs to. Memory is bounded: when more paths were lent than it can
+remember, it says that everything may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from chain.multihash import Multihash
+
+MAX_LENT: Final = 100_000
+
+
+class Holds:
+    """See the module. Safe to use from any thread."""
+
+    def __init__(self, max_lent: int = MAX_LENT) -> None:
+        self._lock = threading.Lock()
+        self._fresh: set[Multihash] = set()
+        self._held: Counter[Multihash] = Counter()
+        self._lent: set[Multihash] = set()
+        self._lent_before: set[Multihash] = set()
+        self._max_lent = max_lent
+        self._overflow = self._overflow_before = False
+
+    def added(self, name: Multihash) -> None:
+        with self._lock:
+            self._fresh.add(name)
+
+    def named(self, names: Iterable[Multihash]) -> None:
+        """Blocks name these by now: they are reachable."""
+        with self._lock:
+            self._fresh.difference_update(names)
+
+    def lend(self, name: Multihash) -> None:
+        with self._lock:
+            if len(self._lent) < self._max_lent:
+                self._lent.add(name)
+            else:
+                self._overflow = True
+
+    @contextlib.contextmanager
+    def hold(self, names: Iterable[Multihash]) -> Iterator[None]:
+        """For long readers, such as an engine that opens files when it likes."""
+        kept = list(names)
+        with self._lock:
+            self._held.update(kept)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.subtract(kept)
+                for name in kept:
+                    if not self._held[name]:
+                        del self._held[name]
+
+    def next_collection(self) -> None:
+        """A collection begins: what was lent before the last one counts as given back."""
+        with self._lock:
+            self._lent_before, self._lent = self._lent, set()
+            self._overflow_before, self._overflow = self._overflow, False
+
+    @contextlib.contextmanager
+    def unless_held(self, name: Multihash) -> Iterator[bool]:
+        """Whether nobody needs the object, and nobody can begin to while the block runs."""
+        with self._lock:
+            kept = self._fresh, self._held, self._lent, self._lent_before
+            yield not (self._overflow or self._overflow_before or any(name in each for each in kept))
