@@ -19,9 +19,18 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import statement
+from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.proof import Proof
-from chain.statements.statement import ATTESTATION, HEAD, Actual, Attestation, HeadStatement
+from chain.statements.statement import (
+    ATTESTATION,
+    AUTHORITY,
+    HEAD,
+    Actual,
+    Attestation,
+    Authority,
+    HeadStatement,
+)
 from chain.statements.tree import Frontier
 
 ROOM: Final = "trust"
@@ -93,6 +102,18 @@ STEPS: Final = (
         PRIMARY KEY (key, kind, proof)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE trust_chains ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE trust_authorities (
+        dataset BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        signers BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        envelope BLOB NOT NULL,
+        PRIMARY KEY (dataset, version)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 GENESIS: Final = bytes(32)
@@ -131,6 +152,8 @@ class Checked(msgspec.Struct, frozen=True):
     """The tree over its blocks."""
     data: int = 0
     """Blocks from the first whose objects are here and were found true."""
+    epoch: int = 0
+    """The epoch whose history these blocks are."""
 
 
 class Live(msgspec.Struct, frozen=True):
@@ -163,6 +186,23 @@ class Ledger:
     def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
         """Append a proof to the log; ``odfd.trust.proofs`` keeps it."""
         self._append((now, proof.dataset, proof.accused[0], "proof", proof.id, proof.raw, peer, proof.kind))
+
+    def record_authority(self, said: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+        """Append a version of an authority to the log; ``odfd.trust.authorities`` keeps it."""
+        row = (now, said.dataset, signed.signers[0], AUTHORITY, signed.sid, signed.envelope, peer, outcome)
+        self._append(row)
+
+    def close_epochs(self, rights: Rights) -> None:
+        """Heads of closed epochs leave the live set, but for those that say no more than what was kept of them."""
+        for signer, payload, _ in list(self._live(rights.dataset, HEAD)):
+            head = statement.decode(payload)
+            opened = rights.opened(head.epoch + 1)
+            beyond = opened is None or head.size > opened.base.size
+            if head.epoch < rights.epoch and beyond:
+                self._db.execute(
+                    "DELETE FROM trust_live WHERE dataset = ? AND type = ? AND signer = ?",
+                    (rights.dataset, HEAD, signer),
+                )
 
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
@@ -243,13 +283,15 @@ class Ledger:
 
     def chain(self, dataset: DatasetId) -> Checked:
         """What was checked of the blocks that are here."""
-        row = self._db.execute("SELECT frontier, data FROM trust_chains WHERE dataset = ?", (dataset,)).fetchone()
-        return Checked(Frontier.from_bytes(row[0]), row[1]) if row else Checked()
+        row = self._db.execute(
+            "SELECT frontier, data, epoch FROM trust_chains WHERE dataset = ?", (dataset,)
+        ).fetchone()
+        return Checked(Frontier.from_bytes(row[0]), row[1], row[2]) if row else Checked()
 
     def keep_chain(self, dataset: DatasetId, checked: Checked) -> None:
         self._db.execute(
-            "INSERT OR REPLACE INTO trust_chains (dataset, frontier, data) VALUES (?, ?, ?)",
-            (dataset, checked.frontier.to_bytes(), checked.data),
+            "INSERT OR REPLACE INTO trust_chains (dataset, frontier, data, epoch) VALUES (?, ?, ?, ?)",
+            (dataset, checked.frontier.to_bytes(), checked.data, checked.epoch),
         )
 
     def forget(self, dataset: DatasetId) -> None:
