@@ -20,7 +20,7 @@ from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
-from odfd.trust.judge import Decision, Extent, Reach, Said, Voice, group_voices, judge, quorum_of, reach, value_id
+from odfd.trust.judge import Bench, Decision, Extent, Reach, Said, Voice, decide, quorum_of, reach, value_id
 from odfd.trust.ledger import Ledger, Run
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
@@ -122,14 +122,8 @@ class Standing:
 
     def decision(self, known: Known, step: int) -> Decision:
         """The judgement of one transform step."""
-        policy = self.policy
-        others = group_voices(policy, known.heard, step)
-        own_group = policy.group_of(self.me)
-        if own_group is not None:
-            others.pop(own_group, None)
-        own = known.runs.get(step)
-        quorum = known.quorum
-        return judge(policy.tolerated, own_voice(own), others, quorum)
+        bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum)
+        return decide(bench, known.heard, own_voice(known.runs.get(step)), step)
 
     def _silent(self, double_voters: frozenset[KeyDid], dataset: DatasetId) -> Callable[[KeyDid], bool]:
         """Whose word does not count here: who contradicted himself, the dataset's own writer, and their groups."""
