@@ -235,19 +235,20 @@ class StateReader(Protocol):
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None: ...
 
 
-def load_state(reader: StateReader) -> ChainState:
-    """The state at the head of a stored chain: ``ChainState.EMPTY`` when it has none.
+def load_state(reader: StateReader, size: int | None = None) -> ChainState:
+    """The state at the head of a stored chain, or after its first ``size`` blocks; ``EMPTY`` when there are none.
 
     Reads the first block, the head, the newest block of each kind that counts and every definition of a push source,
     however long the chain is.
     """
     head = reader.head()
-    if head is None:
+    end = 0 if head is None else head.sequence_number + 1 if size is None else min(size, head.sequence_number + 1)
+    if end == 0:
         return ChainState.EMPTY
     wanted = {0: reader.block_at(0)}
-    for block in _telling(reader, head.sequence_number + 1):
+    for block in _telling(reader, end):
         wanted[block.sequence_number] = block
-    wanted[head.sequence_number] = reader.block_at(head.sequence_number)
+    wanted[end - 1] = reader.block_at(end - 1)
     state = ChainState.EMPTY
     for number in sorted(wanted):
         state = state.advance(wanted[number])

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
-from chain.store.base import Append, Head, ObjectStore
+from chain.store.base import Append, Head, ObjectStore, Rewrite
 
 
 def check_append(append: Append, objects: ObjectStore) -> Head:
     """The head that the append leads to. Raises Invalid: no blocks, not in sequence, not linked, an object missing."""
-    place = f"{append.dataset.short}"
+    place = append.dataset.short
     if not append.blocks:
         raise Invalid("an append without blocks", rule="append-empty", place=place)
     head = append.expected
-    for block in append.blocks:
+    for block in following(head, append.blocks, place):
+        head = Head(block.hash, block.sequence_number)
+    check_objects(append.objects, objects, place)
+    assert head is not None
+    return head
+
+
+def check_rewrite(rewrite: Rewrite, objects: ObjectStore) -> None:
+    """Raises Invalid: nothing kept, more kept than there is, an object missing."""
+    if not 1 <= rewrite.keep <= rewrite.expected.size:
+        raise Invalid(
+            f"a rewrite that keeps {rewrite.keep} of {rewrite.expected.size} blocks",
+            rule="rewrite-keep",
+            hint="the Seed at least stays: with another one it is another dataset",
+            place=rewrite.dataset.short,
+        )
+    check_objects(rewrite.objects, objects, rewrite.dataset.short)
+
+
+def check_changed(rewrite: Rewrite, head: Head) -> None:
+    """Raises Invalid when the history is the one that was."""
+    if head == rewrite.expected:
+        raise Invalid("the rewrite changes nothing", rule="rewrite-no-op", place=rewrite.dataset.short)
+
+
+def following(head: Head | None, blocks: Iterable[Block], place: str) -> Iterator[Block]:
+    """The blocks, each checked to follow the one before when it is taken. Raises Invalid."""
+    for block in blocks:
         _check_follows(head, block, place)
         head = Head(block.hash, block.sequence_number)
-    for name in append.objects:
+        yield block
+
+
+def check_objects(names: Iterable[Multihash], objects: ObjectStore, place: str) -> None:
+    """Raises Invalid when one is missing."""
+    for name in names:
         if not objects.has(name):
             raise Invalid(
                 f"object {name.short} is not in the store",
@@ -27,8 +59,6 @@ def check_append(append: Append, objects: ObjectStore) -> Head:
                 hint="objects come before the blocks that name them",
                 place=place,
             )
-    assert head is not None
-    return head
 
 
 def _check_follows(head: Head | None, block: Block, place: str) -> None:
@@ -46,7 +76,7 @@ def _check_follows(head: Head | None, block: Block, place: str) -> None:
         raise Invalid(f"block #{block.sequence_number} is not what its hash says", rule="block-hash", place=place)
 
 
-def check_expected(append: Append, actual: Head | None) -> None:
+def check_expected(append: Append | Rewrite, actual: Head | None) -> None:
     """Raises Conflict unless the chain's head is the one that the append was planned on."""
     if actual == append.expected:
         return

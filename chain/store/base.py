@@ -45,6 +45,22 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that the blocks name and that the store must hold before the head moves."""
 
 
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """Another history for a chain: its first ``keep`` blocks as they are, and ``blocks`` in place of the rest.
+
+    Whoever rewrites says so first (an epoch), or mirrors take it for a lie: that is ``also``'s, or was done before.
+    """
+
+    dataset: DatasetId
+    expected: Head
+    keep: int
+    """At least one: with another Seed it is another dataset."""
+    blocks: Iterable[Block] = ()
+    """Read once, as they are written; they need not fit into memory."""
+    objects: Sequence[Multihash] = ()
+    """Objects that ``blocks`` name and that the store must hold before the head moves."""
+
+
 class StoredBlock(msgspec.Struct, frozen=True):
     """A block as it lies in a store, before anyone believed it."""
 
@@ -120,6 +136,13 @@ class ChainStore(Protocol):
         """Raises Conflict when a head is not as expected, Invalid when a block does not follow or an object is missing.
 
         ``also`` writes rows of other tables in the same transaction (a signed head, a resource's event).
+        """
+
+    def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
+        """One atomic change of head to another history; the new head. Objects go with the next collection.
+
+        Raises Conflict when the head is not as expected, Invalid when a block does not follow or an object is missing,
+        when nothing would be kept or nothing would change.
         """
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:

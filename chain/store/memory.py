@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store import append as rules
-from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, StoredBlock, StoredPage
+from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, Rewrite, StoredBlock, StoredPage
 from chain.store.objects import disk
 
 
@@ -44,6 +44,19 @@ class MemoryChains:
         self._together(also)
         for append in appends:
             self._chains.setdefault(append.dataset, []).extend(append.blocks)
+
+    def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
+        """As in the port."""
+        rules.check_rewrite(rewrite, self._objects)
+        rules.check_expected(rewrite, self.chain(rewrite.dataset).head())
+        made = self._chains[rewrite.dataset][: rewrite.keep]
+        base = Head(made[-1].hash, made[-1].sequence_number)
+        made += rules.following(base, rewrite.blocks, rewrite.dataset.short)
+        head = Head(made[-1].hash, made[-1].sequence_number)
+        rules.check_changed(rewrite, head)
+        self._together(also)
+        self._chains[rewrite.dataset] = made
+        return head
 
     def _together(self, also: Callable[[sqlite3.Connection], None] | None) -> None:
         self.connection.execute("BEGIN")

@@ -7,6 +7,7 @@ hashed again before it is believed, so a damaged page is a fault and never an an
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
@@ -18,7 +19,7 @@ from chain.model.block import Block
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
 from chain.store import schema
-from chain.store.base import NAME_SIZE, PAGE_BLOCKS, PAGE_BYTES, Append, Head, StoredBlock, StoredPage
+from chain.store.base import NAME_SIZE, PAGE_BLOCKS, PAGE_BYTES, Append, Head, Rewrite, StoredBlock, StoredPage
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 
@@ -59,12 +60,35 @@ class SqliteChains:
             flush(connection)
             self._step("commit-objects")
             for append, head in zip(appends, heads, strict=True):
-                _insert(connection, append, head)
+                _insert(connection, append.dataset, append.blocks, head)
             self._step("commit-blocks")
             if also is not None:
                 also(connection)
             self._step("commit-also")
         self._step("commit-durable")
+        self._objects.holds.named(name for append in appends for name in append.objects)
+
+    def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
+        """As in the port."""
+        rules.check_rewrite(rewrite, self._objects)
+        with self._objects.flushing() as flush, self._database.write() as connection:
+            self._step("rewrite-begun")
+            rules.check_expected(rewrite, _head(connection, rewrite.dataset))
+            flush(connection)
+            head = _cut(connection, rewrite.dataset, rewrite.keep)
+            self._step("rewrite-cut")
+            blocks = rules.following(head, rewrite.blocks, rewrite.dataset.short)
+            while some := list(itertools.islice(blocks, PAGE_BLOCKS)):
+                head = Head(some[-1].hash, some[-1].sequence_number)
+                _insert(connection, rewrite.dataset, some, head)
+            rules.check_changed(rewrite, head)
+            self._step("rewrite-blocks")
+            if also is not None:
+                also(connection)
+            self._step("rewrite-also")
+        self._step("rewrite-durable")
+        self._objects.holds.named(rewrite.objects)
+        return head
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
@@ -200,13 +224,25 @@ def _head(connection: sqlite3.Connection, dataset: DatasetId) -> Head | None:
     return None if row is None else Head(Multihash.from_bytes(row[0]), row[1])
 
 
-def _insert(connection: sqlite3.Connection, append: Append, head: Head) -> None:
+def _cut(connection: sqlite3.Connection, dataset: DatasetId, keep: int) -> Head:
+    """Forgets the blocks from ``keep`` on, which is not the first; the head is then the one before."""
+    (number,) = connection.execute("SELECT number FROM datasets WHERE id = ?", (dataset,)).fetchone()
+    connection.execute("DELETE FROM blocks WHERE dataset = ? AND sequence >= ?", (number, keep))
+    (name,) = connection.execute(
+        "SELECT hash FROM blocks WHERE dataset = ? AND sequence = ?", (number, keep - 1)
+    ).fetchone()
+    head = Head(Multihash.from_bytes(name), keep - 1)
+    _insert(connection, dataset, (), head)
+    return head
+
+
+def _insert(connection: sqlite3.Connection, dataset: DatasetId, blocks: Sequence[Block], head: Head) -> None:
     (number,) = connection.execute(
         "INSERT INTO datasets (id, head_sequence, head_hash) VALUES (?1, ?2, ?3)"
         " ON CONFLICT (id) DO UPDATE SET head_sequence = ?2, head_hash = ?3 RETURNING number",
-        (append.dataset, head.sequence_number, head.hash),
+        (dataset, head.sequence_number, head.hash),
     ).fetchone()
     connection.executemany(
         "INSERT INTO blocks VALUES (?, ?, ?, ?, ?)",
-        ((number, one.sequence_number, schema.kind_number(one.event), one.hash, one.raw) for one in append.blocks),
+        ((number, one.sequence_number, schema.kind_number(one.event), one.hash, one.raw) for one in blocks),
     )

@@ -23,7 +23,7 @@ LAYERS = {
     "config": ["load", "check render", "schema paths", "model", "errors", "."],
     "chain": [
         "store",
-        "data",
+        "data compaction",
         "rules",
         "state compare walk",
         "statements",
