@@ -40,6 +40,9 @@ class Judgement(enum.Enum):
 class Library(Protocol):
     """What we may give to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
 
+    def datasets(self, limit: int) -> Sequence[DatasetId]:
+        """Those of which we serve a block at least; of more than ``limit``, some ``limit`` of them."""
+
     def size(self, dataset: DatasetId) -> int:
         """Blocks we serve of this chain; 0 when none."""
 
@@ -117,6 +120,12 @@ class Replication(Protocol):
         """Fill ``sink`` from any of ``peers``, resuming at ``sink.received``; the hash is checked before it returns.
 
         Raises Remote, naming the peer, when no peer could give the right bytes.
+        """
+
+    async def seek(self, dataset: DatasetId) -> int:
+        """Find peers that say they serve ``dataset`` and connect to some; how many connections are new.
+
+        Whether they do serve it is for ``chain_size`` to find out. Costs a few dials at most, and never raises Remote.
         """
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...

@@ -143,6 +143,7 @@ class MirrorSync:
         """Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
         held = await trio.to_thread.run_sync(self._held, wish.id)
         if held.head is None:
+            await self._replication.seek(wish.id)
             return Waiting("no signed head of it was seen yet")
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
@@ -152,7 +153,10 @@ class MirrorSync:
         known_wrong = self._refused.get(wish.id)
         if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
             raise known_wrong[2].with_traceback(None)
-        peers = await self._holders(wish.id, held.head.size if behind else held.state.size)
+        size = held.head.size if behind else held.state.size
+        peers = await self._holders(wish.id, size)
+        if not peers and await self._replication.seek(wish.id):
+            peers = await self._holders(wish.id, size)
         if not peers:
             return Waiting("no connected peer serves it that far")
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -46,6 +47,9 @@ class ServingLibrary:
         self._reaches: dict[DatasetId, tuple[Instant, int]] = {}
         self._whole: dict[Multihash, Fingerprint] = {}
         self._lock = threading.Lock()
+
+    def datasets(self, limit: int) -> Sequence[DatasetId]:
+        return list(islice((one for one in self._chains.datasets() if self.size(one)), limit))
 
     def size(self, dataset: DatasetId) -> int:
         now = self._clock()

@@ -17,6 +17,7 @@ from chain.errors import Refused, Remote
 from chain.ids import DatasetId, parse_name
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
@@ -113,7 +114,8 @@ class Membership:
             network=network.name, bootstrap=network.bootstrap, entropy_interval=self._options.entropy_interval
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
-        return ReplicationDriver(host, self._library, self._board, settings, rng, lambda: int(self._clock.now()))
+        key = SigningKey(self._options.seed)
+        return ReplicationDriver(host, self._library, self._board, settings, rng, lambda: int(self._clock.now()), key)
 
     async def _watch(self, driver: ReplicationDriver) -> None:
         """Tell when the set of connected peers grows, so that mirrors need not wait for their next round."""
@@ -233,6 +235,9 @@ class Membership:
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
         await self._joined().fetch_object(peers, name, size, sink)
+
+    async def seek(self, dataset: DatasetId) -> int:
+        return await self._driver.seek(dataset) if self._driver is not None else 0
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._joined().penalise(peer, reason, weight)

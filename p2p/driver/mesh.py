@@ -1,9 +1,10 @@
-"""Keeps us connected: bootstrap peers dialled with backoff, each new connection greeted by a pull of statements, and
-rounds of anti-entropy with random peers. Made with the driver; its loops end with it.
+"""Keeps us connected: bootstrap peers and a few others dialled with backoff, each new connection greeted by a pull of
+statements and by telling of peers, and rounds of anti-entropy with random peers. Made with the driver, ends with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -11,16 +12,23 @@ import structlog
 import trio
 
 from chain.errors import Fault
+from chain.ids import DatasetId
 from p2p.driver.containment import contained
+from p2p.driver.discovery import Discovery
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.standing import Standing
 from p2p.driver.statements import Statements
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
+from p2p.wire.presence import Presence
 
 MAX_GREETINGS: Final = 8
 """Pulls at a time from peers that have just connected; the others wait."""
+MAX_DIALS: Final = 4
+"""Addresses tried of one peer."""
+GROW: Final = 5.0
+"""Seconds between dials that nobody asked for."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -28,11 +36,18 @@ class Mesh:
     """Loops over connections."""
 
     def __init__(
-        self, host: HostPort, standing: Standing, statements: Statements, settings: ReplicationSettings, rng: Random
+        self,
+        host: HostPort,
+        standing: Standing,
+        statements: Statements,
+        discovery: Discovery,
+        settings: ReplicationSettings,
+        rng: Random,
     ) -> None:
         self._host = host
         self._standing = standing
         self._statements = statements
+        self._discovery = discovery
         self._settings = settings
         self._rng = rng
         self._greetings = trio.CapacityLimiter(MAX_GREETINGS)
@@ -44,6 +59,7 @@ class Mesh:
             for address in dict.fromkeys(self._settings.bootstrap):
                 nursery.start_soon(self._keep_connected, address)
             nursery.start_soon(self._rounds)
+            nursery.start_soon(self._grow)
             while True:
                 change = await self._host.next_change()
                 if not change.up:
@@ -90,7 +106,50 @@ class Mesh:
     async def _greet(self, peer: PeerId) -> None:
         async with self._greetings:
             if peer in self._standing.book.connected_peers():
+                await contained(self._discovery.meet, peer)
                 await self._statements.pull(peer)
+
+    async def seek(self, dataset: DatasetId) -> int:
+        """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
+        found = await self._discovery.holders(dataset)
+        met: list[PeerId] = []
+
+        async def visit(presence: Presence) -> None:
+            if await self._visit(presence.peer, self._discovery.addresses(presence)):
+                met.append(presence.peer)
+
+        async with trio.open_nursery() as nursery:
+            for presence in found:
+                nursery.start_soon(visit, presence)
+        return len(met)
+
+    async def _visit(self, peer: PeerId, addresses: Sequence[str]) -> bool:
+        """Dial a peer, unless it is shut out or rests after a failure. Failures are noted, not raised."""
+        book, now = self._standing.book, trio.current_time()
+        if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
+            return False
+        for address in addresses[:MAX_DIALS]:
+            try:
+                await self.connect(address)
+            except Fault as fault:
+                _LOG.debug("peer not reached", address=address, fault=str(fault))
+            else:
+                return True
+        book.dial_failed(peer, trio.current_time())
+        return False
+
+    async def _grow(self) -> None:
+        """Keep up some connections beside those to bootstrap peers: one dial at a time, to peers known or told of."""
+        while True:
+            await trio.sleep(GROW * (0.5 + self._rng.random()))
+            connected = self._standing.book.connected_peers()
+            if len(connected) >= self._settings.degree:
+                continue
+            stranger = self._discovery.stranger()
+            if stranger is not None:
+                await self._visit(stranger.peer, self._discovery.addresses(stranger))
+            elif connected:
+                await contained(self._discovery.meet, self._rng.choice(connected))
 
     async def _rounds(self) -> None:
         while True:
@@ -103,6 +162,8 @@ class Mesh:
     async def round(self) -> None:
         """One round with a few random peers, side by side."""
         connected = self._standing.book.connected_peers()
+        if connected:
+            await contained(self._discovery.meet, self._rng.choice(connected))
         chosen = self._rng.sample(connected, min(self._settings.entropy_peers, len(connected)))
         async with trio.open_nursery() as nursery:
             for peer in chosen:

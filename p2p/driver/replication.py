@@ -15,6 +15,8 @@ import trio
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
+from p2p.driver.discovery import Discovery
 from p2p.driver.links import Links
 from p2p.driver.mesh import Mesh
 from p2p.driver.ports import HostPort
@@ -48,7 +50,7 @@ class Started(Protocol):
 
 
 class ReplicationDriver:
-    """See ``p2p.ports.Replication`` for what each method promises."""
+    """See ``p2p.ports.Replication`` for what each method promises. ``key`` is the node's: it signs where we are."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class ReplicationDriver:
         settings: ReplicationSettings,
         rng: Random,
         wall: Callable[[], int],
+        key: SigningKey | None = None,
     ) -> None:
         self._host = host
         self._settings = settings
@@ -65,7 +68,8 @@ class ReplicationDriver:
         self._standing = Standing(host, PeerBook(rng), wall)
         self._statements = Statements(host, board, self._standing, settings.network)
         self._server = Server(library, self._standing)
-        self._mesh = Mesh(host, self._standing, self._statements, settings, rng)
+        self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
+        self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
         self._chains = Links(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
         self._objects = Links(host, self._standing, objects.PROTOCOL, objects.decode_object_reply)
         self._nursery: trio.Nursery | None = None
@@ -88,6 +92,8 @@ class ReplicationDriver:
                 for protocol, handler in self._server.handlers().items():
                     self._host.set_handler(protocol, handler)
                 await self._statements.join()
+                await self._discovery.join()
+                nursery.start_soon(self._discovery.run)
                 nursery.start_soon(self._standing.run)
                 nursery.start_soon(self._mesh.run)
                 task_status.started()
@@ -114,10 +120,14 @@ class ReplicationDriver:
         await self._host.disconnect(peer)
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
+        self._discovery.look_again()
         await self._statements.announce(topic, envelope)
 
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
         return await self._statements.pull(peer, datasets)
+
+    async def seek(self, dataset: DatasetId) -> int:
+        return await self._mesh.seek(dataset)
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._standing.penalise(peer, reason, weight)

@@ -12,6 +12,8 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Name in the topics: nodes of different networks never hear each other's gossip."""
     bootstrap: tuple[str, ...] = ()
     """Multiaddrs to keep a connection to; they are dialled again with backoff for ever."""
+    degree: int = 8
+    """Connections that a node keeps up by itself: with eight, a network holds together though most of it is gone."""
     entropy_interval: float = 60.0
     """Seconds between rounds of anti-entropy (trust.md section 7)."""
     entropy_peers: int = 3

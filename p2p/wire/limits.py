@@ -39,3 +39,20 @@ MAX_DATASETS: Final = 256
 """Datasets in one ``list``."""
 MAX_LISTED: Final = 4 * KIB
 """Statement ids in one page of a ``list``: with their datasets' names well below the reply's limit."""
+
+MAX_PRESENCE_ADDRESSES: Final = 8
+"""Addresses that a node tells of itself."""
+MAX_TAGS: Final = 1024
+"""Datasets that a node tells it serves; one that serves more says so, and is asked when nobody else is known."""
+MAX_PRESENCE_LIFETIME: Final = 7200
+"""Seconds. Longer, and the network would send newcomers to nodes that are gone."""
+MAX_PRESENCE: Final = 45 + MAX_PRESENCE_ADDRESSES * 256 + 2 + 4 * MAX_TAGS + 64
+"""Bytes of a presence, 6,255; one of a node with two addresses and ten datasets has about 200."""
+MAX_PRESENCES: Final = 64
+"""Presences in one answer."""
+MAX_TAGS_ASKED: Final = 16
+"""Datasets in one question for peers."""
+MAX_PEERS_ASK: Final = 3 + 4 * MAX_TAGS_ASKED + MAX_PRESENCE
+"""Bytes of a question for peers."""
+MAX_PEERS_ANSWER: Final = 2 + MAX_PRESENCES * (2 + MAX_PRESENCE)
+"""Bytes of an answer about peers: 391 KiB at worst."""

@@ -35,6 +35,9 @@ class Holdings:
         self.things = things or {}
         self.held: dict[Multihash, tuple[Topic, bytes]] = {}
 
+    def datasets(self, limit: int) -> Sequence[DatasetId]:
+        return [DATASET] if self.chain else []
+
     def size(self, dataset: DatasetId) -> int:
         return len(self.chain) if dataset == DATASET else 0
 

@@ -11,10 +11,12 @@ import pytest
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
 from p2p.ports import Topic
-from p2p.wire import chains, frames, objects, refusal, trust
+from p2p.wire import chains, frames, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.objects import ObjectBytes, ObjectRange
+from p2p.wire.presence import PeersAsk, Presence
 from p2p.wire.refusal import Reason, Refusal
 
 BYTES = {
@@ -23,6 +25,16 @@ BYTES = {
 }
 DATASET = DatasetId.from_public_key(bytes(range(32)))
 NAME = Multihash.sha3_256(b"object")
+KEY = SigningKey(bytes(range(32)))
+PRESENCE = Presence(
+    key=KEY.public,
+    issued=1_700_000_000_000,
+    lifetime=3600,
+    addresses=("/ip4/203.0.113.7/tcp/4150", "/dns4/node.example/tcp/4150"),
+    tags=(presence.tag_of(DATASET),),
+    more=True,
+)
+ASK = PeersAsk(wanted=32, tags=PRESENCE.tags, own=BYTES["peers.presence"])
 
 
 CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
@@ -73,6 +85,13 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         trust.decode_tell,
     ),
     "trust.refused": (trust.TrustRefusal("too many questions"), trust.encode, trust.decode_tell),
+    "peers.presence": (PRESENCE, lambda said: presence.seal(said, "demo", KEY), presence.decode),
+    "peers.ask": (ASK, presence.encode_ask, presence.decode_ask),
+    "peers.answer": (
+        [BYTES["peers.presence"]],
+        presence.encode_answer,
+        lambda body: presence.decode_answer(body, ASK),
+    ),
 }
 
 
@@ -81,6 +100,12 @@ def test_message(name: str) -> None:
     message, encode, decode = CASES[name]
     assert encode(message) == BYTES[name]
     assert decode(BYTES[name]) == message
+
+
+def test_a_presence_is_signed_for_one_network() -> None:
+    raw = BYTES["peers.presence"]
+    assert presence.is_signed(raw, PRESENCE, "demo")
+    assert not presence.is_signed(raw, PRESENCE, "other")
 
 
 def test_frame() -> None:

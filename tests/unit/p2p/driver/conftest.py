@@ -15,13 +15,15 @@ import trio.testing
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
 from p2p.driver.ports import ConnectionChange, StreamHandler, Validator
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.errors import ProtocolUnsupported, StreamBroken, Unreachable
+from p2p.identity import peer_of_did
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
-PROTOCOLS = {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1"}
+PROTOCOLS = {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1", "peers": "/odf/1/peers"}
 
 
 class MemoryStream:
@@ -83,11 +85,12 @@ class MemoryHost:
         self.links: set[PeerId] = set()
         self.dials: list[tuple[float, str]] = []
         self._changes, self._inbox = trio.open_memory_channel[ConnectionChange](math.inf)
+        self.address = f"/memory/{name}"
         self.reachable = True
         self.lockstep = False
 
     def addresses(self) -> Sequence[str]:
-        return [f"/memory/{self.peer_id}"]
+        return [self.address]
 
     def peers(self) -> Mapping[PeerId, str]:
         return {peer: f"/memory/{peer}" for peer in self.links}
@@ -95,8 +98,8 @@ class MemoryHost:
     async def connect(self, multiaddr: str) -> PeerId:
         self.dials.append((trio.current_time(), multiaddr))
         await trio.sleep(0.01)
-        other = self.fabric.hosts.get(PeerId(multiaddr.removeprefix("/memory/")))
-        if other is None or not other.reachable:
+        other = self.fabric.hosts.get(PeerId(multiaddr.rpartition("/")[2]))
+        if other is None or not other.reachable or other.address != multiaddr:
             raise Unreachable(multiaddr, "nobody there")
         self.fabric.join(self, other)
         return other.peer_id
@@ -187,6 +190,9 @@ class Shelf:
         self.chains: dict[DatasetId, tuple[bytes, ...]] = {}
         self.things: dict[Multihash, bytes] = {}
         self.reads = 0
+
+    def datasets(self, limit: int) -> Sequence[DatasetId]:
+        return [*self.chains][:limit]
 
     def size(self, dataset: DatasetId) -> int:
         return len(self.chains.get(dataset, ()))
@@ -287,8 +293,11 @@ class Part:
 class Node:
     """A driver with what it stands on."""
 
-    def __init__(self, fabric: Fabric, name: str, **settings: Any) -> None:
+    def __init__(self, fabric: Fabric, name: str, key: SigningKey | None = None, **settings: Any) -> None:
         self.host = fabric.host(name)
+        if key is not None:
+            number = len(fabric.hosts)
+            self.host.address = f"/ip4/10.0.{number // 250}.{number % 250}/tcp/4150/p2p/{name}"
         self.shelf = Shelf()
         self.board = Board()
         self.driver = ReplicationDriver(
@@ -297,7 +306,8 @@ class Node:
             self.board,
             ReplicationSettings(network="test", **settings),
             Random(name),
-            lambda: 1_700_000_000_000_000_000,
+            lambda: 1_700_000_000_000_000_000 + int(trio.current_time() * 1e9),
+            key,
         )
         self.peer = self.host.peer_id
 
@@ -322,15 +332,18 @@ class Town:
         await self.nursery.start(node.driver.run)
         for other in connect:
             peer = other.peer if isinstance(other, Node) else other.peer_id
-            await node.driver.connect(f"/memory/{peer}")
+            await node.driver.connect(self.fabric.hosts[peer].address)
         return node
+
+    async def known(self, seed: int, *, connect: Sequence[Node | MemoryHost] = (), **settings: Any) -> Node:
+        """A node with a real key, which says who it is."""
+        key = SigningKey(seed.to_bytes(32, "big"))
+        return await self.node(str(peer_of_did(key.did)), connect=connect, key=key, **settings)
 
     def bare(self, name: str, **handlers: StreamHandler) -> MemoryHost:
         host = self.fabric.host(name)
         for protocol, handler in handlers.items():
-            host.set_handler(
-                {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1"}[protocol], handler
-            )
+            host.set_handler(PROTOCOLS[protocol], handler)
         return host
 
 

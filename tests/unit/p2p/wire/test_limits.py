@@ -11,15 +11,18 @@ from chain.codec.blocks import MAX_BLOCK as CODEC_MAX_BLOCK
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
 from p2p.ports import StatementRef, Topic
-from p2p.wire import chains, limits, objects, refusal, trust
+from p2p.wire import chains, limits, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.frames import FrameReader, frame
 from p2p.wire.objects import ObjectBytes, ObjectRange
+from p2p.wire.presence import PeersAsk, Presence
 from p2p.wire.refusal import Reason, Refusal
 
 DATASET = DatasetId.from_public_key(bytes(32))
 NAME = Multihash.sha3_256(b"")
+KEY = SigningKey(bytes(range(32)))
 
 
 def sid(number: int) -> Multihash:
@@ -50,6 +53,27 @@ def listing(count: int) -> Any:
     return trust.decode_tell(trust.encode(trust.page(refs, more=False)))
 
 
+def presence_of(**fields: Any) -> Any:
+    said = Presence(key=KEY.public, issued=1, **{"lifetime": 1, **fields})
+    return presence.decode(presence.seal(said, "net", KEY))
+
+
+def largest_presence(size: int) -> Any:
+    """Eight names of 255 characters and all tags; one byte over is made by a byte too many."""
+    label = "a" * 63
+    address = f"/dns4/{label}.{label}.{label}.{'b' * 47}/tcp/65535"
+    assert len(address) == 255
+    said = Presence(
+        key=KEY.public,
+        issued=1,
+        lifetime=1,
+        addresses=(address,) * limits.MAX_PRESENCE_ADDRESSES,
+        tags=tuple(range(limits.MAX_TAGS)),
+    )
+    raw = presence.seal(said, "net", KEY)
+    return presence.decode(raw + bytes(max(0, size - len(raw))))
+
+
 AT: dict[str, Callable[[int], Any]] = {
     "MAX_BLOCK": one_block,
     "MAX_RANGE_BYTES": lambda size: blocks_asked(1, size),
@@ -72,6 +96,14 @@ AT: dict[str, Callable[[int], Any]] = {
     "MAX_SIDS": lambda count: trust.decode_ask(trust.encode(trust.GetAsk(tuple(map(sid, range(count)))))),
     "MAX_DATASETS": lambda count: trust.decode_ask(trust.encode(trust.ListAsk(datasets=(DATASET,) * count))),
     "MAX_LISTED": listing,
+    "MAX_PRESENCE_ADDRESSES": lambda count: presence_of(addresses=("/ip4/1.2.3.4/tcp/1",) * count),
+    "MAX_TAGS": lambda count: presence_of(tags=tuple(range(count))),
+    "MAX_PRESENCE_LIFETIME": lambda seconds: presence_of(lifetime=seconds),
+    "MAX_PRESENCES": lambda count: presence.decode_ask(presence.encode_ask(PeersAsk(wanted=count))),
+    "MAX_TAGS_ASKED": lambda count: presence.decode_ask(presence.encode_ask(PeersAsk(wanted=1, tags=(0,) * count))),
+    "MAX_PRESENCE": largest_presence,
+    "MAX_PEERS_ASK": lambda size: FrameReader(limits.MAX_PEERS_ASK).feed(frame(bytes(size))),
+    "MAX_PEERS_ANSWER": lambda size: FrameReader(limits.MAX_PEERS_ANSWER).feed(frame(bytes(size))),
 }
 UNITS = {"KIB", "MIB"}
 

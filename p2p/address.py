@@ -1,0 +1,100 @@
+"""Multiaddresses that this host can use: TCP over IPv4, IPv6 or a DNS name, to dial with the peer's id at the end.
+
+``/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4001/p2p/…``, ``/ip4/0.0.0.0/tcp/4001`` to listen.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from p2p.errors import BadAddress
+from p2p.identity import parse_peer
+from p2p.ports import PeerId
+
+MAX_ADDRESS: Final = 400
+"""Characters: a DNS name of 253 and a peer id fit."""
+_NAME: Final = re.compile(
+    r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
+)
+_HINT: Final = "it looks like /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A parsed multiaddress."""
+
+    network: str
+    """``ip4``, ``ip6``, ``dns``, ``dns4`` or ``dns6``."""
+    host: str
+    port: int
+    peer: PeerId | None = None
+
+    def __str__(self) -> str:
+        return self.transport + (f"/p2p/{self.peer}" if self.peer else "")
+
+    @property
+    def transport(self) -> str:
+        """Without the peer id."""
+        return f"/{self.network}/{self.host}/tcp/{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Raises BadAddress, saying which part is wrong."""
+    if len(text) > MAX_ADDRESS:
+        raise BadAddress(f"an address of {len(text)} characters", rule="multiaddr", hint=_HINT)
+    parts = text.split("/")
+    if len(parts) not in (5, 7) or parts[0] or parts[3] != "tcp":
+        raise _bad(text, "expected /ip4|ip6|dns…/host/tcp/port, and /p2p/id of the peer")
+    network, host, port = parts[1], parts[2], parts[4]
+    if not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        raise _bad(text, f"{port!r} is not a port")
+    peer = None
+    if len(parts) == 7:
+        if parts[5] != "p2p":
+            raise _bad(text, f"/{parts[5]} is not supported after the port")
+        try:
+            peer = parse_peer(parts[6])
+        except Invalid as error:
+            raise _bad(text, error.message) from error
+    return Address(network, _checked_host(text, network, host), int(port), peer)
+
+
+def is_worth_dialling(address: Address, ours: Iterable[str]) -> bool:
+    """Whether a stranger's word may make us dial it.
+
+    Never a multicast or link-local address, and loopback or a private network only when we are reached there ourselves.
+    Names are taken as they are: what they stand for is not known here.
+    """
+    if not address.network.startswith("ip"):
+        return True
+    there = ipaddress.ip_address(address.host)
+    if there.is_multicast or there.is_unspecified or there.is_link_local:
+        return False
+    if not there.is_private:
+        return True
+    own = [ipaddress.ip_address(one.host) for one in map(parse_address, ours) if one.network.startswith("ip")]
+    return any(there.is_loopback == one.is_loopback and one.is_private for one in own)
+
+
+def _checked_host(text: str, network: str, host: str) -> str:
+    try:
+        if network == "ip4":
+            return str(ipaddress.IPv4Address(host))
+        if network == "ip6":
+            return str(ipaddress.IPv6Address(host))
+    except ValueError as error:
+        raise _bad(text, f"{host!r} is not an {network} address") from error
+    if network not in ("dns", "dns4", "dns6"):
+        raise _bad(text, f"/{network} is not supported; only TCP over ip4, ip6 and dns names is")
+    if len(host) > 253 or not _NAME.fullmatch(host):
+        raise _bad(text, f"{host!r} is not a host name")
+    return host
+
+
+def _bad(text: str, reason: str) -> BadAddress:
+    return BadAddress(f"{text[:120]!r} is not an address of a node: {reason}", rule="multiaddr", hint=_HINT)

@@ -1,0 +1,250 @@
+"""Finding peers and those who serve a dataset: presences gossiped, asked for, and checked by dialling (ADR 0003).
+
+Made with the driver. It says who we are, listens to who others say they are, and proposes addresses to the mesh, which
+dials them. What a stranger's presence can make us do is bounded: a dial now and then to an address of a kind that we
+are reached at ourselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+import structlog
+import trio
+
+from chain.errors import Fault, Invalid
+from chain.ids import DatasetId
+from chain.statements.keys import SigningKey
+from p2p.address import is_worth_dialling, parse_address
+from p2p.driver.containment import contained
+from p2p.driver.framing import FramedStream
+from p2p.driver.ports import HostPort, StreamPort
+from p2p.driver.standing import Standing
+from p2p.errors import TooSlow, Violation
+from p2p.peers.budget import Budget, Rate
+from p2p.peers.directory import Directory
+from p2p.peers.score import FLOOD, GARBAGE
+from p2p.ports import Judgement, Library, PeerId
+from p2p.wire import presence as wire
+from p2p.wire.limits import (
+    MAX_PEERS_ANSWER,
+    MAX_PEERS_ASK,
+    MAX_PRESENCE_ADDRESSES,
+    MAX_PRESENCES,
+    MAX_TAGS,
+)
+from p2p.wire.presence import PeersAsk, Presence
+
+LIFETIME: Final = 3600
+"""Seconds that a presence of ours counts; it is told anew well before."""
+RENEW: Final = 900.0
+"""Seconds after which an unchanged presence is told again: three may be lost."""
+LOOK: Final = 15.0
+"""Seconds between looks at what we serve."""
+PATIENCE: Final = 10.0
+"""Seconds for one answer."""
+TOLD_RATE: Final = Rate(per_second=20.0, burst=MAX_PRESENCES * 16.0)
+"""Presences that one peer may tell us: a newcomer hears of a thousand at once, and then as fast as they change."""
+ASK_RATE: Final = Rate(per_second=0.5, burst=20.0)
+"""Questions of one peer: each looks through the directory."""
+ASKED: Final = 6
+"""Connected peers asked who serves a dataset of which we know nobody."""
+SOUGHT: Final = 8
+"""Peers dialled for one dataset at a time."""
+SAMPLE: Final = 32
+"""Presences wanted of a peer that we meet."""
+_LOG = structlog.get_logger("p2p.driver")
+
+
+class Discovery:
+    """See the module. Without a ``key`` it listens and asks, and nobody hears of us."""
+
+    def __init__(
+        self,
+        host: HostPort,
+        library: Library,
+        standing: Standing,
+        network: str,
+        rng: Random,
+        key: SigningKey | None,
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._standing = standing
+        self._network = network
+        self._topic = f"/odf/1/{network}/peers"
+        self._rng = rng
+        self._key = key
+        self._told = Budget[PeerId](TOLD_RATE)
+        self._asks = Budget[PeerId](ASK_RATE)
+        self._answering: Counter[PeerId] = Counter()
+        self._own = b""
+        self._changed = trio.Event()
+        self.directory = Directory(network, host.peer_id)
+
+    async def join(self) -> None:
+        self._host.set_handler(wire.PROTOCOL, self._accept)
+        await self._host.join(self._topic, self._gossiped)
+
+    def look_again(self) -> None:
+        """What we serve may have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Tell who we are, when it changes and now and then, until cancelled."""
+        if self._key is None:
+            return
+        said: tuple[object, ...] = ()
+        told = -RENEW
+        while True:
+            self._changed = trio.Event()
+            try:
+                held = await trio.to_thread.run_sync(self._library.datasets, MAX_TAGS + 1)
+            except Fault as fault:
+                _LOG.warning("cannot tell what we serve", fault=str(fault), rule=fault.rule)
+                held = ()
+            now = (tuple(self._host.addresses()), tuple(held))
+            if now != said or trio.current_time() - told >= RENEW:
+                said, told = now, trio.current_time()
+                self._own = wire.seal(self._presence(self._key, held), self._network, self._key)
+                await contained(self._host.publish, self._topic, self._own)
+            with trio.move_on_after(LOOK):
+                await self._changed.wait()
+
+    def _presence(self, key: SigningKey, held: Sequence[DatasetId]) -> Presence:
+        addresses = [str(parse_address(one).transport) for one in self._host.addresses()]
+        tags = sorted({wire.tag_of(dataset) for dataset in held[:MAX_TAGS]})
+        return Presence(
+            key=key.public,
+            issued=self._now(),
+            lifetime=LIFETIME,
+            addresses=tuple(dict.fromkeys(addresses))[:MAX_PRESENCE_ADDRESSES],
+            tags=tuple(tags),
+            more=len(held) > MAX_TAGS,
+        )
+
+    def _now(self) -> int:
+        return self._standing.wall() // 1_000_000
+
+    # What others tell
+
+    async def _gossiped(self, sender: PeerId, raw: bytes) -> Judgement:
+        await trio.lowlevel.checkpoint()
+        return self._admit(raw, sender)
+
+    def _admit(self, raw: bytes, sender: PeerId) -> Judgement:
+        if self._standing.is_shut_out(sender):
+            return Judgement.IGNORE
+        if not self._told.spend(sender, trio.current_time()):
+            self._standing.penalise(sender, "tells of peers faster than the limit", FLOOD)
+            return Judgement.IGNORE
+        judgement = self.directory.admit(raw, sender, self._now())
+        if judgement is Judgement.REJECT:
+            self._standing.penalise(sender, "told of a peer what that peer never said", GARBAGE)
+        return judgement
+
+    # Asking
+
+    async def meet(self, peer: PeerId) -> None:
+        """Tell a peer who we are, and hear of some others. Raises PeerFault."""
+        await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
+
+    async def ask(self, peer: PeerId, ask: PeersAsk) -> int:
+        """How many presences were new. Raises PeerFault; one that does not speak the protocol knows of nobody."""
+        stream = FramedStream(await self._host.open_stream(peer, wire.PROTOCOL), peer, MAX_PEERS_ANSWER)
+        try:
+            with trio.move_on_after(PATIENCE):
+                await stream.write(wire.encode_ask(ask))
+                body = await stream.read()
+                if body is None:
+                    return 0
+                new = sum(self._admit(raw, peer) is Judgement.ACCEPT for raw in wire.decode_answer(body, ask))
+                await stream.end()
+                return new
+            raise TooSlow(peer, f"did not tell of peers in {PATIENCE:.0f} s", rule="peers-patience")
+        except Invalid as error:
+            fault = Violation(peer, error.message, rule=error.rule, hint=error.hint)
+            self._standing.blame(fault)
+            raise fault from error
+        except Violation as fault:
+            self._standing.blame(fault)
+            raise
+        finally:
+            await stream.reset()
+
+    async def holders(self, dataset: DatasetId) -> list[Presence]:
+        """Peers that we are not connected with and that say they serve ``dataset``; asks around when none is known."""
+        tag = wire.tag_of(dataset)
+        found = self._unmet(tag)
+        if not found:
+            connected = self._standing.book.connected_peers()
+            ask = PeersAsk(wanted=SOUGHT * 2, tags=(tag,), own=self._own)
+            async with trio.open_nursery() as nursery:
+                for peer in self._rng.sample(connected, min(ASKED, len(connected))):
+                    nursery.start_soon(contained, self.ask, peer, ask)
+            found = self._unmet(tag)
+        return found[:SOUGHT]
+
+    def _unmet(self, tag: int) -> list[Presence]:
+        met = set(self._standing.book.connected_peers())
+        return [one for one in self.directory.holders(tag, self._now()) if one.peer not in met]
+
+    def stranger(self) -> Presence | None:
+        """Somebody whom we have not met, by lot."""
+        strangers = self.directory.strangers(set(self._standing.book.connected_peers()), self._now())
+        return self._rng.choice(strangers) if strangers else None
+
+    def addresses(self, presence: Presence) -> list[str]:
+        """Where to dial a stranger, of what it says of itself."""
+        ours = self._host.addresses()
+        return [
+            f"{address}/p2p/{presence.peer}"
+            for address in presence.addresses
+            if is_worth_dialling(parse_address(address), ours)
+        ]
+
+    # Being asked
+
+    async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, MAX_PEERS_ASK)
+        if self._standing.is_shut_out(peer) or self._answering[peer]:
+            await framed.reset()
+            return
+        self._answering[peer] += 1
+        try:
+            await contained(self._answer, framed)
+        finally:
+            del self._answering[peer]
+            await framed.reset()
+
+    async def _answer(self, stream: FramedStream) -> None:
+        with trio.move_on_after(PATIENCE):
+            try:
+                body = await stream.read()
+                if body is None:
+                    return
+                ask = wire.decode_ask(body)
+            except Invalid as error:
+                self._standing.penalise(stream.peer, error.message, GARBAGE)
+                return
+            except Violation as fault:
+                self._standing.blame(fault)
+                raise
+            if not self._asks.spend(stream.peer, trio.current_time()):
+                self._standing.penalise(stream.peer, "asks for peers faster than the limit", FLOOD)
+                return
+            if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT:
+                # Its gossip reaches nobody yet: whoever has just come is in no mesh.
+                await contained(self._host.publish, self._topic, ask.own)
+            told = self.directory.tell(ask, stream.peer, self._now(), self._rng)
+            if self._own and self._fits(ask):
+                told = [self._own, *told][: ask.wanted]
+            await stream.write(wire.encode_answer(told))
+            await stream.end()
+
+    def _fits(self, ask: PeersAsk) -> bool:
+        """Whether our own presence answers the question too."""
+        return not ask.tags or bool(set(ask.tags) & set(wire.decode(self._own).tags))
