@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from chain.errors import Fault
 from config.errors import ConfigError
 from config.load import Loaded
 from config.model import Settings
@@ -98,6 +99,10 @@ def _reload(load_again: Callable[[], Loaded], assembly: Assembly, journal: Journ
         for problem in error.problems:
             journal.error("settings not taken over", problem=str(problem))
         return f"settings not taken over: {error.problems[0]}"
+    try:
+        assembly.reload(loaded.settings)
+    except Fault as fault:
+        journal.error("settings not taken over", problem=str(fault), rule=fault.rule)
+        return f"settings not taken over: {fault}"
     log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
-    assembly.reload(loaded.settings)
     return "settings taken over"

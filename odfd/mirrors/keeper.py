@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -59,6 +60,11 @@ class Mirror(msgspec.Struct):
     tally: Tally = msgspec.field(default_factory=Tally)
     peers: int = 0
     passes: int = 0
+    """That have ended."""
+    passing: bool = False
+    """Whether one is under way; most find nothing to do and change no state."""
+    fresh: int = 1
+    """The pass that looked at the wish as it is now."""
     poked: trio.Event = msgspec.field(default_factory=trio.Event)
     turned: trio.Event = msgspec.field(default_factory=trio.Event)
     """Set when the pass under way, or the next one, has ended; then there is another."""
@@ -69,7 +75,7 @@ class Mirror(msgspec.Struct):
     @property
     def is_settled(self) -> bool:
         """Whether waiting longer would bring nothing but news of others."""
-        return self.ended.is_set() or (self.passes > 0 and self.state in _SETTLED)
+        return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
 
 
 class MirrorKeeper:
@@ -123,6 +129,7 @@ class MirrorKeeper:
         if known is None:
             return self._begin(wish)
         known.wish = wish
+        known.fresh = known.passes + (2 if known.passing else 1)
         self.poke(wish.id)
         return known
 
@@ -186,7 +193,7 @@ class MirrorKeeper:
     async def pass_now(self, dataset: DatasetId) -> Mirror:
         """Ask for a pass and wait until one has ended that began after this call. Raises NotFound."""
         mirror = self.get(dataset)
-        wanted = mirror.passes + (2 if mirror.state is State.SYNCING else 1)
+        wanted = mirror.passes + (2 if mirror.passing else 1)
         mirror.poked.set()
         while mirror.passes < wanted and not mirror.ended.is_set():
             await mirror.turned.wait()
@@ -223,8 +230,9 @@ class MirrorKeeper:
         pause = FIRST_PAUSE
         while True:
             mirror.poked = trio.Event()
-            mirror.state = State.SYNCING
+            mirror.passing = True
             again = await self._pass(mirror)
+            mirror.passing = False
             mirror.passes += 1
             turned, mirror.turned = mirror.turned, trio.Event()
             turned.set()
@@ -235,7 +243,7 @@ class MirrorKeeper:
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
         try:
-            return self._settle(mirror, await self._sync.sync(mirror.wish, mirror.tally))
+            return self._settle(mirror, await self._sync.sync(mirror.wish, mirror.tally, partial(_begun, mirror)))
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
             if fault is None:
@@ -267,9 +275,13 @@ class MirrorKeeper:
         mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):
             self._events.emit(f"mirror.{mirror.state.value}", mirror.wish.name, str(fault), rule=fault.rule)
+            self._journal.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
         mirror.message = str(fault)
-        self._journal.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
         return not refused
+
+
+def _begun(mirror: Mirror) -> None:
+    mirror.state = State.SYNCING
 
 
 def _not_mirrored(dataset: DatasetId) -> NotFound:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -139,8 +139,10 @@ class MirrorSync:
         """What was found wrong with a signed tree: looking again would find the same."""
         self._on_the_way: dict[Multihash, trio.Event] = {}
 
-    async def sync(self, wish: Wish, tally: Tally) -> Outcome:
-        """Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
+    async def sync(self, wish: Wish, tally: Tally, begun: Callable[[], None] = lambda: None) -> Outcome:
+        """``begun`` is called before anything is fetched; many passes find nothing to fetch.
+
+        Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
         held = await trio.to_thread.run_sync(self._held, wish.id)
         if held.head is None:
             await self._replication.seek(wish.id)
@@ -159,6 +161,7 @@ class MirrorSync:
             peers = await self._holders(wish.id, size)
         if not peers:
             return Waiting("no connected peer serves it that far")
+        begun()
         try:
             return await self._bring(wish, held, held.head, peers, tally)
         except NotFound:

@@ -13,14 +13,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from chain.errors import NotFound
+from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.multihash import SHA3_256, Multihash
-from chain.store.base import ChainStore, ObjectStore
+from chain.store.base import ChainStore, Head, ObjectStore
 from chain.store.database import Database
 from odfd.datasets.references import references_to
 
+SMALL: Final = 64 << 10
+"""Bytes up to which an object is hashed each time it is asked for."""
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
 MAX_REMEMBERED: Final = 65_536
@@ -44,7 +46,8 @@ class ServingLibrary:
         self._objects = objects
         self._reach = reach
         self._clock = clock
-        self._reaches: dict[DatasetId, tuple[Instant, int]] = {}
+        self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
+        """When it was computed, of which head, and the blocks within it."""
         self._whole: dict[Multihash, Fingerprint] = {}
         self._lock = threading.Lock()
 
@@ -52,13 +55,17 @@ class ServingLibrary:
         return list(islice((one for one in self._chains.datasets() if self.size(one)), limit))
 
     def size(self, dataset: DatasetId) -> int:
+        head = self._chains.chain(dataset).head()
+        if head is None:
+            # Not remembered: strangers may ask for anything.
+            return 0
         now = self._clock()
         with self._lock:
-            at, blocks = self._reaches.get(dataset, (Instant(0), 0))
-        if not 0 <= now - at < REACH_AGE:
+            at, of, blocks = self._reaches.get(dataset, (Instant(0), None, 0))
+        if of != head or not 0 <= now - at < REACH_AGE:
             blocks = self._reach(dataset)
             with self._lock:
-                self._reaches[dataset] = (now, blocks)
+                self._reaches[dataset] = (now, head, blocks)
         return blocks
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
@@ -88,6 +95,12 @@ class ServingLibrary:
 
     def _is_whole(self, name: Multihash) -> bool:
         """A damaged object is never served on."""
+        if self._objects.size(name) <= SMALL:
+            # Read and hashed in a moment, and not always a file.
+            try:
+                return Multihash.sha3_256(self._objects.read(name)) == name
+            except Environment:
+                return False
         path = self._objects.path(name)
         seen = _fingerprint(path)
         with self._lock:

@@ -124,6 +124,7 @@ class DatasetService:
         entry = self._resolve(ref)
         chain = self._home.chains.chain(entry.id)
         described = schema_view(entry.name, load_state(chain))
+        self._home.need_data(entry.id, entry.name)
         table = reading.tail(chain, self._home.objects, limit)
         if table is None:
             return wire.Records(columns=described.fields, rows=())

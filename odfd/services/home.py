@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Environment
+from chain.errors import Environment, NotFound
+from chain.ids import DatasetId
 from chain.store.database import Database, open_database
 from chain.store.lock import StateLock
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references
 from odfd.datasets.catalog import Catalog
+from odfd.mirrors import wish as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.trust import ledger
@@ -51,6 +53,17 @@ class Home:
         """The names, as of now."""
         with self.database.read() as connection:
             yield Catalog(Resources(connection))
+
+    def need_data(self, dataset: DatasetId, name: str) -> None:
+        """Raises NotFound for a mirror that was wished without its data."""
+        with self.database.read() as connection:
+            wish = wishes.of(Resources(connection), dataset)
+        if wish is not None and wish.want == "chain":
+            raise NotFound(
+                f"{name} is mirrored without its data",
+                rule="mirror-want",
+                hint=f"odfctl mirror add {dataset} --as {name} --want data",
+            )
 
     def folder(self, name: str) -> Path:
         """A folder of the state directory, made when it is not there. Raises Environment."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -129,9 +130,8 @@ class NodeParts:
             Child("outbox", self.outbox.run, restart),
             Child("mirrors", self.keeper.run, restart),
             Child("heads", self.heads.run, restart),
+            Child("validator", self.validator.run, restart),
         ]
-        if self.policy.attest:
-            workers.append(Child("validator", self.validator.run, restart))
         return Assembly(
             node=_Node(self),
             foundations=(
@@ -148,17 +148,24 @@ class NodeParts:
 
     def _policy(self) -> Policy:
         with self.home.database.read() as connection:
-            added = [
-                (each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)
-            ]
-        return policy_of(self.settings.policy, added)
+            return self._policy_with(connection)
+
+    def _policy_with(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
+        """Of the settings and the validators that a person added. Raises Invalid."""
+        added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
+        return policy_of((settings or self.settings).policy, added)
 
     def _reload(self, settings: Settings) -> None:
+        """Raises Invalid for a policy that cannot be: then all stays as it was."""
+        with self.home.database.read() as connection:
+            self._policy_with(connection, settings)
         self.settings = settings
         self._policy_changed()
 
     def _policy_changed(self) -> None:
         self.policy = self._policy()
+        self.keeper.poke_all()
+        self.validator.poke()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -240,6 +247,7 @@ class NodeParts:
             determinism=self.check.determinism,
             announce=self._attested,
             name_of=self._name,
+            wanted=lambda: self.policy.attest,
             shelf=self.shelf,
         )
         ground = self.ground
@@ -269,7 +277,13 @@ class _Node:
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board)
         self.trust = TrustService(
-            home, parts.standing, ground.clock, parts.settings.policy.profile, parts._policy_changed, parts.shelf
+            home,
+            parts.standing,
+            ground.clock,
+            parts.settings.policy.profile,
+            parts._policy_changed,
+            parts.shelf,
+            parts._policy_with,
         )
         self.tasks = BoardTasks(ground.board)
         self.events = LogEvents(ground.events)

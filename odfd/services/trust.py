@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from odfd.services.home import Home
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
 from odfd.trust.ledger import Ledger, Run
+from odfd.trust.policy import Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known, Standing
@@ -41,7 +43,10 @@ class TrustService:
         profile: str,
         changed: Callable[[], None],
         shelf: Shelf,
+        policy_with: Callable[[sqlite3.Connection], Policy],
     ) -> None:
+        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
+        self._policy_with = policy_with
         self._home = home
         self._shelf = shelf
         self._standing = standing
@@ -78,6 +83,7 @@ class TrustService:
         def add() -> None:
             with self._home.database.write() as connection:
                 Resources(connection).apply(GROUP, str(key), spec, self._clock.now())
+                self._policy_with(connection)
 
         await trio.to_thread.run_sync(add)
         self._changed()
@@ -88,7 +94,9 @@ class TrustService:
 
         def remove() -> bool:
             with self._home.database.write() as connection:
-                return Resources(connection).delete(GROUP, str(parsed), self._clock.now())
+                gone = Resources(connection).delete(GROUP, str(parsed), self._clock.now())
+                self._policy_with(connection)
+                return gone
 
         group = self._standing.policy.group_of(parsed)
         if not await trio.to_thread.run_sync(remove):
@@ -160,9 +168,8 @@ class TrustService:
         return wire.Why(rule=found.why.rule, block=block, sids=sids, message=message)
 
     def _facts(self, known: Known) -> wire.TrustFacts:
-        judged = [self._standing.decision(known, step) for step in known.runs]
         return wire.TrustFacts(
-            reproduced=known.root or (bool(judged) and all(each.reproduced for each in judged)),
+            reproduced=self._standing.is_reproduced(known),
             attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
             fresh=known.extent.fresh,
             forked=known.extent.forked_at is not None,

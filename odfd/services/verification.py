@@ -40,6 +40,8 @@ class VerificationService:
 
     async def _verify(self, entry: Entry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
+        if level is Level.DATA:
+            await trio.to_thread.run_sync(self._home.need_data, entry.id, entry.name)
         found = await trio.to_thread.run_sync(self._check, entry, level, request, report)
         view = report_view(found, request.level)
         if request.level == "reproduced":

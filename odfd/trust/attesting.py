@@ -34,6 +34,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     head: Multihash
 
 
+class Tried(msgspec.Struct, frozen=True):
+    """What this node has re-run of a chain."""
+
+    runs: Mapping[int, Run]
+    until: int
+    """The first step that was not run, or the chain's size: nothing is said of it and what follows."""
+
+
 def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
     """What a run of a step gave, as statements say it."""
     interval = data.offset_interval if data else None
@@ -48,13 +56,14 @@ def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
 def attest(
     validator: KeyDid,
     subject: Subject,
-    runs: Mapping[int, Run],
+    tried: Tried,
     inputs: Sequence[InputTree],
     determinism: str,
     last: tuple[int, Multihash] | None,
     now: Instant,
 ) -> Attestation:
     """The next attestation after ``last`` (its serial and sid)."""
+    runs = tried.runs
     engines = sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
     return Attestation(
         validator=validator,
@@ -68,7 +77,7 @@ def attest(
         finished_at=statement.when(now),
         engines=tuple(engines),
         inputs=tuple(inputs),
-        spans=spans_of(subject.size, runs, engines),
+        spans=spans_of(subject.size, tried, engines),
         mismatch=tuple(
             Mismatch(sequence_number=run.sequence_number, runs=run.runs, bundle=run.bundle, actual=run.actual)
             for run in runs.values()
@@ -78,9 +87,10 @@ def attest(
     )
 
 
-def spans_of(size: int, runs: Mapping[int, Run], engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
+def spans_of(size: int, tried: Tried, engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
     """Spans over blocks ``0 … size-1``, like ones merged; beyond MAX_SPANS the oldest become ``not-attempted``."""
     pieces: list[Span] = []
+    runs, until = tried.runs, min(tried.until, size)
     for number in sorted(number for number in runs if number < size):
         run = runs[number]
         at = pieces[-1].last + 1 if pieces else 0
@@ -97,8 +107,11 @@ def spans_of(size: int, runs: Mapping[int, Run], engines: Sequence[EngineUsed]) 
         )
         pieces.append(said)
     at = pieces[-1].last + 1 if pieces else 0
+    if at < until:
+        pieces.append(_quiet(at, until - 1, pieces))
+        at = until
     if at < size:
-        pieces.append(_quiet(at, size - 1, pieces))
+        pieces.append(_untried(at, size - 1, pieces))
     spans = [_merge(list(group)) for _, group in groupby(pieces, key=_likeness)]
     while len(spans) > MAX_SPANS:
         spans[:2] = [Span(first=spans[0].first, last=spans[1].last, verdict=NOT_ATTEMPTED)]
@@ -110,8 +123,12 @@ def _quiet(first: int, last: int, pieces: Sequence[Span]) -> Span:
     before = pieces[-1] if pieces else None
     if before is not None and before.verdict == "reproduced":
         return msgspec.structs.replace(before, first=first, last=last)
-    reason = "after-mismatch" if before is not None and before.verdict == "mismatch" else None
-    return Span(first=first, last=last, verdict=NOT_ATTEMPTED, reason=reason)
+    return _untried(first, last, pieces)
+
+
+def _untried(first: int, last: int, pieces: Sequence[Span]) -> Span:
+    after_mismatch = bool(pieces) and pieces[-1].verdict == "mismatch"
+    return Span(first=first, last=last, verdict=NOT_ATTEMPTED, reason="after-mismatch" if after_mismatch else None)
 
 
 def _likeness(span: Span) -> tuple[object, ...]:

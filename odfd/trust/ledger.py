@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -114,16 +115,20 @@ STEPS: Final = (
         PRIMARY KEY (dataset, version)
     ) STRICT, WITHOUT ROWID;
     """,
+    "ALTER TABLE trust_runs ADD COLUMN first INTEGER;",
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
+REPRODUCED: Final = "reproduced"
 GENESIS: Final = bytes(32)
 """What the first entry is linked to."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What re-running one step gave on this node."""
+    """What re-running a step gave on this node; of steps that were all reproduced alike the last one stands for all."""
 
     sequence_number: int
+    first: int | None = None
+    """The first step of such a stretch; ``None``: this one alone."""
     block: Multihash
     at: Instant
     verdict: str
@@ -313,10 +318,20 @@ class Ledger:
         )
 
     def keep_run(self, dataset: DatasetId, run: Run) -> None:
+        """A step that was reproduced like the step run before it makes one stretch with it: rows are few for ever."""
+        first, like = run.first, (run.verdict, msgspec.json.encode(run.engine))
+        before = self._db.execute(
+            "SELECT sequence, first, verdict, engine FROM trust_runs WHERE dataset = ? AND sequence < ?"
+            " ORDER BY sequence DESC LIMIT 1",
+            (dataset, run.sequence_number),
+        ).fetchone()
+        if before is not None and before[2:] == like and run.verdict == REPRODUCED:
+            first = before[0] if before[1] is None else before[1]
+            self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence = ?", (dataset, before[0]))
         self._db.execute(
             "INSERT OR REPLACE INTO trust_runs"
-            " (dataset, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle)"
-            " VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            " (dataset, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 dataset,
                 run.sequence_number,
@@ -329,26 +344,38 @@ class Ledger:
                 None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
                 run.evidence,
                 run.bundle,
+                first,
             ),
         )
 
     def runs(self, dataset: DatasetId) -> dict[int, Run]:
-        """This node's own results by sequence number."""
+        """This node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
         rows = self._db.execute(
-            "SELECT sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle FROM trust_runs"
-            " WHERE dataset = ? ORDER BY sequence",
+            "SELECT sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first"
+            " FROM trust_runs WHERE dataset = ? ORDER BY sequence",
             (dataset,),
         )
         return {row[0]: _run(row) for row in rows}
 
 
-_RunRow = tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes | None, bytes | None]
+def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
+    """What ``Ledger.runs`` says of a step."""
+    ends = list(runs)
+    place = bisect_left(ends, step)
+    if place == len(ends):
+        return None
+    run = runs[ends[place]]
+    return run if (run.sequence_number if run.first is None else run.first) <= step else None
+
+
+_RunRow = tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes | None, bytes | None, int | None]
 
 
 def _run(row: _RunRow) -> Run:
-    sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle = row
+    sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
     return Run(
         sequence_number=sequence,
+        first=first,
         block=Multihash(block),
         at=Instant(at),
         verdict=verdict,

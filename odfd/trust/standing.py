@@ -13,27 +13,29 @@ from typing import Final
 import msgspec
 
 from chain import instant
+from chain.errors import NotFound
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
+from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, Seed
 from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
 from odfd.trust.judge import Bench, Decision, Extent, Reach, Said, Voice, decide, quorum_of, reach, value_id
-from odfd.trust.ledger import Ledger, Run
+from odfd.trust.ledger import Ledger, Run, run_at
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
+from odfd.trust.steps import first_step, first_step_where
 
-MAX_INPUT_STEPS: Final = 10_000
-"""Steps walked back to find those whose inputs are within reach."""
 MAX_LINEAGE: Final = 64
-"""Derivations upon derivations that are followed."""
+"""Derivations upon derivations that are followed; what reads still farther is not within reach."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """All that is recorded of one dataset."""
 
+    dataset: DatasetId
     size: int
     head: HeadStatement | None
     """Newest signed head known, whether or not its blocks are here."""
@@ -76,8 +78,11 @@ class Standing:
     def policy(self) -> Policy:
         return self._policy()
 
-    def known(self, dataset: DatasetId, depth: int = 0) -> Known:
-        """What is recorded of a dataset; ``depth`` counts the derivations already followed."""
+    def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> Known:
+        """What is recorded of a dataset. ``within``: the reach of datasets already looked at, for this one question."""
+        within = {} if within is None else within
+        # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
+        within[dataset] = 0
         chain = self._chains.chain(dataset)
         head = chain.head()
         size = head.size if head else 0
@@ -98,11 +103,12 @@ class Standing:
             chain=min(size, signed.size) if signed else 0,
             data=min(size, checked.data),
             forked_at=forked_at,
-            inputs=None if is_root or not size or depth > MAX_LINEAGE else self._inputs(chain, size, depth),
+            inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and self._is_fresh(signed),
         )
         mine = {checked.frontier.size: checked.frontier.root}
         return Known(
+            dataset=dataset,
             size=size,
             head=signed,
             extent=extent,
@@ -112,18 +118,23 @@ class Standing:
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
         )
 
-    def reach(self, dataset: DatasetId, expression: Expression, depth: int = 0) -> Reach:
+    def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:
         """How many blocks of a dataset meet an expression."""
-        return self.reach_of(self._chains.chain(dataset), self.known(dataset, depth), expression)
+        return self.reach_of(self._chains.chain(dataset), self.known(dataset, within), expression)
 
     def reach_of(self, chain: ChainReader, known: Known, expression: Expression) -> Reach:
         steps = list(_telling_steps(chain, known))
         return reach(expression, known.extent, steps, lambda step: self.decision(known, step))
 
+    def is_reproduced(self, known: Known) -> bool:
+        """Whether this node re-ran every step and got the same answer each time; true of chains that have no steps."""
+        steps = _telling_steps(self._chains.chain(known.dataset), known)
+        return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
+
     def decision(self, known: Known, step: int) -> Decision:
         """The judgement of one transform step."""
         bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum)
-        return decide(bench, known.heard, own_voice(known.runs.get(step)), step)
+        return decide(bench, known.heard, own_voice(run_at(known.runs, step)), step)
 
     def _silent(self, double_voters: frozenset[KeyDid], dataset: DatasetId) -> Callable[[KeyDid], bool]:
         """Whose word does not count here: who contradicted himself, the dataset's own writer, and their groups."""
@@ -144,29 +155,36 @@ class Standing:
             return False
         return chain.block_at(said.size - 1).hash == said.head
 
-    def _inputs(self, chain: ChainReader, size: int, depth: int) -> int:
-        """Blocks below the first step that read an input beyond that input's own reach. Inputs not held here pass."""
-        within: dict[DatasetId, int] = {}
-        bound = size
-        before = size
-        for _ in range(MAX_INPUT_STEPS):
-            block = chain.last_of(("ExecuteTransform",), before)
-            if block is None or not isinstance(block.event, ExecuteTransform):
-                return bound
-            if self._inputs_hold(block.event, within, depth):
-                return bound
-            bound = before = block.sequence_number
-        return bound
+    def _inputs(self, chain: ChainReader, size: int, within: dict[DatasetId, int]) -> int:
+        """Blocks below the first step that read an input beyond that input's own reach. Inputs not held here pass.
 
-    def _inputs_hold(self, event: ExecuteTransform, within: dict[DatasetId, int], depth: int) -> bool:
+        Steps read on from where the step before stopped, so that from the first such step on all are.
+        """
+
+        def reads_beyond(step: Block) -> bool:
+            event = step.event
+            return isinstance(event, ExecuteTransform) and not self._inputs_hold(event, within)
+
+        beyond = first_step_where(chain, 0, size, reads_beyond)
+        return size if beyond is None else beyond.sequence_number
+
+    def _inputs_hold(self, event: ExecuteTransform, within: dict[DatasetId, int]) -> bool:
         for each in event.query_inputs:
             read = each.new_block_hash or each.prev_block_hash
             chain = self._chains.chain(each.dataset_id)
             if read is None or chain.head() is None:
                 continue
             if each.dataset_id not in within:
-                within[each.dataset_id] = self.reach(each.dataset_id, self.use(each.dataset_id), depth + 1).blocks
-            if chain.block_by_hash(read).sequence_number >= within[each.dataset_id]:
+                deep = len(within) >= MAX_LINEAGE
+                within[each.dataset_id] = (
+                    0 if deep else self.reach(each.dataset_id, self.use(each.dataset_id), within).blocks
+                )
+            try:
+                number = chain.block_by_hash(read).sequence_number
+            except NotFound:
+                # Our copy of the input is behind the step, or of another branch.
+                return False
+            if number >= within[each.dataset_id]:
                 return False
         return True
 
@@ -190,13 +208,9 @@ def _telling_steps(chain: ChainReader, known: Known) -> Iterable[int]:
     for said in known.heard.values():
         for span in said.spans:
             places.update((span.first, span.last + 1))
-    for sequence_number in known.runs:
-        places.update((sequence_number, sequence_number + 1))
+    for run in known.runs.values():
+        places.update((run.sequence_number if run.first is None else run.first, run.sequence_number + 1))
     for start, stop in pairwise(sorted(place for place in places if place <= known.size)):
-        last = chain.last_of(("ExecuteTransform",), stop)
-        if last is None or last.sequence_number < start:
-            continue
-        for sequence_number in range(start, stop):
-            if isinstance(chain.block_at(sequence_number).event, ExecuteTransform):
-                yield sequence_number
-                break
+        step = first_step(chain, start, stop)
+        if step is not None:
+            yield step.sequence_number

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow.parquet as pq
 import trio
 
-from chain.errors import Environment, Fault, Invalid, Remote
+from chain.errors import Environment, Fault, Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, SetTransform
@@ -32,12 +32,13 @@ from odfd.kit.supervision import Journal, Life
 from odfd.obs.events import EventLog
 from odfd.transform.driver import fresh_folder
 from odfd.transform.replay import Replayed, ReplayShop, replay_step
-from odfd.trust.attesting import Subject, actual_of, attest
+from odfd.trust.attesting import Subject, Tried, actual_of, attest
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.gathering import Case, Gathered, gather
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Ledger, Place, Run
 from odfd.trust.shelf import Shelf
+from odfd.trust.steps import first_step
 
 RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""
@@ -55,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
     announce: Callable[[DatasetId, Signed], None]
     name_of: Callable[[DatasetId], str]
+    wanted: Callable[[], bool] = lambda: True
+    """Whether the policy in force says to attest; asked at each round."""
     shelf: Shelf | None = None
     """Where bundles go; ``None``: this node accuses without keeping any."""
 
@@ -105,7 +108,7 @@ class Validator:
         while True:
             self._poked = trio.Event()
             clear = True
-            for dataset in await trio.to_thread.run_sync(self._derivatives):
+            for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.wanted() else ():
                 clear &= await self._attempt(dataset)
             with trio.move_on_after(float("inf") if clear else RETRY_SECONDS):
                 await self._poked.wait()
@@ -116,7 +119,7 @@ class Validator:
             return await self.validate(dataset)
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
-            if fault is None or not isinstance(fault, Environment | Invalid | Remote):
+            if fault is None:
                 raise
             self._journal.error("validation put off", dataset=self._settings.name_of(dataset), fault=str(fault))
             return False
@@ -159,12 +162,8 @@ class Validator:
             place, checked, runs = ledger.place(dataset), ledger.chain(dataset), ledger.runs(dataset)
         if any(run.verdict != "reproduced" for run in runs.values()):
             return None
-        start = 0 if place is None else place.sequence_number + 1
-        for number in range(start, checked.data):
-            block = chain.block_at(number)
-            if isinstance(block.event, ExecuteTransform):
-                return _Step(block, place.checkpoint if place else None)
-        return None
+        step = _step_after(chain, place, checked.data)
+        return None if step is None else _Step(step, place.checkpoint if place else None)
 
     async def _judge(self, dataset: DatasetId, step: _Step) -> Run | None:
         """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
@@ -313,17 +312,19 @@ class Validator:
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked, runs = ledger.newest_head(dataset), ledger.chain(dataset), ledger.runs(dataset)
-            before = ledger.attestations(dataset).get(key.did)
+            before, place = ledger.attestations(dataset).get(key.did), ledger.place(dataset)
         if newest is None or newest[0].root_hash != checked.frontier.root:
             return None
         head = newest[0]
+        untried = _step_after(self._chains.chain(dataset), place, head.size)
         subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
         topic = f"attestation:{dataset}:{head.epoch}"
         journalled = self._keys.last_said(key, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
-        said = attest(key.did, subject, runs, self._inputs(dataset), determinism, last, self._clock.now())
+        tried = Tried(runs, head.size if untried is None else untried.sequence_number)
+        said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._clock.now())
         payload = statement.encode(said)
         sealed = self._keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
         signed = envelope.unseal(sealed, statement.limit_of(said))
@@ -355,6 +356,11 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     actual: Actual
     checkpoint: bytes | None
     finding: Finding | None
+
+
+def _step_after(chain: ChainReader, place: Place | None, stop: int) -> Block | None:
+    """The first step below ``stop`` that this node has not replayed."""
+    return first_step(chain, 0 if place is None else place.sequence_number + 1, stop)
 
 
 def _transform_at(chain: ChainReader, sequence_number: int) -> SetTransform:

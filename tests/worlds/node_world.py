@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from chain import instant
-from chain.errors import Fault, Invalid, NotFound, Remote
+from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -39,13 +39,13 @@ DEADLINE = 20.0
 
 
 class Ticking:
-    """Each look is a millisecond later."""
+    """Each look is a tenth of a second later."""
 
     def __init__(self, start: Instant = START) -> None:
         self.instant = int(start)
 
     def now(self) -> Instant:
-        self.instant += instant.MILLISECOND
+        self.instant += 100 * instant.MILLISECOND
         return Instant(self.instant)
 
     def monotonic(self) -> int:
@@ -261,11 +261,12 @@ class Node:
         """The first ``count`` events of a kind, from the beginning on."""
         found: list[Event] = []
         with trio.fail_after(DEADLINE):
-            async for event in self.events.follow(0):
-                if isinstance(event, Event) and event.kind.startswith(kind):
-                    found.append(event)
-                    if len(found) == count:
-                        break
+            async with aclosing(self.events.follow(0)) as events:
+                async for event in events:
+                    if isinstance(event, Event) and event.kind.startswith(kind):
+                        found.append(event)
+                        if len(found) == count:
+                            break
         return found
 
     def kinds(self) -> list[str]:
@@ -340,10 +341,6 @@ class World:
 
     def close(self) -> None:
         self._open.close()
-
-
-def missing(name: Multihash) -> NotFound:
-    return NotFound(f"no object {name.short}")
 
 
 ROOT = """

@@ -14,7 +14,7 @@ from chain import instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
-from odfd.trust.attesting import MAX_SPANS, Subject, attest, spans_of
+from odfd.trust.attesting import MAX_SPANS, Subject, Tried, attest, spans_of
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.judge import Said, voice_on
 from odfd.trust.ledger import Run
@@ -30,11 +30,9 @@ def run(number: int, verdict: str = "reproduced") -> Run:
     )
 
 
-def told(size: int, runs: list[Run]) -> list[tuple[int, int, str]]:
-    return [
-        (span.first, span.last, span.verdict)
-        for span in spans_of(size, {each.sequence_number: each for each in runs}, [ENGINE])
-    ]
+def told(size: int, runs: list[Run], until: int | None = None) -> list[tuple[int, int, str]]:
+    tried = Tried({each.sequence_number: each for each in runs}, size if until is None else until)
+    return [(span.first, span.last, span.verdict) for span in spans_of(size, tried, [ENGINE])]
 
 
 def test_spans() -> None:
@@ -48,13 +46,24 @@ def test_spans() -> None:
     assert told(4, [run(2, "mismatch")]) == [(0, 1, "not-attempted"), (2, 2, "mismatch"), (3, 3, "not-attempted")]
 
 
+def test_nothing_is_said_of_steps_that_were_not_run() -> None:
+    """More of the chain may be here than was re-run: an engine failed, or blocks came while it worked."""
+    assert told(9, [run(3), run(5)], until=7) == [(0, 6, "reproduced"), (7, 8, "not-attempted")]
+    assert told(9, [], until=2) == [(0, 8, "not-attempted")]
+    assert told(9, [run(3), run(7, "mismatch")], until=7) == [
+        (0, 6, "reproduced"),
+        (7, 7, "mismatch"),
+        (8, 8, "not-attempted"),
+    ]
+
+
 verdicts = st.sampled_from(["reproduced", "mismatch", "not-reproducible-here"])
 
 
 @given(st.integers(1, 400), st.dictionaries(st.integers(0, 399), verdicts))
 def test_spans_cover_every_block_once_and_say_what_was_found(size: int, found: dict[int, str]) -> None:
     runs = {number: run(number, verdict) for number, verdict in found.items() if number < size}
-    spans = spans_of(size, runs, [ENGINE])
+    spans = spans_of(size, Tried(runs, size), [ENGINE])
     assert len(spans) <= MAX_SPANS
     assert spans[0].first == 0
     assert spans[-1].last == size - 1
@@ -68,7 +77,8 @@ def test_an_attestation_says_what_a_judge_hears() -> None:
     dataset = SigningKey(b"d" * 32).dataset_id
     subject = Subject(dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, head=Multihash.sha3_256(b"head"))
     runs = {3: run(3), 7: run(7, "mismatch")}
-    said = attest(SigningKey(b"v" * 32).did, subject, runs, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
+    tried = Tried(runs, subject.size)
+    said = attest(SigningKey(b"v" * 32).did, subject, tried, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
     assert said.serial == 5
     affirmed, denied = voice_on(said, 3), voice_on(said, 7)
     assert affirmed is not None

@@ -1,0 +1,290 @@
+"""Mirrors among nodes: what arrives, what is refused, what is survived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.model.events import AddData
+from chain.multihash import Multihash
+from chain.state import load_state
+from config import model
+from odfd.control import wire
+from odfd.mirrors.keeper import State
+from odfd.mirrors.sync import MirrorLimits
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
+
+
+async def published(world: Any, worlds: Any, node: Any, *rows: str) -> Any:
+    world.write("alice", "a.csv", *(rows or ROWS))
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+    return node.dataset("cities")
+
+
+async def mirrored(node: Any, name: str, size: int) -> None:
+    """Until the mirror has so many blocks."""
+    with trio.fail_after(20):
+        while node.size(name) < size:
+            mirror = node.parts.keeper.get(node.dataset(name))
+            await mirror.turned.wait()
+
+
+async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        view = await bob.mirror(cities, "theirs")
+        assert (view.state, view.blocks.have, view.peers, view.serving) == ("current", alice.size("cities"), 1, True)
+        mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
+        assert mine == theirs
+        assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await mirrored(bob, "theirs", alice.size("cities"))
+        assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+        report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
+        assert report.ok
+
+
+async def test_a_mirror_is_a_source_for_the_next(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        async with world.running("bob") as bob:
+            await bob.mirror(cities, "theirs")
+            world.wires.cut.add(alice.member.peer_id)
+            async with world.running("carol") as carol:
+                assert (await carol.mirror(cities, "theirs")).state == "current"
+
+
+async def test_blocks_of_a_liar_are_not_taken(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        alice.member.lies.blocks = lambda blocks: [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in blocks]
+        with trio.move_on_after(3):
+            await bob.mirror(cities, "theirs")
+        mirror = bob.parts.keeper.get(cities)
+        assert mirror.state in (State.STALLED, State.SYNCING)
+        assert bob.size("theirs") == 0
+        alice.member.lies.blocks = list
+        bob.parts.keeper.poke(cities)
+        await mirrored(bob, "theirs", alice.size("cities"))
+
+
+async def test_flipped_bytes_on_the_way_are_fetched_again(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice, *BIG)
+        flips = iter([1])
+
+        def flip(data: bytes) -> bytes:
+            return data[:-1] + bytes([data[-1] ^ next(flips, 0)])
+
+        alice.member.lies.object = flip
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
+
+
+async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        cities = await published(world, worlds, alice, *BIG)
+        await bob.mirror(cities, "theirs")
+        (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
+        name = Multihash.parse(path.name)
+        path.chmod(0o644)
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+        assert bob.parts.library.object_size(name) is None
+        with pytest.raises(NotFound):
+            bob.parts.library.read_object(name, 0, 10)
+        world.wires.cut.add(alice.member.peer_id)
+        report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
+        assert report.failures[0].rule == "slice-physical-hash"
+        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == 3
+        world.wires.cut.clear()
+        (item,) = await bob.pull("theirs")
+        assert item.outcome in ("updated", "up-to-date")
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
+        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == alice.size("cities")
+        world.wires.cut.add(alice.member.peer_id)
+        assert (await carol.mirror(cities, "theirs")).state == "current"
+
+
+async def test_pull_repair_mends_what_nobody_noticed(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice, *BIG)
+        await bob.mirror(cities, "theirs")
+        (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
+        path.chmod(0o644)
+        path.write_bytes(b"gone")
+        (item,) = await bob.pull("theirs", repair=True)
+        assert (item.outcome, item.message) == ("updated", "1 damaged objects fetched anew")
+        (item,) = await bob.pull("theirs", repair=True)
+        assert item.outcome == "up-to-date"
+
+
+async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs", want="chain")
+        assert (await bob.api.datasets.get("theirs")).rely_on.fact.startswith("data at #")
+        with pytest.raises(NotFound, match="without its data"):
+            await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))
+        with pytest.raises(NotFound, match="without its data"):
+            await bob.api.datasets.tail("theirs", 5)
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="chain")))).ok
+        await bob.mirror(cities, "theirs", want="data")
+        with trio.fail_after(10):
+            while (await bob.api.datasets.get("theirs")).rely_on.blocks < alice.size("cities"):
+                await bob.parts.keeper.get(cities).turned.wait()
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
+
+
+async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, *BIG)
+        whole = alice.home.objects.size(next(iter(alice.home.objects.names())))
+        async with world.running("bob") as bob:
+            given = 0
+
+            def cut(data: bytes) -> bytes:
+                nonlocal given
+                given += 1
+                if given == 10:
+                    world.wires.cut.add(alice.member.peer_id)
+                return data
+
+            alice.member.lies.object = cut
+            with trio.move_on_after(2):
+                await bob.mirror(cities, "theirs")
+            assert bob.size("theirs") == 0
+            first = bob.member.bytes
+            assert 0 < first < whole
+        world.wires.cut.clear()
+        alice.member.lies.object = bytes
+        async with world.running("bob") as bob:
+            await mirrored(bob, "theirs", alice.size("cities"))
+            assert bob.member.bytes <= whole - first + 4096
+
+
+async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_again(world: Any, worlds: Any) -> None:
+    """The owner signs a chain whose slice is not what its block says: the rows differ from their logical hash."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        lie(alice, cities)
+        with pytest.raises(Invalid, match="slice"):
+            await bob.mirror(cities, "theirs")
+        mirror = bob.parts.keeper.get(cities)
+        assert (mirror.state, bob.size("theirs")) == (State.REFUSED, 0)
+        asked = bob.member.asked
+        await bob.parts.keeper.pass_now(cities)
+        assert (mirror.state, bob.member.asked) == (State.REFUSED, asked)
+
+
+def lie(node: Any, dataset: Any) -> None:
+    """Add a block whose slice has the bytes it names but other rows than it says."""
+    chain = node.home.chains.chain(dataset)
+    state = load_state(chain)
+    data = state.last_data.new_data
+    wrong = msgspec.structs.replace(
+        data,
+        logical_hash=Multihash.from_bytes(bytes(data.logical_hash[:-1]) + bytes([data.logical_hash[-1] ^ 1])),
+        offset_interval=type(data.offset_interval)(start=state.next_offset, end=state.next_offset + 1),
+    )
+    event = AddData(prev_offset=state.last_offset, new_data=wrong, new_watermark=state.watermark)
+    node.parts.committer.commit_now(dataset, chain.head(), [event], [wrong.physical_hash], state.system_time)
+
+
+async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        with pytest.raises(Invalid, match="does not hold the block"):
+            await bob.mirror(cities, "theirs", expect=str(Multihash.sha3_256(b"another")))
+        assert bob.size("theirs") == 0
+        known = str(alice.home.chains.chain(cities).block_at(1).hash)
+        await bob.api.mirrors.remove("theirs")
+        assert (await bob.mirror(cities, "theirs", expect=known)).state == "current"
+
+
+async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        bob.parts.sync.limits = MirrorLimits(object_bytes=10)
+        with pytest.raises(Refused, match="bytes"):
+            await bob.mirror(cities, "theirs")
+        bob.parts.sync.limits = MirrorLimits(disk_reserve=1 << 60)
+        await bob.api.mirrors.remove("theirs")
+        with pytest.raises(Fault) as caught:
+            await bob.mirror(cities, "theirs", want="data", serve="data")
+        assert caught.value.rule == "disk-reserve"
+        assert bob.member.bytes == 0
+
+
+async def test_own_datasets_and_names_taken_are_refused(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        with pytest.raises(Refused, match="own"):
+            await alice.mirror(cities, "again")
+        await bob.mirror(cities, "theirs")
+        with pytest.raises(Invalid, match="already the name"):
+            await bob.mirror(alice.dataset("towns"), "theirs")
+        with pytest.raises(Invalid, match="is here already"):
+            await bob.mirror(cities, "other")
+        with pytest.raises(Invalid):
+            await bob.mirror(cities, "theirs", use="sometimes")
+
+
+async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        await bob.api.datasets.delete("theirs")
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.heard("head.heard", 2)
+        assert bob.home.chains.datasets() == []
+        assert await bob.api.mirrors.list() == []
+        await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == alice.size("cities")
+
+
+async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odfd.services.mirrors.PATIENCE_SECONDS", 0.2)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        world.wires.cut.add(alice.member.peer_id)
+        async with world.running("carol") as carol:
+            view = await carol.mirror(cities, "theirs")
+            assert (view.state, view.message) == ("waiting", "no connected peer serves it that far")
+            monkeypatch.setattr("odfd.services.mirrors.PATIENCE_SECONDS", 60)
+            task = carol.board.get(
+                (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
+            )
+            await carol.api.mirrors.remove("theirs")
+            with trio.fail_after(5):
+                await task.finished.wait()
+            assert isinstance(task.fault, NotFound)
+        assert bob.member.peer_id
+
+
+async def test_serving_stays_within_reach(world: Any, worlds: Any) -> None:
+    """Bob serves only what Dave attested, and nobody did."""
+    group = model.Group(name="dave", keys=("did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9",))
+    policy = model.Policy(serve="data & attested:1", validators=model.Validators(f=0, groups=(group,)))
+    async with world.running("alice") as alice, world.running("bob", policy) as bob:
+        await published(world, worlds, alice)
+        towns = alice.dataset("towns")
+        view = await bob.mirror(towns, "towns")
+        assert (view.state, view.serving) == ("current", False)
+        assert bob.parts.library.size(towns) == 3
+        assert len(bob.parts.library.blocks(towns, 0, 1 << 20)) == 3
+        names = list(bob.home.objects.names())
+        assert names
+        assert all(bob.parts.library.object_size(name) is None for name in names)
