@@ -1,0 +1,176 @@
+"""Bytes of statements, proofs and bundles, pinned: what was signed once must be readable for ever.
+
+``make()`` wrote these files once. They are read here, never written: a test that fails means that others' statements
+would no longer be understood.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from securesystemslib.dsse import Envelope
+from securesystemslib.signer import CryptoSigner, Signature, SSlibKey
+
+from chain.errors import Invalid
+from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements import envelope, proof, statement
+from chain.statements.keys import SigningKey
+from odfd.trust.recheck import recheck
+from odfd.trust.unpacking import Case, unpacked
+
+HERE = Path(__file__).parent
+OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)
+
+
+def head(size: int = 8, root: bytes = b"\7" * 32) -> statement.HeadStatement:
+    return statement.HeadStatement(
+        dataset=OWNER.dataset_id,
+        epoch=0,
+        size=size,
+        root_hash=root,
+        authority=0,
+        issued_at="2026-11-20T08:00:00Z",
+        expires_at="2026-11-27T08:00:00Z",
+        head=Multihash.sha3_256(b"last block"),
+    )
+
+
+def attestation() -> statement.Attestation:
+    actual = statement.Actual(
+        logical_hash=Multihash.sha3_256(b"rows"),
+        offset_interval=statement.Interval(start=120, end=131),
+        records=12,
+        watermark="2026-11-20T07:00:00Z",
+    )
+    engine = statement.EngineUsed(
+        name="spark", digest="sha256:" + "0" * 64, pinned=True, sandbox="bubblewrap", platform="linux/amd64"
+    )
+    return statement.Attestation(
+        validator=VALIDATOR.did,
+        dataset=OWNER.dataset_id,
+        epoch=0,
+        size=8,
+        root_hash=b"\7" * 32,
+        serial=4,
+        previous=Multihash.sha3_256(b"serial 3"),
+        determinism="strict",
+        finished_at="2026-11-20T09:31:02Z",
+        engines=(engine,),
+        inputs=(statement.InputTree(dataset=VALIDATOR.dataset_id, epoch=0, size=41, root_hash=b"\1" * 32),),
+        spans=(
+            statement.Span(first=0, last=6, verdict="reproduced", state="genesis", engine=0),
+            statement.Span(first=7, last=7, verdict="mismatch", state="genesis", engine=0),
+        ),
+        mismatch=(statement.Mismatch(sequence_number=7, runs=3, bundle=Multihash.sha3_256(b"bundle"), actual=actual),),
+        head=Multihash.sha3_256(b"last block"),
+    )
+
+
+SEALED = {
+    "head.json": (head(), OWNER),
+    "attestation.json": (attestation(), VALIDATOR),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SEALED))
+def test_statements_keep_their_bytes(name: str) -> None:
+    said, key = SEALED[name]
+    raw = (HERE / name).read_bytes()
+    assert envelope.seal(statement.encode(said), key) == raw
+    signed = envelope.unseal(raw, statement.limit_of(said))
+    assert (statement.decode(signed.payload), signed.signers) == (said, (key.did,))
+
+
+@pytest.mark.parametrize("name", sorted(SEALED))
+def test_the_reference_reader_of_dsse_takes_our_envelopes(name: str) -> None:
+    _, key = SEALED[name]
+    read = Envelope.from_dict(json.loads((HERE / name).read_bytes()))
+    assert read.pae() == envelope.preauth(read.payload)
+    accepted = read.verify([public(key)], 1)
+    assert list(accepted) == [str(key.did)]
+    framed = json.loads(read.payload)
+    assert framed["_type"] == "https://in-toto.io/Statement/v1"
+    assert set(framed) == {"_type", "subject", "predicateType", "predicate"}
+    assert [set(subject) for subject in framed["subject"]] == [{"name", "digest"}]
+
+
+@pytest.mark.parametrize("name", sorted(SEALED))
+def test_we_take_envelopes_of_the_reference_writer(name: str) -> None:
+    said, key = SEALED[name]
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    seed = {OWNER.public: b"o", VALIDATOR.public: b"v"}[key.public] * 32
+    signer = CryptoSigner(Ed25519PrivateKey.from_private_bytes(seed), public(key))
+    made = Envelope(statement.encode(said), envelope.PAYLOAD_TYPE, {})
+    made.sign(signer)
+    signed = envelope.unseal(json.dumps(made.to_dict(), indent=1).encode(), statement.limit_of(said))
+    assert (statement.decode(signed.payload), signed.signers) == (said, (key.did,))
+    made.signatures[str(key.did)] = Signature(str(key.did), "00" * 64)
+    with pytest.raises(Invalid):
+        envelope.unseal(json.dumps(made.to_dict()).encode(), statement.limit_of(said))
+
+
+def public(key: SigningKey) -> SSlibKey:
+    return SSlibKey(str(key.did), "ed25519", "ed25519", {"public": key.public.hex()})
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "index", "accused"),
+    [("fork.json", "fork", 2, OWNER), ("double-vote.json", "double-vote", None, VALIDATOR)],
+)
+def test_proofs_are_still_proofs(name: str, kind: str, index: int | None, accused: SigningKey) -> None:
+    found = proof.decode((HERE / name).read_bytes())
+    assert (found.kind, found.index, found.accused) == (kind, index, (accused.did,))
+    assert found.dataset == OWNER.dataset_id
+
+
+async def test_a_bundle_is_still_evidence(tmp_path: Path) -> None:
+    world = load("accused_world")
+    raw = (HERE / "lie.odfe").read_bytes()
+    (tmp_path / "staging").mkdir()
+    with unpacked(io.BytesIO(raw), "lie.odfe", tmp_path) as case:
+        assert isinstance(case, Case)
+        assert Multihash.sha3_256(case.manifest.encode()) == case.manifest.id
+        found = await recheck(case, world.LyingEngine(), tmp_path / "staging")
+    assert (found.result, KeyDid(found.dataset)) == ("confirmed", world.PUBLISHER.did)
+    assert found.finding is not None
+    assert [(cell.row, cell.column) for cell in found.finding.cells] == [(0, "k")]
+
+
+def load(name: str) -> Any:
+    path = Path(__file__).parents[2] / "worlds" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def make(folder: Path) -> None:
+    """Write the files; done once."""
+    from chain.statements.tree import Frontier
+
+    for name, (said, key) in SEALED.items():
+        (folder / name).write_bytes(envelope.seal(statement.encode(said), key))
+    leaves = [[Multihash.sha3_256(bytes([each])).digest for each in row] for row in ([0, 1, 2, 3], [0, 1, 9])]
+    heads = [envelope.seal(statement.encode(head(len(row), Frontier().extend(row).root)), OWNER) for row in leaves]
+    forked = proof.fork(*heads, *(lambda start, stop, row=row: row[start:stop] for row in leaves))
+    (folder / "fork.json").write_bytes(forked.raw)
+    import msgspec
+
+    other = msgspec.structs.replace(attestation(), determinism="no")
+    votes = [envelope.seal(statement.encode(said), VALIDATOR) for said in (attestation(), other)]
+    (folder / "double-vote.json").write_bytes(proof.double_vote(*votes).raw)
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        accused = load("accused_world").Accused(load("transform_world"), Path(place) / "world")
+        await accused.publish(2)
+        (folder / "lie.odfe").write_bytes(await accused.bundle())
