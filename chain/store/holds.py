@@ -1,9 +1,9 @@
 """Which objects somebody may still need although no block names them: never collected, whatever reachability says.
 
 Three kinds, all of this process, since work in flight dies with it: *fresh* objects were added and wait for the block
-that will name them; *lent* ones were handed out as a path, and stay until the collection after next; *held* ones are
-under a ``hold``. Made with the object store it belongs to. Memory is bounded: when more paths were lent than it can
-remember, it says that everything may be.
+that will name them; *lent* ones were asked for or handed out as a path, and stay until the collection after next;
+*held* ones are under a ``hold``. Made with the object store it belongs to. Memory is bounded: when more paths were lent
+than it can remember, it says that everything may be.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from chain.multihash import Multihash
@@ -39,6 +39,11 @@ class Holds:
         """Blocks name these by now: they are reachable."""
         with self._lock:
             self._fresh.difference_update(names)
+
+    def settle(self, reachable: Callable[[Multihash], bool]) -> None:
+        """Forgets that objects are fresh which are reachable by now, whoever named them."""
+        with self._lock:
+            self._fresh = {name for name in self._fresh if not reachable(name)}
 
     def lend(self, name: Multihash) -> None:
         with self._lock:

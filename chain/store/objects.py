@@ -57,6 +57,7 @@ class DiskObjects:
         return self._staging / f"{next(self._names)}"
 
     def has(self, name: Multihash) -> bool:
+        self.holds.lend(name)
         return name in self._pending or self._file(name).is_file() or self._row_size(name) is not None
 
     def size(self, name: Multihash) -> int:
@@ -145,9 +146,11 @@ class DiskObjects:
             self._pending_size -= len(self._pending.pop(name, b""))
         with self._database.write() as connection:
             connection.execute("DELETE FROM small_objects WHERE name = ?", (name,))
+        self._step("object-row-removed")
         with disk(self._directory):
             for file in (self._file(name), self._cache / str(name)):
                 file.unlink(missing_ok=True)
+        self._step("object-removed")
 
     def names(self) -> Iterator[Multihash]:
         """Every durable object, in no order; for collection and repair."""

@@ -1,0 +1,152 @@
+"""Collection: objects that no chain names any more are freed; nothing that anyone may still need ever is.
+
+Reachable is what blocks of any chain name, and what the caller adds (evidence, objects linked from rows). Beside that
+the store's holds decide: what was just added, what was asked for or handed out, what a reader holds
+(``chain.store.holds``). Before each object is freed, blocks that came since are looked at too; a collection that was
+killed is simply done again. Memory: 9 bytes an object, however long the chains are. Made for one collection. It knows
+no clock: how often to collect is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from chain.codec.blocks import decode_block
+from chain.errors import Environment, NotFound
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform
+from chain.multihash import Multihash
+from chain.rules.pages import Pages
+from chain.state import ChainState
+from chain.store.base import NAME_SIZE, Head, StoredPage
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+
+_NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
+_KEY: Final = 8
+"""Bytes of a digest by which objects are told apart here. Two that share them are freed together or not at all."""
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What was freed, or would be."""
+
+    objects: int = 0
+    bytes: int = 0
+    kept: int = 0
+    """Unreachable objects that stay for now: somebody may need them."""
+
+
+def collect(
+    chains: SqliteChains,
+    objects: DiskObjects,
+    also_reachable: Iterable[Multihash] = (),
+    *,
+    dry_run: bool = False,
+    freed: Callable[[Multihash, int], None] = lambda _name, _size: None,
+) -> Collected:
+    """Frees what nobody needs. ``freed`` is told of each object, and in a dry run of each that would be freed.
+
+    Raises Environment when a block is damaged: what it names cannot be told, so nothing is freed until it is mended.
+    """
+    if not dry_run:
+        objects.holds.next_collection()
+    marks = _Marks(chains, objects.names())
+    for name in also_reachable:
+        marks.reach(np.frombuffer(name.digest, np.uint8)[None, :])
+    marks.reach_chains()
+    objects.holds.settle(marks.reached)
+    done = Collected()
+    for name in objects.names():
+        if marks.reached(name):
+            continue
+        with objects.holds.unless_held(name) as free:
+            marks.reach_chains()
+            if not free or marks.reached(name):
+                done = msgspec.structs.replace(done, kept=done.kept + 1)
+                continue
+            try:
+                size = objects.size(name)
+            except NotFound:
+                continue
+            if not dry_run:
+                objects.remove(name)
+        freed(name, size)
+        done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
+    return done
+
+
+class _Marks:
+    """The objects there were at the beginning, and which of them something reaches."""
+
+    def __init__(self, chains: SqliteChains, names: Iterable[Multihash]) -> None:
+        keys = b"".join(name.digest[:_KEY] for name in names)
+        self._keys = np.unique(np.frombuffer(keys, np.uint64))
+        self._reached = np.zeros(len(self._keys), np.bool_)
+        self._chains = chains
+        self._seen: dict[DatasetId, Head] = {}
+
+    def reach(self, digests: npt.NDArray[np.uint8]) -> None:
+        """``(n, 32)``: whatever of them is here is needed."""
+        if len(self._keys):
+            keys = np.ascontiguousarray(digests[:, :_KEY]).view(np.uint64)[:, 0]
+            places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            self._reached[places[self._keys[places] == keys]] = True
+
+    def reached(self, name: Multihash) -> bool:
+        """Also of an object that came after the beginning: it is too young to be freed."""
+        key = np.frombuffer(name.digest[:_KEY], np.uint64)[0]
+        place = int(np.searchsorted(self._keys, key))
+        known = place < len(self._keys) and self._keys[place] == key
+        return not known or bool(self._reached[place])
+
+    def reach_chains(self) -> None:
+        """Goes over the blocks that are new since the last time; over all of a chain that was rewritten."""
+        for dataset in self._chains.datasets():
+            chain = self._chains.chain(dataset)
+            head, seen = chain.head(), self._seen.get(dataset)
+            if head is None or head == seen:
+                continue
+            start = 0
+            if seen is not None and seen.size <= head.size:
+                before = next(chain.stored_blocks(seen.sequence_number, seen.size), None)
+                start = seen.size if before is not None and before.name == seen.hash else 0
+            pages = Pages()
+            for page in chain.stored_pages(start, head.size):
+                self._reach_page(pages, page, dataset)
+            self._seen[dataset] = head
+
+    def _reach_page(self, pages: Pages, page: StoredPage, dataset: DatasetId) -> None:
+        names = np.frombuffer(page.names, np.uint8).reshape(-1, NAME_SIZE)
+        found = pages.sort(names[:, 2:], page.raws)
+        if not found.intact.all():
+            number = page.start + int(np.flatnonzero(~found.intact)[0])
+            raise Environment(
+                f"block #{number} of {dataset.short} is damaged: what it names cannot be told, so nothing is freed",
+                rule="stored-block-damaged",
+                hint="see what else is: odfctl verify; then fetch it again from a peer",
+            )
+        for stretch in found.stretches:
+            if stretch.groups:
+                run = found.run(stretch, ChainState.EMPTY)
+                for path in _NAMED:
+                    column = run.digests(path)
+                    self.reach(column.values[column.present])
+            else:
+                for raw in page.raws[stretch.start : stretch.stop]:
+                    for name in _named(decode_block(raw or b"")):
+                        self.reach(np.frombuffer(name.digest, np.uint8)[None, :])
+
+
+def _named(block: Block) -> Iterator[Multihash]:
+    event = block.event
+    if isinstance(event, AddData | ExecuteTransform):
+        if event.new_data is not None:
+            yield event.new_data.physical_hash
+        if event.new_checkpoint is not None:
+            yield event.new_checkpoint.physical_hash
