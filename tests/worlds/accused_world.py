@@ -33,19 +33,26 @@ PIN = "sha256:" + "0" * 64
 """What the small engine says that it is."""
 
 
-class LyingEngine(FakeEngine):
-    """Adds one to a number of every transform's first row while ``lies``."""
+class LyingEngine:
+    """Adds one to a number of every transform's first row while ``lies``; else it is ``honest``."""
 
-    lies = False
+    def __init__(self, honest: Any = None, column: str = "k") -> None:
+        self.honest = honest or FakeEngine()
+        self.column = column
+        self.lies = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.honest, name)
 
     async def transform(self, request: Any, on_progress: Any = lambda: None) -> Any:
-        answer = await super().transform(request, on_progress)
+        answer = await self.honest.transform(request, on_progress)
         if self.lies and isinstance(answer, Success) and answer.new_offset_interval is not None:
             path = Path(request.new_data_path)
             table = pq.read_table(path)
             first = pc.equal(table["offset"], table["offset"][0])
-            changed = pc.if_else(first, pc.add(table["k"], 1), table["k"])
-            place = table.schema.get_field_index("k")
+            one = pa.scalar(1, table[self.column].type)
+            changed = pc.if_else(first, pc.add(table[self.column], one), table[self.column])
+            place = table.schema.get_field_index(self.column)
             write_slice(table.set_column(place, table.schema.field(place), changed), path)
         return answer
 
@@ -67,25 +74,32 @@ def signed_head(key: SigningKey, size: int, root: bytes, head: Any, now: Any = N
 class Accused:
     """``steps`` transactions over rows of the input, of which the last lies, unless it is ``honest``."""
 
-    def __init__(self, worlds: Any, folder: Path) -> None:
+    def __init__(self, worlds: Any, folder: Path, engine: LyingEngine | None = None) -> None:
         worlds.ROOT, worlds.DERIVED = INPUT.dataset_id, PUBLISHER.dataset_id
-        self.engine = LyingEngine()
+        self.engine = engine or LyingEngine()
         self.world = worlds.World(folder, self.engine)
         self.dataset = PUBLISHER.dataset_id
 
     async def publish(self, steps: int = 2, *, lies: bool = True, pin: str | None = PIN) -> None:
+        self.found("select * from x", pin)
+        for step in range(1, steps + 1):
+            self.world.add_rows([10 * step, 10 * step + 1, 10 * step + 2], 1000 * step)
+            await self.derive(lies=lies and step == steps)
+
+    def found(self, query: str, pin: str | None) -> None:
+        """Both chains, without data."""
         world = self.world
         world.append(INPUT.dataset_id, Seed(dataset_id=INPUT.dataset_id, dataset_kind=DatasetKind.ROOT))
-        transform = TransformSql(engine="spark", version=pin, queries=(SqlQueryStep(query="select * from x"),))
+        transform = TransformSql(engine="spark", version=pin, queries=(SqlQueryStep(query=query),))
         world.append(
             self.dataset,
             Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.DERIVATIVE),
             SetTransform(inputs=(TransformInput(dataset_ref=str(INPUT.dataset_id), alias="x"),), transform=transform),
         )
-        for step in range(1, steps + 1):
-            world.add_rows([10 * step, 10 * step + 1, 10 * step + 2], 1000 * step)
-            self.engine.lies = lies and step == steps
-            assert isinstance(await run_transform(world.shop, self.dataset), Committed)
+
+    async def derive(self, *, lies: bool) -> None:
+        self.engine.lies = lies
+        assert isinstance(await run_transform(self.world.shop, self.dataset), Committed)
         self.engine.lies = False
 
     @property

@@ -151,7 +151,9 @@ def _evidence(args: argparse.Namespace) -> int:
         raise Environment(f"cannot write {args.out}: {error.strerror}", rule="file") from error
     finally:
         draft.unlink(missing_ok=True)
-    session.remark(f"{words.size(size)} in {args.out}; anyone can check it: {session.again} trust recheck {args.out}")
+    answer = {"id": args.id, "file": args.out, "size": size}
+    session.answer(answer, lambda made: f"{words.size(made['size'])} in {made['file']}")
+    session.remark(f"anyone can check it, with no daemon: odfctl trust recheck {args.out}")
     return ExitCode.OK
 
 

@@ -147,5 +147,5 @@ def _text(view: dict[str, Any]) -> str:
     if view["reason"]:
         lines.append(f"  {clean(view['reason'], 300)}")
     if view["cells"]:
-        lines += ["", *cell_lines({"block": view["sequenceNumber"], **view})]
+        lines += ["", *cell_lines({**view, "block": view["sequenceNumber"]})]
     return "\n".join(lines)

@@ -240,7 +240,7 @@ def test_rewrite_needs_epoch(node: Node) -> None:
     node.hold(BLOCKS)
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     opened = head_of(BRANCH, epoch=1, at=Instant(NOW + instant.SECOND))
-    assert node.hear(Topic.HEADS, opened[1]) is Judgement.IGNORE
+    assert node.hear(Topic.HEADS, opened[1]) is not Judgement.ACCEPT
     assert node.reach() == len(BLOCKS)
     assert node.hear(Topic.HEADS, head_of(BRANCH)[1]) is Judgement.ACCEPT
     assert node.reach() == len(BLOCKS) - 1
