@@ -7,13 +7,14 @@ asking peers for anything is a Remote fault that says what to do. One network at
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Final
 
 import msgspec
 import trio
 
-from chain.errors import Refused, Remote
+from chain.errors import Environment, Invalid, Refused, Remote
 from chain.ids import DatasetId, parse_name
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -22,6 +23,7 @@ from chain.store.database import Database
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
 from odfd.resources.store import Resources
+from p2p.address import parse_address
 from p2p.driver.network import open_network
 from p2p.driver.ports import HostPort
 from p2p.driver.replication import ReplicationDriver
@@ -49,6 +51,12 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: bytes
     listen: tuple[str, ...]
     limits: HostLimits
+    announce: tuple[str, ...] = ()
+    """Addresses told to people in place of those found; behind a NAT."""
+    network: Network | None = None
+    """Joined at the start when no person has joined one."""
+    book: Path | None = None
+    """Where what is known of peers outlives the process."""
     entropy_interval: float = 60.0
 
 
@@ -83,12 +91,14 @@ class Membership:
         opening = open_host(self._options.seed, self._options.listen, self._options.limits)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
-            nursery.start_soon(self._memberships, network, life)
-            await life.stopping.wait()
-            if self._driver is not None:
-                await self._driver.drain()
-            nursery.cancel_scope.cancel()
-        self._host = None
+            try:
+                nursery.start_soon(self._memberships, network, life)
+                await life.stopping.wait()
+                if self._driver is not None:
+                    await self._driver.drain()
+                nursery.cancel_scope.cancel()
+            finally:
+                self._host = None
 
     async def _memberships(self, network: HostPort, life: Life) -> None:
         """Replication in the joined network, begun anew whenever another is joined."""
@@ -98,16 +108,54 @@ class Membership:
                 async with trio.open_nursery() as nursery:
                     if self._network is not None:
                         driver = self._replication(network, self._network)
+                        await self._remember(driver)
                         await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
                         self._driver = driver
                         nursery.start_soon(self._watch, driver)
+                        nursery.start_soon(self._write_now_and_then, driver)
                         self._journal.info("network joined", network=self._network.name)
-                    self._settled.set()
+                    if not self._changed.is_set():
+                        self._settled.set()
                     life.ready()
                     await self._changed.wait()
                     nursery.cancel_scope.cancel()
             finally:
-                self._driver = None
+                ended, self._driver = self._driver, None
+                if ended is not None:
+                    with trio.CancelScope(shield=True):
+                        await self._write_down(ended)
+
+    async def _remember(self, driver: ReplicationDriver) -> None:
+        """Peers known before the last stop: where they are, and how they behaved."""
+        path = self._options.book
+        if path is None:
+            return
+        try:
+            driver.book.restore(await trio.to_thread.run_sync(path.read_bytes), trio.current_time())
+        except FileNotFoundError:
+            return
+        except (Invalid, OSError) as error:
+            self._journal.error("peers of before are forgotten", file=str(path), why=str(error))
+
+    async def _write_down(self, driver: ReplicationDriver) -> None:
+        path = self._options.book
+        if path is None:
+            return
+        snapshot, fresh = driver.book.snapshot(trio.current_time()), path.with_suffix(".new")
+
+        def write() -> None:
+            fresh.write_bytes(snapshot)
+            fresh.replace(path)
+
+        try:
+            await trio.to_thread.run_sync(write)
+        except OSError as error:
+            self._journal.error("peers not written down", file=str(path), why=str(error))
+
+    async def _write_now_and_then(self, driver: ReplicationDriver) -> None:
+        while True:
+            await trio.sleep(BOOK_SECONDS)
+            await self._write_down(driver)
 
     def _replication(self, host: HostPort, network: Network) -> ReplicationDriver:
         settings = ReplicationSettings(
@@ -134,8 +182,13 @@ class Membership:
         return self._network
 
     async def join(self, network: Network) -> None:
-        """Raises Invalid for a name, Refused while another network is joined."""
+        """Raises Invalid for a name or an address, Refused while another network is joined; then nothing is kept."""
         parse_name(network.name)
+        for address in network.bootstrap:
+            if parse_address(address).peer is None:
+                raise Invalid(
+                    f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
+                )
         if self._network is not None and self._network.name != network.name:
             raise Refused(
                 f"this node is in the network {self._network.name}",
@@ -155,6 +208,8 @@ class Membership:
         return left
 
     async def _change(self, network: Network | None) -> None:
+        if self._host is None:
+            raise Environment("the network is not running: the daemon is stopping", rule="draining", hint="try later")
         self._network = network
         self._settled = trio.Event()
         self._changed.set()
@@ -173,13 +228,13 @@ class Membership:
 
         await trio.to_thread.run_sync(record)
         self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
-        return next(view for view in self.peers() if view.peer == peer)
+        return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
 
     def _kept(self) -> tuple[Network | None, frozenset[PeerId]]:
         with self._database.read() as connection:
             resources = Resources(connection)
             found, blocked = resources.all(KIND), resources.all(BLOCKED)
-        network = msgspec.json.decode(found[0].spec, type=Network) if found else None
+        network = msgspec.json.decode(found[0].spec, type=Network) if found else self._options.network
         return network, frozenset(PeerId(each.name) for each in blocked)
 
     def _keep(self, network: Network) -> None:
@@ -207,6 +262,8 @@ class Membership:
         return peer_of_seed(self._options.seed)
 
     def addresses(self) -> Sequence[str]:
+        if self._options.announce:
+            return self._options.announce
         return self._host.addresses() if self._host is not None else ()
 
     async def connect(self, multiaddr: str) -> PeerId:
@@ -214,7 +271,9 @@ class Membership:
 
     def peers(self) -> Sequence[PeerView]:
         views = self._driver.peers() if self._driver is not None else ()
-        return [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
+        shown = [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
+        unseen = sorted(self._blocked - {view.peer for view in views})
+        return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         """Nothing without a network: whoever joins later asks for what there is."""
@@ -239,9 +298,15 @@ class Membership:
     async def seek(self, dataset: DatasetId) -> int:
         return await self._driver.seek(dataset) if self._driver is not None else 0
 
+    def serving(self, dataset: DatasetId) -> int:
+        """Peers that say they serve a dataset."""
+        return self._driver.serving(dataset) if self._driver is not None else 0
+
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._joined().penalise(peer, reason, weight)
 
 
+BOOK_SECONDS: Final = 600.0
+"""How often what is known of peers is written down, beside at the end."""
 WATCH_SECONDS: Final = 0.25
 """How often the set of connected peers is looked at; it is a handful of names in memory."""

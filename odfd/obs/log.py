@@ -13,6 +13,10 @@ import structlog
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMS: Final = ("auto", "text", "json")
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+"""Where it happened, without the values of variables: they may hold keys and data."""
 MAX_TEXT: Final = 4000
 """Characters of one value: a peer or a query must not fill the disk through the log."""
 
@@ -24,7 +28,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
     last: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)]
         if text
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        else [_TRACEBACKS, structlog.processors.JSONRenderer(ensure_ascii=False)]
     )
     structlog.configure(
         processors=[

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
+import msgspec
 import trio
 
 from chain.codec.blocks import content_of
@@ -43,8 +44,17 @@ class DatasetService:
     """See the module."""
 
     def __init__(
-        self, home: Home, views: Views, applying: Applying, keeper: MirrorKeeper, events: EventLog, clock: Clock
+        self,
+        home: Home,
+        views: Views,
+        applying: Applying,
+        keeper: MirrorKeeper,
+        events: EventLog,
+        clock: Clock,
+        serving: Callable[[DatasetId], int] = lambda _: 0,
     ) -> None:
+        """``serving``: peers that say they serve a dataset."""
+        self._serving = serving
         self._home = home
         self._keeper = keeper
         self._views = views
@@ -53,10 +63,10 @@ class DatasetService:
         self._clock = clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
-        return await _in_thread(self._list)
+        return [self._with_peers(view) for view in await _in_thread(self._list)]
 
     async def get(self, ref: str) -> wire.DatasetView:
-        return await _in_thread(lambda: self._views.dataset(self._resolve(ref)))
+        return self._with_peers(await _in_thread(lambda: self._views.dataset(self._resolve(ref))))
 
     async def describe(self, ref: str) -> wire.DatasetDetail:
         return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
@@ -86,6 +96,13 @@ class DatasetService:
 
     async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
         return await self._applying.submit(request)
+
+    def _with_peers(self, view: wire.DatasetView) -> wire.DatasetView:
+        """Those that a mirror asked, or those that say so of themselves, whichever are more."""
+        dataset = DatasetId.parse(view.id)
+        mirror = self._keeper.find(dataset)
+        peers = max(self._serving(dataset), mirror.peers if mirror is not None else 0)
+        return msgspec.structs.replace(view, peers=peers)
 
     def _resolve(self, ref: str) -> Entry:
         with self._home.catalog() as catalog:

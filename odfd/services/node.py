@@ -35,7 +35,7 @@ from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.mirrors.sync import MirrorLimits, MirrorSync
 from odfd.network.library import ServingLibrary
-from odfd.network.membership import HostOptions, Membership
+from odfd.network.membership import HostOptions, Membership, Network
 from odfd.network.noticeboard import LedgerNoticeboard, News
 from odfd.network.outbox import Outbox
 from odfd.resources.store import Resources
@@ -262,7 +262,9 @@ class _Node:
         applying = Applying(home, parts.committer, parts.engine, ground.board, ground.events, ground.clock)
         carrying = Carrying(home, parts.sync, ground.clock, parts._moved)
         self.about = AboutService(home, parts.views, parts.engine, parts.membership, ground, parts.settings.node.name)
-        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground.events, ground.clock)
+        self.datasets = DatasetService(
+            home, parts.views, applying, parts.keeper, ground.events, ground.clock, parts.membership.serving
+        )
         self.flow = FlowService(
             home,
             (parts.ingest_shop, parts.transform_shop),
@@ -305,4 +307,11 @@ def _spark_options(settings: Settings, home: Home) -> SparkOptions:
 def _host_options(settings: Settings, home: Home) -> HostOptions:
     p2p = settings.p2p
     limits = HostLimits(max_connections=p2p.max_peers, dial_timeout=p2p.dial_seconds)
-    return HostOptions(seed=home.keys.node_seed(), listen=p2p.listen, limits=limits)
+    return HostOptions(
+        seed=home.keys.node_seed(),
+        listen=p2p.listen,
+        limits=limits,
+        announce=p2p.announce,
+        network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
+        book=home.directory / "peers.json",
+    )

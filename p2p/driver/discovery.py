@@ -188,6 +188,10 @@ class Discovery:
             found = self._unmet(tag)
         return found[:SOUGHT]
 
+    def serving(self, dataset: DatasetId) -> int:
+        """Peers whose presence names a dataset."""
+        return self.directory.count(wire.tag_of(dataset), self._now())
+
     def _unmet(self, tag: int) -> list[Presence]:
         met = set(self._standing.book.connected_peers())
         return [one for one in self.directory.holders(tag, self._now()) if one.peer not in met]

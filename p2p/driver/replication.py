@@ -129,6 +129,10 @@ class ReplicationDriver:
     async def seek(self, dataset: DatasetId) -> int:
         return await self._mesh.seek(dataset)
 
+    def serving(self, dataset: DatasetId) -> int:
+        """How many peers said lately that they serve a dataset. Nobody checked it."""
+        return self._discovery.serving(dataset)
+
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._standing.penalise(peer, reason, weight)
 

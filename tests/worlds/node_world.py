@@ -221,6 +221,9 @@ class Member:
     async def seek(self, dataset: DatasetId) -> int:
         return 0
 
+    def serving(self, dataset: DatasetId) -> int:
+        return 0
+
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
 
 
@@ -269,6 +272,14 @@ class Node:
                             break
         return found
 
+    async def heard_head(self, size: int) -> None:
+        """Until a head of so many blocks was heard of."""
+        with trio.fail_after(DEADLINE):
+            async with aclosing(self.events.follow(0)) as events:
+                async for event in events:
+                    if isinstance(event, Event) and event.kind == "head.heard" and event.data["size"] == size:
+                        return
+
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events._ring]
 
@@ -302,6 +313,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.wires = Wires()
+        self.nodes: list[Node] = []
         self.clock = Ticking()
         self._open = ExitStack()
 
@@ -327,10 +339,21 @@ class World:
                     lives.append(Life())
                     nursery.start_soon(run, lives[-1])
                     await lives[-1].wait_ready()
-                yield node
+                self.nodes.append(node)
+                try:
+                    yield node
+                finally:
+                    self.nodes.remove(node)
                 for life in reversed(lives):
                     life.stopping.set()
                 nursery.cancel_scope.cancel()
+
+    async def spread(self, node: Node, *names: str) -> None:
+        """Until all others know the heads of these datasets."""
+        for other in self.nodes:
+            for name in names:
+                if other is not node:
+                    await other.heard_head(node.size(name))
 
     def write(self, name: str, file: str, *rows: str) -> Path:
         """A CSV in the folder that a node's sources start from."""

@@ -117,13 +117,15 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
 
 
 def _reach(view: dict[str, Any]) -> str:
-    use, last = view["reach"]["use"], view["blocks"] - 1
+    use, blocks = view["reach"]["use"], view["blocks"]
     why = (view.get("why") or {}).get("message", "")
-    if use >= last:
-        return f"You may rely on all of it, blocks 0-{last}."
-    if use < 0:
+    if not blocks:
+        return "None of it is here yet."
+    if use <= 0:
         return f"You may rely on none of it yet.  {why}".rstrip()
-    return f"You may rely on blocks 0-{use}.  {why}".rstrip()
+    if use >= blocks:
+        return f"You may rely on all of it, blocks 0-{blocks - 1}."
+    return f"You may rely on blocks 0-{use - 1}.  {why}".rstrip()
 
 
 def cell_lines(proof: dict[str, Any]) -> list[str]:

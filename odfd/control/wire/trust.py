@@ -52,7 +52,7 @@ class VerifyReport(Value, frozen=True, kw_only=True):
 
 
 class Reach(Value, frozen=True, kw_only=True):
-    """Last block that a purpose may rely on; -1: none."""
+    """How many blocks, from the first on, a purpose may rely on: ``3`` means blocks 0, 1 and 2; ``0`` means none."""
 
     use: int
     serve: int

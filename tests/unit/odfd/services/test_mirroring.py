@@ -25,6 +25,7 @@ async def published(world: Any, worlds: Any, node: Any, *rows: str) -> Any:
     world.write("alice", "a.csv", *(rows or ROWS))
     await node.apply(worlds.ROOT, worlds.DERIVED)
     await node.pull()
+    await world.spread(node, "cities", "towns")
     return node.dataset("cities")
 
 
@@ -177,6 +178,7 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         lie(alice, cities)
+        await world.spread(alice, "cities")
         with pytest.raises(Invalid, match="slice"):
             await bob.mirror(cities, "theirs")
         mirror = bob.parts.keeper.get(cities)
