@@ -1,0 +1,178 @@
+"""What collection frees, and what it never does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chain.codec.blocks import encode_block
+from chain.errors import Environment
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block, MetadataBlock
+from chain.model.events import AddData, Checkpoint, DatasetKind, Seed
+from chain.multihash import Multihash
+from chain.store.base import Append, Head, Rewrite
+from chain.store.collect import Collected, collect
+from chain.store.database import open_database
+from chain.store.holds import Holds
+from chain.store.objects import SMALL, DiskObjects
+from chain.store.sqlite import SqliteChains
+
+OWNER = DatasetId.from_public_key(bytes(32))
+
+
+class Store:
+    def __init__(self, directory: Path) -> None:
+        self.database = open_database(directory / "odfd.sqlite")
+        self.objects = DiskObjects(directory / "objects", self.database)
+        self.chains = SqliteChains(self.database, self.objects)
+        self.blocks: list[Block] = []
+
+    def append(self, data: bytes) -> Multihash:
+        """A block that names a new checkpoint."""
+        name = self.objects.add_bytes(data)
+        last = self.blocks[-1] if self.blocks else None
+        event: Seed | AddData = AddData(new_checkpoint=Checkpoint(physical_hash=name, size=len(data)))
+        if last is None:
+            event = Seed(dataset_id=OWNER, dataset_kind=DatasetKind.ROOT)
+        block = encode_block(
+            MetadataBlock(
+                system_time=Instant(0),
+                prev_block_hash=last.hash if last else None,
+                sequence_number=len(self.blocks),
+                event=event,
+            )
+        )
+        expected = Head(last.hash, last.sequence_number) if last else None
+        self.chains.commit([Append(dataset=OWNER, expected=expected, blocks=[block], objects=[name])])
+        self.blocks.append(block)
+        return name
+
+    def rewind(self, keep: int) -> None:
+        last = self.blocks[-1]
+        self.chains.rewrite(Rewrite(dataset=OWNER, expected=Head(last.hash, last.sequence_number), keep=keep))
+        del self.blocks[keep:]
+
+
+def again(store: Store, tmp_path: Path) -> Store:
+    """As after a restart: nothing is in flight, nothing lent."""
+    store.objects.flush()
+    store.database.close()
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path)
+    made.append(b"seed")
+    return made
+
+
+LARGE = b"x" * (SMALL + 1)
+
+
+def test_small_and_large_objects_of_a_cut_chain_are_freed(store: Store, tmp_path: Path) -> None:
+    kept = [store.append(b"a"), store.append(LARGE + b"a")]
+    gone = [store.append(b"b"), store.append(LARGE + b"b")]
+    store.rewind(3)
+    store = again(store, tmp_path)
+    told: list[Multihash] = []
+    would = collect(store.chains, store.objects, dry_run=True, freed=lambda name, _: told.append(name))
+    seed = Multihash.sha3_256(b"seed")
+    assert set(told) == {*gone, seed}
+    assert all(store.objects.has(name) for name in [*kept, *gone])
+    store = again(store, tmp_path)
+    assert collect(store.chains, store.objects) == would
+    assert would == Collected(objects=3, bytes=1 + len(LARGE) + 1 + 4, kept=0)
+    assert [store.objects.has(name) for name in [*kept, *gone]] == [True, True, False, False]
+    store.database.close()
+
+
+def test_what_waits_for_its_block_is_kept(store: Store) -> None:
+    waiting = [store.objects.add_bytes(b"waiting"), store.objects.add_bytes(LARGE)]
+    store.objects.flush()
+    for _ in range(3):
+        collect(store.chains, store.objects)
+        assert all(store.objects.has(name) for name in waiting)
+    store.database.close()
+
+
+def test_a_path_is_good_until_the_collection_after_next(store: Store, tmp_path: Path) -> None:
+    name = store.append(LARGE)
+    store.append(b"other")
+    store.rewind(1)
+    store = again(store, tmp_path)
+    file = store.objects.path(name)
+    assert collect(store.chains, store.objects).kept == 1
+    assert file.is_file()
+    collect(store.chains, store.objects)
+    assert not file.exists()
+    store.database.close()
+
+
+def test_a_hold_keeps_as_long_as_it_lasts(store: Store, tmp_path: Path) -> None:
+    name = store.append(LARGE)
+    store.append(b"other")
+    store.rewind(1)
+    store = again(store, tmp_path)
+    with store.objects.holds.hold([name]), store.objects.holds.hold([name]):
+        for _ in range(4):
+            collect(store.chains, store.objects)
+    assert store.objects._file(name).is_file()
+    collect(store.chains, store.objects)
+    assert not store.objects._file(name).is_file()
+    store.database.close()
+
+
+def test_what_the_caller_reaches_is_kept(store: Store, tmp_path: Path) -> None:
+    name = store.objects.add_bytes(LARGE)
+    store = again(store, tmp_path)
+    assert collect(store.chains, store.objects, [name]).objects == 1  # the seed's, which no block names
+    assert store.objects.has(name)
+    store.database.close()
+
+
+def test_a_commit_that_comes_meanwhile_wins(store: Store, tmp_path: Path) -> None:
+    """An object that nobody named when the collection began is named by a block before its turn comes."""
+    spare = [store.objects.add_bytes(LARGE + bytes([n])) for n in range(6)]
+    seeds = store.blocks
+    store = again(store, tmp_path)
+    store.blocks = seeds
+    named: list[Multihash] = []
+
+    def meanwhile(name: Multihash, _: int) -> None:
+        if not named:
+            left = next(each for each in spare if each != name and store.objects._file(each).is_file())
+            named.append(left)
+            data = store.objects._file(left).read_bytes()
+            store.append(data)
+
+    collect(store.chains, store.objects, freed=meanwhile)
+    assert store.objects.has(named[0])
+    store.database.close()
+
+
+def test_nothing_is_freed_while_a_block_is_damaged(store: Store, tmp_path: Path) -> None:
+    name = store.append(LARGE)
+    with store.database.write() as connection:
+        connection.execute("UPDATE blocks SET raw = zeroblob(length(raw)) WHERE sequence = 1")
+    store = again(store, tmp_path)
+    with pytest.raises(Environment, match="nothing is freed"):
+        collect(store.chains, store.objects)
+    assert store.objects.has(name)
+    store.database.close()
+
+
+def test_when_too_much_was_lent_everything_stays() -> None:
+    holds = Holds(max_lent=2)
+    names = [Multihash.sha3_256(bytes([n])) for n in range(4)]
+    for name in names[:3]:
+        holds.lend(name)
+    with holds.unless_held(names[3]) as free:
+        assert not free
+    for _ in range(2):
+        holds.next_collection()
+    with holds.unless_held(names[3]) as free:
+        assert free

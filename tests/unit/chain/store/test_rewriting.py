@@ -1,0 +1,208 @@
+"""Reset, compaction and metadata alone: the new history keeps the rules, the rows and what was the same before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.codec.blocks import encode_block
+from chain.compaction import LINKED, Limits, merged, plan_compaction
+from chain.data.parquet import open_slice
+from chain.errors import Conflict, Invalid, NotFound
+from chain.instant import Instant
+from chain.model.block import Block, MetadataBlock
+from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo, SourceState
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.store.base import Head, Rewrite
+from chain.store.database import open_database
+from chain.store.objects import DiskObjects
+from chain.store.rewriting import Rewritten, compact, keep_metadata, reset
+from chain.store.sqlite import SqliteChains
+from odfd.transfer.folders import import_dataset
+from odfd.verify.verify import Request, verify_chain
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+LATER = Instant(4_000_000_000 * 10**9)
+
+
+class Store:
+    def __init__(self, directory: Path, name: str) -> None:
+        self.database = open_database(directory / "odfd.sqlite")
+        self.objects = DiskObjects(directory / "objects", self.database)
+        self.chains = SqliteChains(self.database, self.objects)
+        self.dataset = import_dataset(GOLDEN / name, self.chains, self.objects).dataset
+        self.chain = self.chains.chain(self.dataset)
+
+    def rows(self) -> pa.Table:
+        tables = []
+        for number in range(self.chain.stored_size()):
+            event = self.chain.block_at(number).event
+            if isinstance(event, AddData) and event.new_data:
+                with open_slice(self.objects.path(event.new_data.physical_hash)) as source:
+                    tables.append(source.read())
+        return pa.concat_tables(tables)
+
+    def raws(self) -> list[bytes]:
+        return list(self.chain.raw_blocks(0, 10**6))
+
+    def holds(self) -> bool:
+        return verify_chain(self.chain, self.objects, Request(ref="x", workers=1)).ok
+
+
+@pytest.fixture(params=["flights", "orders", "airlines", "events"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path, request.param)
+    yield made
+    made.database.close()
+
+
+def test_compaction_keeps_every_row_and_every_rule(store: Store) -> None:
+    rows, raws, state = store.rows(), store.raws(), load_state(store.chain)
+    done = compact(store.chains, store.objects, store.dataset, LATER, Limits(rows=10**9))
+    now = load_state(store.chain)
+    if done is None:
+        assert store.raws() == raws
+        return
+    assert store.rows().equals(rows)
+    assert store.holds()
+    assert (now.watermark, now.last_offset, now.schema) == (state.watermark, state.last_offset, state.schema)
+    assert now.size < state.size
+    assert store.raws()[: done.base.size] == raws[: done.base.size]
+    assert done.last == Head(state.head, state.sequence_number)  # type: ignore[arg-type]
+    assert done.head == store.chain.head()
+    assert done.new_slices < done.merged_slices
+    assert compact(store.chains, store.objects, store.dataset, LATER, Limits(rows=10**9)) is None
+
+
+def test_metadata_alone(store: Store) -> None:
+    raws = store.raws()
+    before = load_state(store.chain)
+    done = keep_metadata(store.chains, store.dataset, LATER)
+    assert done is not None
+    after = load_state(store.chain)
+    assert (after.last_offset, after.watermark, after.last_data) == (None, None, None)
+    for name in ("dataset", "kind", "schema", "set_polling_source", "push_sources", "set_info", "set_license"):
+        assert getattr(after, name) == getattr(before, name)
+    assert store.raws()[: done.base.size] == raws[: done.base.size]
+    assert store.holds()
+    assert keep_metadata(store.chains, store.dataset, LATER) is None
+
+
+def test_reset_to_an_ancestor(store: Store) -> None:
+    raws = store.raws()
+    target = store.chain.block_at(len(raws) - 3)
+    last = store.chain.head()
+    assert last is not None
+    head = Head(target.hash, target.sequence_number)
+    assert reset(store.chains, store.dataset, target.hash) == Rewritten(base=head, last=last, head=head)
+    assert store.raws() == raws[:-2]
+    assert store.holds()
+    with pytest.raises(Invalid, match="changes nothing"):
+        reset(store.chains, store.dataset, target.hash)
+    with pytest.raises(NotFound):
+        reset(store.chains, store.dataset, last.hash)
+    with pytest.raises(Conflict):
+        store.chains.rewrite(Rewrite(dataset=store.dataset, expected=last, keep=1))
+
+
+def test_what_is_written_beside_a_rewrite_comes_or_goes_with_it(tmp_path: Path) -> None:
+    store = Store(tmp_path, "flights")
+    raws = store.raws()
+    store.database.migrate("notes", ["CREATE TABLE notes (size INTEGER)"])
+
+    def fail(connection: Any) -> None:
+        connection.execute("INSERT INTO notes VALUES (1)")
+        raise Invalid("no epoch for it", rule="epoch")
+
+    with pytest.raises(Invalid, match="no epoch"):
+        keep_metadata(store.chains, store.dataset, LATER, fail)
+    assert store.raws() == raws
+    with store.database.read() as connection:
+        assert connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+    store.database.close()
+
+
+def test_a_rewrite_in_the_past_breaks_the_rules_and_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path, "flights")
+    raws = store.raws()
+    with pytest.raises(Invalid, match="systemTime goes back"):
+        compact(store.chains, store.objects, store.dataset, Instant(0), Limits(rows=10**9))
+    assert store.raws() == raws
+    store.database.close()
+
+
+def chain_of(seed: int) -> list[Block]:
+    lot = random.Random(seed)
+    blocks: list[Block] = []
+    offset = 0
+    for number in range(lot.randrange(1, 40)):
+        event: AddData | SetInfo = SetInfo(description=str(number))
+        if lot.random() < 0.85:
+            count = lot.randrange(4) * 3
+            hash_ = Multihash.sha3_256(str(number).encode())
+            interval = OffsetInterval(start=offset, end=offset + count - 1)
+            data = DataSlice(logical_hash=hash_, physical_hash=hash_, offset_interval=interval, size=count * 10)
+            event = AddData(new_data=data if count else None, new_watermark=Instant(number))
+            offset += count
+        content = MetadataBlock(
+            system_time=Instant(0),
+            prev_block_hash=blocks[-1].hash if blocks else None,
+            sequence_number=number,
+            event=event,
+        )
+        blocks.append(encode_block(content))
+    return blocks
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 60), st.integers(1, 400))
+def test_batches_are_within_the_limits_and_as_long_as_they_can_be(seed: int, rows: int, size: int) -> None:
+    blocks = chain_of(seed)
+    batches = plan_compaction(blocks, Limits(bytes=size, rows=rows))
+
+    def weight(part: range) -> tuple[int, int]:
+        events = [blocks[n].event for n in part]
+        slices = [each.new_data for each in events if isinstance(each, AddData) and each.new_data]
+        return sum(each.size for each in slices), sum(
+            each.offset_interval.end - each.offset_interval.start + 1 for each in slices
+        )
+
+    stop = len(blocks)
+    for batch in reversed(batches):
+        assert len(batch) > 1
+        assert batch.stop <= stop
+        assert all(isinstance(blocks[n].event, AddData) for n in batch)
+        assert weight(batch) <= (size, weight(batch)[1])
+        assert weight(batch)[1] <= rows
+        if batch.start and isinstance(blocks[batch.start - 1].event, AddData):
+            wider = weight(range(batch.start - 1, batch.stop))
+            assert wider[0] > size or wider[1] > rows
+        stop = batch.start
+
+
+def test_a_merged_event_carries_the_newest_of_each() -> None:
+    saved = [Checkpoint(physical_hash=Multihash.sha3_256(bytes([n])), size=n) for n in (1, 2)]
+    state = SourceState(source_name="default", kind="odf/etag", value="1")
+    linked = {LINKED: {"numObjectsNaive": 2, "sizeNaive": 30}, "a": 1}
+    event = merged(
+        [
+            AddData(prev_offset=4, new_checkpoint=saved[0], new_watermark=Instant(1), extra=linked),
+            AddData(prev_offset=4, new_checkpoint=saved[1], new_source_state=state, extra=linked | {"a": 2}),
+            AddData(prev_offset=4, new_watermark=Instant(3)),
+        ],
+        None,
+    )
+    assert event == AddData(
+        prev_offset=4,
+        new_checkpoint=saved[1],
+        new_watermark=Instant(3),
+        new_source_state=state,
+        extra={LINKED: {"numObjectsNaive": 4, "sizeNaive": 60}, "a": 2},
+    )
