@@ -117,6 +117,12 @@ class Database:
                     connection.execute(statement)
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
 
+    def damage(self) -> list[str]:
+        """What SQLite finds wrong with the file's own structure and indexes; reads all of it. Raises Environment."""
+        with self.read() as connection:
+            rows = [row[0] for row in connection.execute("PRAGMA integrity_check(10)")]
+        return [] if rows == ["ok"] else rows
+
     def close(self) -> None:
         """Nothing may be reading or writing. The log is folded into the file."""
         while self._idle:
