@@ -1,16 +1,16 @@
 """Signed statements that others bring: admitted, recorded, and told to whoever acts on them.
 
 Implements ``p2p.ports.Noticeboard``; called from worker threads. Cheap checks come first: size, then whether it is
-known, then JSON and signature, then order. What was new is handed to ``on_news`` after it was recorded.
+known, then JSON and signature, then budgets, then order. What was new is handed to ``on_news`` after it was recorded.
+What cannot be judged yet, because a version of its authority is missing, waits for that version for a while; nothing
+is remembered as seen whose answer may be another tomorrow.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,26 +21,31 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements import proof as proofs
-from chain.statements.envelope import Signed, dataset_key
+from chain.statements.envelope import Signed
 from chain.statements.proof import MAX_PROOF, Proof
-from chain.statements.statement import ATTESTATION, HEAD, Attestation, HeadStatement, Predicate
-from chain.statements.tree import Tree
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, AnyPredicate, Authority
 from chain.store.base import ChainStore
 from chain.store.database import Database
-from odfd.trust.admission import Outcome, Verdict, admit_attestation, admit_head
+from odfd.network.room import Room
+from odfd.network.waiting import Waiting
+from odfd.trust.admission import Outcome
+from odfd.trust.authorities import Authorities
+from odfd.trust.hearing import Heard, Hearing
 from odfd.trust.ledger import Ledger
-from odfd.trust.proofs import Proofs, fork_of_last_block
+from odfd.trust.proofs import Proofs
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
-TOPIC_OF: Final = {HEAD: Topic.HEADS, ATTESTATION: Topic.ATTEST}
+TOPIC_OF: Final = {HEAD: Topic.HEADS, AUTHORITY: Topic.HEADS, ATTESTATION: Topic.ATTEST}
+_NOT_YET: Final = frozenset({Outcome.EARLY, Outcome.UNKNOWN_AUTHORITY})
+"""Outcomes that time or another statement changes."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
     """A statement that changed what is known here."""
 
-    predicate: Predicate
+    predicate: AnyPredicate
     signer: KeyDid
     sid: Multihash
     outcome: Outcome
@@ -64,12 +69,15 @@ class LedgerNoticeboard:
         clock: Callable[[], Instant],
         on_news: Callable[[News], None],
         on_proof: OnProof = lambda _proof, _made_here: None,
+        room: Room | None = None,
     ) -> None:
         self._database = database
         self._chains = chains
         self._clock = clock
         self._on_news = on_news
         self._on_proof = on_proof
+        self._room = room or Room()
+        self._waiting = Waiting()
         self._seen: OrderedDict[Multihash, Judgement] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -83,142 +91,108 @@ class LedgerNoticeboard:
                 known = self._seen[name]
                 return Judgement.REJECT if known is Judgement.REJECT else Judgement.IGNORE
         admit = self._admit_proof if topic is Topic.PROOFS else self._admit
-        judgement = admit(topic, envelope, sender)
-        with self._lock:
-            self._seen[name] = judgement
-            if len(self._seen) > SEEN:
-                self._seen.popitem(last=False)
+        judgement, final = admit(topic, envelope, sender)
+        if final:
+            with self._lock:
+                self._seen[name] = judgement
+                if len(self._seen) > SEEN:
+                    self._seen.popitem(last=False)
         return judgement
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         with self._database.read() as connection:
-            found = [*Ledger(connection).live(datasets), *Proofs(connection).refs()]
+            found = [
+                *Ledger(connection).live(datasets),
+                *Authorities(connection).refs(),
+                *Proofs(connection).refs(),
+            ]
         wanted = None if datasets is None else set(datasets)
         return [StatementRef(sid, dataset) for dataset, sid in found if wanted is None or dataset in wanted]
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:
             found = Ledger(connection).envelope(sid)
-            proof = Proofs(connection).body(sid) if found is None else None
-        if proof is not None:
-            return Topic.PROOFS, proof
-        return (TOPIC_OF[found[0]], found[1]) if found else None
+            if found is not None:
+                return TOPIC_OF[found[0]], found[1]
+            authority = Authorities(connection).envelope(sid)
+            if authority is not None:
+                return Topic.HEADS, authority
+            proof = Proofs(connection).body(sid)
+        return None if proof is None else (Topic.PROOFS, proof)
 
     def keep(self, proof: Proof) -> bool:
         """Keep a proof that was made here, and tell of it; whether it was new."""
         with self._database.write() as connection:
-            is_new = self._keep(connection, proof, "")
+            is_new = Hearing(connection, self._leaves, "", self._clock()).hear_proof(proof)
         if is_new:
             self._on_proof(proof, True)
         return is_new
 
-    def _admit(self, topic: Topic, raw: bytes, sender: PeerId) -> Judgement:
+    def _admit(self, topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
+        """The judgement, and whether the same bytes will get it again."""
         try:
             signed = envelope.unseal(raw, statement.MAX_ANY)
-            predicate = statement.decode(signed.payload)
+            said = statement.decode_any(signed.payload)
         except Invalid:
-            return Judgement.REJECT
-        kind = HEAD if isinstance(predicate, HeadStatement) else ATTESTATION
-        if TOPIC_OF[kind] is not topic:
-            return Judgement.REJECT
-        signer = _signer(predicate)
+            return Judgement.REJECT, True
+        if TOPIC_OF[statement.kind_of(said)] is not topic:
+            return Judgement.REJECT, True
+        heard = self._hear(said, signed, sender)
+        if heard is None:
+            return Judgement.IGNORE, False
+        if heard.outcome is Outcome.UNKNOWN_AUTHORITY:
+            self._waiting.put(said.dataset, raw, sender)
+        if heard.outcome is Outcome.REJECTED:
+            return Judgement.REJECT, True
+        if not heard.outcome.changes:
+            return Judgement.IGNORE, heard.outcome not in _NOT_YET
+        if isinstance(said, Authority) and heard.outcome is Outcome.NEW:
+            self._try_again(self._waiting.take(said.dataset))
+        return Judgement.ACCEPT, True
+
+    def _hear(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Heard | None:
+        """``None``: there is no room for it now."""
         now = self._clock()
         with self._database.write() as connection:
-            ledger = Ledger(connection)
-            if ledger.known(signed.sid):
-                return Judgement.IGNORE
-            verdict = self._verdict(ledger, Proofs(connection), predicate, signed, now)
-            if verdict.outcome is Outcome.REJECTED:
-                return Judgement.REJECT
-            changes = verdict.outcome.changes
-            proof = self._contradiction(ledger, predicate, signed) if verdict.outcome is Outcome.FORK else None
-            if proof is not None and not self._keep(connection, proof, sender):
-                proof = None
-            if changes:
-                live = verdict.outcome is not Outcome.FORK
-                ledger.record(signed, signer, verdict.outcome.value, sender, now, live=live)
-        if not changes:
-            return Judgement.IGNORE
-        if proof is not None:
-            self._on_proof(proof, True)
-        news = News(
-            predicate=predicate,
-            signer=signer,
-            sid=signed.sid,
-            outcome=verdict.outcome,
-            sender=sender,
-            envelope=signed.envelope,
-            proof=proof,
-        )
-        self._on_news(news)
-        return Judgement.ACCEPT
+            if not self._room.admits(connection, said, sender, now):
+                return None
+            heard = Hearing(connection, self._leaves, sender, now).hear(said, signed)
+            if heard.outcome.changes:
+                self._room.took(connection, said.dataset)
+        if heard.proof is not None:
+            self._on_proof(heard.proof, True)
+        if heard.outcome.changes and heard.signer is not None:
+            news = News(
+                predicate=said,
+                signer=heard.signer,
+                sid=signed.sid,
+                outcome=heard.outcome,
+                sender=sender,
+                envelope=signed.envelope,
+                proof=heard.proof,
+            )
+            self._on_news(news)
+        return heard
 
-    def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> Judgement:
+    def _try_again(self, waited: Iterable[tuple[bytes, PeerId]]) -> None:
+        """What waited for a version, now that it is here. What must wait for the next waits again."""
+        for raw, sender in waited:
+            self._admit(Topic.HEADS, raw, sender)
+
+    def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
         try:
-            proof = proofs.decode(raw)
+            with self._database.read() as connection:
+                proof = proofs.decode(raw, Authorities(connection).rights_at)
         except Invalid as fault:
             # A later authority may be known to others: not bad bytes, only of no use here yet.
-            return Judgement.IGNORE if fault.rule in ("proof-authority", "proof-kind") else Judgement.REJECT
+            later = fault.rule in ("proof-authority", "proof-kind")
+            return (Judgement.IGNORE, False) if later else (Judgement.REJECT, True)
         with self._database.write() as connection:
-            is_new = self._keep(connection, proof, sender)
+            is_new = Hearing(connection, self._leaves, sender, self._clock()).hear_proof(proof)
         if not is_new:
-            return Judgement.IGNORE
+            return Judgement.IGNORE, True
         self._on_proof(proof, False)
-        return Judgement.ACCEPT
-
-    def _keep(self, connection: sqlite3.Connection, proof: Proof, sender: PeerId | str) -> bool:
-        if not Proofs(connection).keep(proof):
-            return False
-        Ledger(connection).record_proof(proof, sender, self._clock())
-        return True
-
-    def _contradiction(self, ledger: Ledger, predicate: Predicate, signed: Signed) -> Proof | None:
-        """The proof of it, when all it takes is here; what of another branch is missing must be asked for."""
-        if isinstance(predicate, Attestation):
-            before = ledger.statement(predicate.dataset, ATTESTATION, predicate.validator)
-            try:
-                return None if before is None else proofs.double_vote(before.envelope, signed.envelope)
-            except Invalid:
-                return None
-        newest = ledger.newest_head(predicate.dataset)
-        if newest is None:
-            return None
-        mine = (newest[0], newest[1])
-        leaves = partial(self._leaves, predicate.dataset)
-        return fork_of_last_block(
-            mine, (predicate, signed), leaves, lambda size: self._root_at(ledger, predicate.dataset, size)
-        )
+        return Judgement.ACCEPT, True
 
     def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self._chains.chain(dataset).raw_blocks(start, stop)]
-
-    def _verdict(
-        self, ledger: Ledger, proofs_kept: Proofs, predicate: Predicate, signed: Signed, now: Instant
-    ) -> Verdict:
-        if isinstance(predicate, HeadStatement):
-            newest = ledger.newest_head(predicate.dataset)
-            return admit_head(
-                predicate,
-                signed,
-                newest[0] if newest else None,
-                lambda size: self._root_at(ledger, predicate.dataset, size),
-                now,
-                forked_at=proofs_kept.forked_at(predicate.dataset, predicate.epoch),
-            )
-        assert isinstance(predicate, Attestation)
-        before = ledger.attestations(predicate.dataset).get(predicate.validator)
-        return admit_attestation(predicate, signed, before, now)
-
-    def _root_at(self, ledger: Ledger, dataset: DatasetId, size: int) -> bytes | None:
-        """Root of my tree at ``size``: kept for the whole chain, computed from the blocks for a part of it."""
-        frontier = ledger.chain(dataset).frontier
-        if size == frontier.size:
-            return frontier.root
-        if size > frontier.size:
-            return None
-        return Tree(partial(self._leaves, dataset)).root(size)
-
-
-def _signer(predicate: Predicate) -> KeyDid:
-    """Whose statement it is, whoever else signed the envelope: admission has this key's signature checked."""
-    return predicate.validator if isinstance(predicate, Attestation) else dataset_key(predicate.dataset)

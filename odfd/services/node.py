@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import trio
 
 from chain.ids import DatasetId
 from chain.statements.envelope import Signed
-from chain.statements.proof import FORK, Proof
-from chain.statements.statement import HeadStatement
+from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
+from chain.statements.statement import Authority, HeadStatement
 from config.model import Settings
 from engines.client import CallLimits
 from engines.provision.host import SparkOptions
@@ -38,6 +39,7 @@ from odfd.network.library import ServingLibrary
 from odfd.network.membership import HostOptions, Membership, Network
 from odfd.network.noticeboard import LedgerNoticeboard, News
 from odfd.network.outbox import Outbox
+from odfd.network.room import Room
 from odfd.resources.store import Resources
 from odfd.services.about import AboutService
 from odfd.services.apply import Applying
@@ -64,6 +66,7 @@ from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
 from p2p.host.limits import HostLimits
 from p2p.ports import Topic
+from p2p.yamux.limits import Limits as YamuxLimits
 
 
 @contextmanager
@@ -97,7 +100,9 @@ class NodeParts:
         )
         self.views = Views(home, self.standing)
         self.engine = engine or NodeEngine(_spark_options(settings, home), os.environ, ground.journal)
-        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, self._heard, self._proven)
+        self.board = LedgerNoticeboard(
+            home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room()
+        )
         self.library = ServingLibrary(home.database, home.chains, home.objects, self._served, ground.clock.now)
         self.membership = membership(
             _host_options(settings, home),
@@ -172,6 +177,12 @@ class NodeParts:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
 
+    def _room(self) -> Room:
+        return Room(
+            is_listed=lambda key: self.policy.group_of(key) is not None,
+            is_wished=lambda connection, dataset: wishes.of(Resources(connection), dataset) is not None,
+        )
+
     def _served(self, dataset: DatasetId) -> int:
         return self.standing.reach(dataset, self.standing.serve(dataset)).blocks
 
@@ -197,7 +208,7 @@ class NodeParts:
             self.outbox.put(Topic.PROOFS, proof.raw)
         if self._token is not None:
             view = proof_view(self._name(proof.dataset), proof)
-            kind = "dataset.forked" if proof.kind == FORK else "validator.suspended"
+            kind = _EVENT_OF.get(proof.kind, "validator.suspended")
             self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
 
     def _act_on(self, news: News, name: str) -> None:
@@ -207,6 +218,8 @@ class NodeParts:
                 self.ground.events.emit("head.refused", name, "it contradicts what the same key signed before")
                 return
             self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
+        elif isinstance(said, Authority):
+            self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
         else:
             wrong = [each.sequence_number for each in said.mismatch]
             verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
@@ -252,6 +265,9 @@ class NodeParts:
         )
         ground = self.ground
         return Validator(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
+
+
+_EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
 
 
 class _Node:
@@ -306,12 +322,17 @@ def _spark_options(settings: Settings, home: Home) -> SparkOptions:
 
 def _host_options(settings: Settings, home: Home) -> HostOptions:
     p2p = settings.p2p
-    limits = HostLimits(max_connections=p2p.max_peers, dial_timeout=p2p.dial_seconds)
+    limits = HostLimits(
+        max_connections=p2p.max_peers,
+        dial_timeout=p2p.dial_seconds,
+        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
+    )
     return HostOptions(
         seed=home.keys.node_seed(),
         listen=p2p.listen,
         limits=limits,
         announce=p2p.announce,
+        folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
-        book=home.directory / "peers.json",
+        patience=p2p.idle_seconds,
     )

@@ -1,22 +1,26 @@
 """Admission of signed statements: what a received head or attestation changes (trust.md sections 1 and 4). Pure.
 
 One ``now`` per decision. Order among heads is (epoch, size, time of issue), never the clock alone: a replay is merely
-older, and a far date locks nobody out. Authority version 0 is the dataset's own key; higher versions are not known
-here yet, and statements under them are set aside, not refused.
+older, and a far date locks nobody out. Who may write follows from the walk over the dataset's authority, which the
+caller knows as far as it does; statements under a version beyond it are set aside, not refused.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from chain import instant
+from chain.errors import Invalid
+from chain.ids import KeyDid
 from chain.instant import Instant
-from chain.statements.envelope import Signed, dataset_key, sid
-from chain.statements.statement import Attestation, HeadStatement, encode, limit_of
+from chain.statements.authority import Rights, follow, implicit
+from chain.statements.envelope import Signed, sid
+from chain.statements.statement import Attestation, Authority, HeadStatement, encode, limit_of
+from odfd.trust.epochs import RootAt, begins_at, turn_to
 
 EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
 """How far ahead of our clock an honest clock may be."""
@@ -30,6 +34,8 @@ class Outcome(enum.Enum):
     """Larger than what I hold, as far as I can tell: fetch and check the blocks."""
     RENEWED = "renewed"
     """Same tree, issued later: kept in place of the older one."""
+    REWRITE = "rewrite"
+    """Of an epoch that gives up blocks which I hold: kept as the newest; policy says whether it is followed."""
     NEW = "new"
     OLDER = "older"
     OLD_EPOCH = "old-epoch"
@@ -43,7 +49,7 @@ class Outcome(enum.Enum):
         return self in _CHANGING
 
 
-_CHANGING: Final = frozenset({Outcome.ADVANCE, Outcome.RENEWED, Outcome.NEW, Outcome.FORK})
+_CHANGING: Final = frozenset({Outcome.ADVANCE, Outcome.RENEWED, Outcome.REWRITE, Outcome.NEW, Outcome.FORK})
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -51,8 +57,21 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-RootAt = Callable[[int], bytes | None]
-"""Root of my own tree at a size, or ``None`` when I have fewer blocks."""
+class Ground(msgspec.Struct, frozen=True):
+    """What a head is judged on beside the newest one: the authority, and whose history my own blocks are."""
+
+    walk: Sequence[Rights]
+    """The rights of every version known, from version 0 on."""
+    conflict: bool = False
+    """Whether two statements of the newest version are known: then nobody can tell who may write."""
+    size: int = 0
+    """Blocks that are here."""
+    epoch: int = 0
+    """The epoch that they belong to."""
+
+    @property
+    def rights(self) -> Rights:
+        return self.walk[-1]
 
 
 def admit_head(
@@ -63,10 +82,12 @@ def admit_head(
     now: Instant,
     *,
     forked_at: int | None = None,
+    ground: Ground | None = None,
 ) -> Verdict:
     """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet.
 
-    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more.
+    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``ground``
+    only version 0 of the authority is known.
     """
     if len(signed.envelope) > limit_of(head):
         return Verdict(Outcome.REJECTED, "larger than a head may be")
@@ -74,18 +95,61 @@ def admit_head(
         return Verdict(Outcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
     if not head.issued < head.expires <= head.issued + LIFETIME_LIMIT:
         return Verdict(Outcome.REJECTED, "a head lives at most 90 days")
-    if head.authority > 0:
-        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
-    if dataset_key(head.dataset) not in signed.signers:
-        return Verdict(Outcome.REJECTED, "not signed by a writer of this dataset")
-    if newest is not None and head.epoch < newest.epoch:
-        return Verdict(Outcome.OLD_EPOCH)
-    if head.epoch > 0:
-        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"epoch {head.epoch} was not opened by an authority known here")
-    verdict = _against_mine(head, newest, root_at)
+    ground = ground or Ground((implicit(head.dataset),))
+    doubt = _rights_doubted(head, signed, newest, ground)
+    if doubt is not None:
+        return doubt
+    if ground.size and ground.epoch < head.epoch:
+        return _into_epoch(head, newest, root_at, ground)
+    in_epoch = newest if newest is not None and newest.epoch == head.epoch else None
+    verdict = _against_mine(head, in_epoch, root_at)
     if forked_at is not None and verdict.outcome in (Outcome.ADVANCE, Outcome.RENEWED):
         return Verdict(Outcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there")
     return verdict
+
+
+def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | None:
+    """A signer of this head whom these rights let write it."""
+    return min((key for key in signed.signers if rights.may_write(key, head.issued)), default=None)
+
+
+def _rights_doubted(
+    head: HeadStatement, signed: Signed, newest: HeadStatement | None, ground: Ground
+) -> Verdict | None:
+    """What is to be said of a head for its authority's sake; ``None`` when a writer of today signed it for this epoch.
+
+    A head that was right when it was signed is no offence of whoever passes it on, though its writer is gone since.
+    """
+    if head.authority >= len(ground.walk):
+        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
+    named, rights = ground.walk[head.authority], ground.rights
+    writer = writer_of(head, signed, rights)
+    if writer is None and writer_of(head, signed, named) is None:
+        return Verdict(Outcome.REJECTED, "not signed by a writer of this dataset")
+    if head.epoch > named.epoch:
+        return Verdict(Outcome.REJECTED, f"authority version {head.authority} opened no epoch {head.epoch}")
+    if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
+        return Verdict(Outcome.OLD_EPOCH)
+    if writer is None:
+        return Verdict(Outcome.OLDER, "its writer's right has ended")
+    if ground.conflict:
+        return Verdict(Outcome.OLDER, f"two authorities of version {rights.version}: who may write is disputed")
+    opened = rights.opened(head.epoch)
+    if opened is not None and not begins_at(head, opened.base):
+        return Verdict(Outcome.REJECTED, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")
+    return None
+
+
+def _into_epoch(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, ground: Ground) -> Verdict:
+    """A head of an epoch that my own blocks are not of yet."""
+    if newest is not None and newest.epoch == head.epoch:
+        verdict = _against_mine(head, newest, lambda _: None)
+        if verdict.outcome is not Outcome.ADVANCE:
+            return verdict
+    turn = turn_to(head.epoch, ground.epoch, ground.walk)
+    if turn is None or not turn.keeps(ground.size, root_at):
+        return Verdict(Outcome.REWRITE, f"epoch {head.epoch} gives up blocks that are here")
+    return Verdict(Outcome.ADVANCE)
 
 
 def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Verdict:
@@ -99,6 +163,29 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
             return Verdict(Outcome.FORK, f"two signed trees of {head.size} blocks")
         return Verdict(Outcome.RENEWED if head.issued > newest.issued else Outcome.OLDER)
     return Verdict(Outcome.ADVANCE if head.size > newest.size else Outcome.OLDER)
+
+
+def admit_authority(said: Authority, signed: Signed, walk: Sequence[Rights], now: Instant) -> tuple[Verdict, Rights]:
+    """What a version of an authority changes, and the rights that hold afterwards.
+
+    FORK: another statement of a version that is known, as rightly signed; the known one is kept.
+    """
+    newest = walk[-1]
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than an authority may be"), newest
+    if said.issued > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"issued at {said.issued_at}, ahead of this clock"), newest
+    if said.version > len(walk) or said.previous != walk[said.version - 1].sid:
+        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"the version before {said.version} is not known here"), newest
+    try:
+        rights = follow(walk[said.version - 1], said, signed)
+    except Invalid as fault:
+        return Verdict(Outcome.REJECTED, str(fault)), newest
+    if said.version == len(walk):
+        return Verdict(Outcome.NEW), rights
+    if walk[said.version].sid == signed.sid:
+        return Verdict(Outcome.OLDER), newest
+    return Verdict(Outcome.FORK, f"two authorities of version {said.version}"), newest
 
 
 def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Verdict:

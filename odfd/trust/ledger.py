@@ -241,6 +241,15 @@ class Ledger:
     def known(self, sid: Multihash) -> bool:
         return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
 
+    def settled(self, sid: Multihash) -> bool:
+        """Whether it is live, or contradicted what was: all else is judged by its order whenever it comes again."""
+        row = self._db.execute(
+            "SELECT EXISTS (SELECT 1 FROM trust_live WHERE sid = ?1)"
+            " OR EXISTS (SELECT 1 FROM trust_ledger WHERE sid = ?1 AND outcome = 'fork')",
+            (sid,),
+        ).fetchone()
+        return bool(row[0])
+
     def newest_head(self, dataset: DatasetId) -> tuple[HeadStatement, Signed] | None:
         """The newest head known, whether or not its blocks are here; signers of one dataset are merged by order."""
         found: list[tuple[HeadStatement, Signed]] = []
@@ -281,6 +290,33 @@ class Ledger:
         """Those of which a live statement of this kind is known, held or not."""
         rows = self._db.execute("SELECT DISTINCT dataset FROM trust_live WHERE type = ?", (kind,))
         return [DatasetId(row[0]) for row in rows]
+
+    def signers(self, dataset: DatasetId, kind: str) -> list[KeyDid]:
+        """Whose live statements of this kind are known."""
+        rows = self._db.execute("SELECT signer FROM trust_live WHERE dataset = ? AND type = ?", (dataset, kind))
+        return [KeyDid(row[0]) for row in rows]
+
+    def speaks_of(self, dataset: DatasetId) -> bool:
+        """Whether any live statement or authority of a dataset is known."""
+        row = self._db.execute(
+            "SELECT EXISTS (SELECT 1 FROM trust_live WHERE dataset = ?1)"
+            " OR EXISTS (SELECT 1 FROM trust_authorities WHERE dataset = ?1)",
+            (dataset,),
+        ).fetchone()
+        return bool(row[0])
+
+    def not_held(self) -> list[DatasetId]:
+        """Datasets that are spoken of and of which no block is here."""
+        rows = self._db.execute(
+            "SELECT dataset FROM (SELECT dataset FROM trust_live UNION SELECT dataset FROM trust_authorities)"
+            " WHERE dataset NOT IN (SELECT dataset FROM trust_chains)"
+        )
+        return [DatasetId(row[0]) for row in rows]
+
+    def forget_said(self, dataset: DatasetId) -> None:
+        """Drop what is live of a dataset that is not held here, to make room; the log keeps what it has."""
+        for table in ("trust_live", "trust_authorities"):
+            self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:
         row = self._db.execute("SELECT type, envelope FROM trust_live WHERE sid = ?", (sid,)).fetchone()

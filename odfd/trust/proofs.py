@@ -16,9 +16,10 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
-from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
+from chain.statements.proof import DOUBLE_VOTE, FORK, Proof, RightsAt, first_rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Leaves
+from odfd.trust.authorities import Authorities
 
 MAX_VOTES: Final = 80
 """Double votes kept of one dataset's epoch: all its listed validators and some more."""
@@ -64,6 +65,13 @@ class Proofs:
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
+    def has(self, dataset: DatasetId, kind: str, epoch: int) -> bool:
+        """Whether a proof of this kind is kept on an epoch, or on a version of the authority."""
+        row = self._db.execute(
+            "SELECT 1 FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ? LIMIT 1", (dataset, kind, epoch)
+        ).fetchone()
+        return row is not None
+
     def double_voters(self) -> frozenset[KeyDid]:
         """Validators that contradicted themselves, on whichever dataset."""
         rows = self._db.execute("SELECT DISTINCT key FROM trust_accused WHERE kind = ?", (DOUBLE_VOTE,))
@@ -72,7 +80,8 @@ class Proofs:
     def of(self, dataset: DatasetId) -> list[Proof]:
         """Those on a dataset; forks first."""
         rows = self._db.execute("SELECT body FROM trust_proofs WHERE dataset = ? ORDER BY kind DESC, id", (dataset,))
-        return [proofs.decode(row[0]) for row in rows]
+        rights_at = Authorities(self._db).rights_at
+        return [proofs.decode(row[0], rights_at) for row in rows]
 
     def refs(self) -> list[tuple[DatasetId, Multihash]]:
         rows = self._db.execute("SELECT dataset, id FROM trust_proofs")
@@ -111,7 +120,11 @@ RootAt = Callable[[int], bytes | None]
 
 
 def fork_of_last_block(
-    mine: tuple[HeadStatement, Signed], theirs: tuple[HeadStatement, Signed], leaves: Leaves, root_at: RootAt
+    mine: tuple[HeadStatement, Signed],
+    theirs: tuple[HeadStatement, Signed],
+    leaves: Leaves,
+    root_at: RootAt,
+    rights_at: RightsAt = first_rights,
 ) -> Proof | None:
     """A proof made without asking anyone: when the other tree is mine but for its last block.
 
@@ -128,6 +141,6 @@ def fork_of_last_block(
         return [*leaves(start, min(stop, last)), *([head.head.digest] if stop > last else [])]
 
     try:
-        return proofs.fork(mine[1].envelope, signed.envelope, leaves, other)
+        return proofs.fork(mine[1].envelope, signed.envelope, leaves, other, rights_at)
     except Invalid:
         return None

@@ -84,6 +84,7 @@ PURE = [
     "odfd.trust.judge",
     "odfd.trust.policy",
     "odfd.trust.admission",
+    "odfd.trust.epochs",
     "odfd.trust.suspension",
 ]
 DOES_IO = ["chain.store", "chain.data.parquet"]

@@ -1,0 +1,75 @@
+"""How much of what strangers say is kept: room for datasets that are not held here, and for validators of each.
+
+Limits of trust.md section 7, counted in the ledger's own tables and, for what a peer may bring in an hour, in memory.
+Used inside the transaction that hears the statement; one thread at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from chain.ids import DatasetId, KeyDid
+from chain.instant import SECOND, Instant
+from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation
+from odfd.trust.ledger import Ledger
+from p2p.peers.budget import Budget, Rate
+from p2p.ports import PeerId
+
+NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
+"""Datasets never heard of that one peer may bring."""
+MAX_NOT_HELD: Final = 10_000
+"""Datasets without a block here of which statements are kept; those heard of least lately make room."""
+MAX_LISTED: Final = 64
+MAX_UNLISTED: Final = 16
+"""Validators of one dataset."""
+
+
+class Room:
+    """See the module."""
+
+    def __init__(
+        self,
+        is_listed: Callable[[KeyDid], bool] = lambda _: False,
+        is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: False,
+        most: int = MAX_NOT_HELD,
+    ) -> None:
+        """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored."""
+        self._is_listed = is_listed
+        self._is_wished = is_wished
+        self._most = most
+        self._new = Budget[PeerId](NEW_DATASETS)
+        self._not_held: OrderedDict[DatasetId, None] | None = None
+        """Those with statements and without blocks, least lately heard of first."""
+
+    def admits(self, connection: sqlite3.Connection, said: AnyPredicate, sender: PeerId, now: Instant) -> bool:
+        """Whether there is room to hear it. A refusal may be none an hour later."""
+        ledger = Ledger(connection)
+        if not ledger.speaks_of(said.dataset) and not self._is_ours(connection, said.dataset):
+            return self._new.spend(sender, now / SECOND)
+        if not isinstance(said, Attestation):
+            return True
+        heard = ledger.signers(said.dataset, ATTESTATION)
+        if said.validator in heard:
+            return True
+        listed = self._is_listed(said.validator)
+        alike = sum(self._is_listed(key) is listed for key in heard)
+        return alike < (MAX_LISTED if listed else MAX_UNLISTED)
+
+    def _is_ours(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+        return Ledger(connection).chain(dataset).frontier.size > 0 or self._is_wished(connection, dataset)
+
+    def took(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
+        """Something of ``dataset`` was recorded: if it is not held here, others may have to go."""
+        ledger = Ledger(connection)
+        if self._not_held is None:
+            self._not_held = OrderedDict.fromkeys(ledger.not_held())
+        if self._is_ours(connection, dataset):
+            self._not_held.pop(dataset, None)
+            return
+        self._not_held[dataset] = None
+        self._not_held.move_to_end(dataset)
+        while len(self._not_held) > self._most:
+            ledger.forget_said(self._not_held.popitem(last=False)[0])

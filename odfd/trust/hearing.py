@@ -1,0 +1,152 @@
+"""Hearing one signed statement: judged against what is known, recorded with its outcome, contradictions proven.
+
+One ``Hearing`` is one transaction of the ledger: made over its connection, used once, gone. It knows SQL through the
+ledger only and decides nothing itself; order and rights are judged in ``admission``. Spec: trust.md sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.statements import proof as proofs
+from chain.statements.envelope import Signed
+from chain.statements.proof import AUTHORITY_FORK, Proof
+from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Authority, HeadStatement
+from chain.statements.tree import Tree
+from odfd.trust.admission import Ground, Outcome, Verdict, admit_attestation, admit_authority, admit_head, writer_of
+from odfd.trust.authorities import Authorities
+from odfd.trust.ledger import Ledger
+from odfd.trust.proofs import Proofs, fork_of_last_block
+
+LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
+"""Digests of blocks ``start <= n < stop`` of a chain that is here."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What became of a statement."""
+
+    verdict: Verdict
+    signer: KeyDid | None = None
+    """Whose word it is; ``None`` for one that nobody had the right to say."""
+    proof: Proof | None = None
+    """Of a contradiction: what proves it, when that could be made here and was not known."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.verdict.outcome
+
+
+class Hearing:
+    """See the module."""
+
+    def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
+        self._ledger = Ledger(connection)
+        self._authorities = Authorities(connection)
+        self._proofs = Proofs(connection)
+        self._leaves_of = leaves_of
+        self._sender = sender
+        self._now = now
+
+    def hear(self, said: AnyPredicate, signed: Signed) -> Heard:
+        """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
+        if isinstance(said, Authority):
+            return self._hear_authority(said, signed)
+        if self._ledger.settled(signed.sid):
+            return Heard(Verdict(Outcome.OLDER, "known"))
+        if isinstance(said, HeadStatement):
+            return self._hear_head(said, signed)
+        return self._hear_attestation(said, signed)
+
+    def hear_proof(self, proof: Proof) -> bool:
+        """Keep a proof; whether it was new."""
+        if not self._proofs.keep(proof):
+            return False
+        self._ledger.record_proof(proof, self._sender, self._now)
+        return True
+
+    def _hear_authority(self, said: Authority, signed: Signed) -> Heard:
+        walk = self._authorities.walk(said.dataset)
+        verdict, rights = admit_authority(said, signed, walk, self._now)
+        if not verdict.outcome.changes:
+            return Heard(verdict)
+        proof = None
+        if verdict.outcome is Outcome.FORK:
+            _, known = self._authorities.versions(said.dataset)[said.version - 1]
+            make = partial(proofs.authority_fork, known.envelope, signed.envelope, self._authorities.rights_at)
+            proof = self._kept(make)
+        else:
+            self._authorities.keep(said, signed)
+            self._ledger.close_epochs(rights)
+        if verdict.outcome is Outcome.NEW or proof is not None:
+            self._ledger.record_authority(said, signed, verdict.outcome.value, self._sender, self._now)
+        return Heard(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), proof)
+
+    def _hear_head(self, said: HeadStatement, signed: Signed) -> Heard:
+        newest = self._ledger.newest_head(said.dataset)
+        ground = self._ground(said.dataset)
+        root_at = partial(self._root_at, said.dataset)
+        verdict = admit_head(
+            said,
+            signed,
+            newest[0] if newest else None,
+            root_at,
+            self._now,
+            forked_at=self._proofs.forked_at(said.dataset, said.epoch),
+            ground=ground,
+        )
+        signer = writer_of(said, signed, ground.rights)
+        if not verdict.outcome.changes or signer is None:
+            return Heard(verdict)
+        proof = None
+        if verdict.outcome is Outcome.FORK and newest is not None:
+            leaves, rights_at = partial(self._leaves_of, said.dataset), self._authorities.rights_at
+            proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), leaves, root_at, rights_at))
+        self._record(signed, signer, verdict.outcome)
+        return Heard(verdict, signer, proof)
+
+    def _hear_attestation(self, said: Attestation, signed: Signed) -> Heard:
+        before = self._ledger.attestations(said.dataset).get(said.validator)
+        verdict = admit_attestation(said, signed, before, self._now)
+        if not verdict.outcome.changes:
+            return Heard(verdict)
+        proof = None
+        if verdict.outcome is Outcome.FORK:
+            earlier = self._ledger.statement(said.dataset, ATTESTATION, said.validator)
+            if earlier is not None:
+                proof = self._kept(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
+        self._record(signed, said.validator, verdict.outcome)
+        return Heard(verdict, said.validator, proof)
+
+    def _record(self, signed: Signed, signer: KeyDid, outcome: Outcome) -> None:
+        live = outcome is not Outcome.FORK
+        self._ledger.record(signed, signer, outcome.value, self._sender, self._now, live=live)
+
+    def _kept(self, make: Callable[[], Proof | None]) -> Proof | None:
+        """A proof made here, if it is new and all it takes is here; else the other branch must be asked for."""
+        try:
+            proof = make()
+        except Invalid:
+            return None
+        return proof if proof is not None and self.hear_proof(proof) else None
+
+    def _ground(self, dataset: DatasetId) -> Ground:
+        walk = self._authorities.walk(dataset)
+        checked = self._ledger.chain(dataset)
+        conflict = self._proofs.has(dataset, AUTHORITY_FORK, walk[-1].version)
+        return Ground(walk, conflict, checked.frontier.size, checked.epoch)
+
+    def _root_at(self, dataset: DatasetId, size: int) -> bytes | None:
+        """Root of my tree at ``size``: kept for the whole chain, computed from the blocks for a part of it."""
+        frontier = self._ledger.chain(dataset).frontier
+        if size == frontier.size:
+            return frontier.root
+        if size > frontier.size:
+            return None
+        return Tree(partial(self._leaves_of, dataset)).root(size)
