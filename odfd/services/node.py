@@ -35,6 +35,7 @@ from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.mirrors.sync import MirrorLimits, MirrorSync
+from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import HostOptions, Membership, Network
 from odfd.network.noticeboard import LedgerNoticeboard, News
@@ -111,6 +112,7 @@ class NodeParts:
             ground.journal,
             self._met_someone,
         )
+        self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
@@ -132,6 +134,7 @@ class NodeParts:
         restart = Restart()
         workers = [
             Child("outbox", self.outbox.run, restart),
+            Child("forks", self.forks.run, restart),
             Child("mirrors", self.keeper.run, restart),
             Child("heads", self.heads.run, restart),
             Child("validator", self.validator.run, restart),
@@ -215,6 +218,8 @@ class NodeParts:
         if isinstance(said, HeadStatement):
             if news.outcome is Outcome.FORK:
                 self.ground.events.emit("head.refused", name, "it contradicts what the same key signed before")
+                if news.proof is None:
+                    self.forks.put(Contradiction(said, news.envelope, news.sender))
                 return
             self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
         elif isinstance(said, Authority):

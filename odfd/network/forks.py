@@ -1,0 +1,158 @@
+"""Finds out where a history that contradicts ours leaves it, and makes the proof.
+
+A head that contradicts our chain says only that there is another branch. Whoever showed it is asked for blocks, by
+halving, until the first that differs is known, then for the branch from there on; its tree must be the one that was
+signed. Nothing that a peer says is believed: a wrong block makes no proof. Contradictions are looked into one at a
+time, peers asked one at a time, and what does not fit the queue is met again when someone repeats it. Made with the
+node, alive while ``run`` is. Spec: trust.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+import trio
+
+from chain.errors import Fault, Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements import proof as proofs
+from chain.statements.proof import Proof
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier, Tree
+from chain.store.base import ChainStore
+from chain.store.database import Database
+from odfd.kit.supervision import Journal, Life
+from odfd.trust.branches import signed_heads
+from p2p.ports import PeerId, PeerView
+
+MAX_BRANCH: Final = 65_536
+"""Blocks of another branch that are fetched for a proof."""
+MAX_PEERS: Final = 8
+"""Peers asked for one branch."""
+WAITING: Final = 16
+_RANGE: Final = 1 << 20
+
+
+class Peers(Protocol):
+    """What is asked of the replication layer."""
+
+    def peers(self) -> Sequence[PeerView]: ...
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        """Raises Remote."""
+
+
+class Contradiction(msgspec.Struct, frozen=True):
+    """A head that is not of our history, and who showed it."""
+
+    head: HeadStatement
+    envelope: bytes
+    sender: PeerId
+
+
+class ForkFinder:
+    """See the module. ``keep`` takes a proof and gossips it."""
+
+    def __init__(
+        self, database: Database, chains: ChainStore, peers: Peers, keep: Callable[[Proof], bool], journal: Journal
+    ) -> None:
+        self._database = database
+        self._chains = chains
+        self._peers = peers
+        self._keep = keep
+        self._journal = journal
+        self._put, self._take = trio.open_memory_channel[Contradiction](WAITING)
+
+    def put(self, found: Contradiction) -> bool:
+        """From the event loop: look into it; ``False`` when there is no room."""
+        try:
+            self._put.send_nowait(found)
+        except trio.WouldBlock:
+            return False
+        return True
+
+    async def run(self, life: Life) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._work)
+            life.ready()
+            await life.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _work(self) -> None:
+        async for found in self._take:
+            made = await self.look(found)
+            if made is None:
+                self._journal.info(
+                    "a head contradicts ours and nobody shows its branch", dataset=found.head.dataset.short
+                )
+
+    async def look(self, found: Contradiction) -> Proof | None:
+        """The proof, kept; ``None`` when no peer shows the branch that was signed."""
+        ours = await trio.to_thread.run_sync(self._ours, found.head.dataset)
+        connected = [each.peer for each in self._peers.peers() if each.connected and each.peer != found.sender]
+        for peer in [found.sender, *connected][:MAX_PEERS]:
+            try:
+                theirs = await self._branch(peer, found.head, ours)
+            except Fault as fault:
+                self._journal.info("no branch shown", peer=peer, fault=str(fault), rule=fault.rule)
+                continue
+            if theirs is None:
+                continue
+            made = await trio.to_thread.run_sync(self._prove, found, ours, theirs)
+            if made is not None:
+                await trio.to_thread.run_sync(self._keep, made)
+                return made
+        return None
+
+    def _ours(self, dataset: DatasetId) -> list[bytes]:
+        reader = self._chains.chain(dataset)
+        head = reader.head()
+        return [] if head is None else [Multihash.sha3_256(raw).digest for raw in reader.raw_blocks(0, head.size)]
+
+    async def _branch(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> list[bytes] | None:
+        """The leaves of the other tree; ``None`` when this peer's chain is not the one that was signed."""
+        index = await self._first_difference(peer, head, ours)
+        if head.size - index > MAX_BRANCH:
+            raise Invalid(f"a branch of {head.size - index:,} blocks", rule="fork-branch")
+        leaves = list(ours[:index])
+        while len(leaves) < head.size:
+            blocks = await self._peers.fetch_blocks(peer, head.dataset, len(leaves), _RANGE)
+            if not blocks:
+                return None
+            leaves += [Multihash.sha3_256(raw).digest for raw in blocks]
+        del leaves[head.size :]
+        root = await trio.to_thread.run_sync(lambda: Frontier().extend(leaves).root)
+        return leaves if root == head.root_hash else None
+
+    async def _first_difference(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> int:
+        """Blocks are linked by hash: once two chains differ they stay different."""
+        low, high = 0, min(len(ours), head.size)
+        while low < high:
+            middle = (low + high) // 2
+            blocks = await self._peers.fetch_blocks(peer, head.dataset, middle, 1)
+            if blocks and Multihash.sha3_256(blocks[0]).digest == ours[middle]:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _prove(self, found: Contradiction, ours: Sequence[bytes], theirs: Sequence[bytes]) -> Proof | None:
+        """Any head that the same epoch's writer signed of our history will do, if it covers the difference."""
+        tree = Tree(lambda start, stop: ours[start:stop])
+        with self._database.read() as connection:
+            for said, signed in signed_heads(connection, found.head.dataset):
+                if said.epoch != found.head.epoch or said.size > len(ours) or tree.root(said.size) != said.root_hash:
+                    continue
+                try:
+                    return proofs.fork(signed, found.envelope, partial(_slice, ours), partial(_slice, theirs))
+                except Invalid as fault:
+                    self._journal.info("no fork after all", dataset=said.dataset.short, fault=str(fault))
+        return None
+
+
+def _slice(leaves: Sequence[bytes], start: int, stop: int) -> Sequence[bytes]:
+    return leaves[start:stop]

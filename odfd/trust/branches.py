@@ -1,0 +1,29 @@
+"""The heads of a dataset that this node has admitted, newest first, as its log holds them.
+
+The live set keeps only the newest head, which may be of another history than ours; a proof of that needs one of ours.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.statements import envelope, statement
+from chain.statements.statement import HEAD, HeadStatement
+
+MAX_HEADS: Final = 1024
+"""Heads looked at: years of one that is signed anew every other day."""
+
+
+def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator[tuple[HeadStatement, bytes]]:
+    """Each head and its envelope."""
+    rows = connection.execute(
+        "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? ORDER BY seq DESC LIMIT ?",
+        (dataset, HEAD, MAX_HEADS),
+    )
+    for (body,) in rows:
+        said = statement.decode(envelope.unseal(body, statement.MAX_ENVELOPE[HEAD]).payload)
+        if isinstance(said, HeadStatement):
+            yield said, body
