@@ -1,0 +1,172 @@
+"""Validators among nodes: what is re-run, what is said of it, who listens."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from chain.errors import Environment, Invalid
+from config import model
+from odfd.control import wire
+from odfd.trust.ledger import Ledger
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
+
+
+def listens_to(*keys: str, serve: str = "data & attested:1") -> model.Policy:
+    groups = tuple(model.Group(name=f"g{number}", keys=(key,)) for number, key in enumerate(keys))
+    return model.Policy(profile="mirror", serve=serve, validators=model.Validators(f=0, groups=groups))
+
+
+async def published(world: Any, worlds: Any, node: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+    await world.spread(node, "cities", "towns")
+
+
+async def mirror_both(node: Any, source: Any) -> None:
+    for name in ("cities", "towns"):
+        await node.mirror(source.dataset(name), name)
+
+
+def said(node: Any, name: str, key: str) -> list[tuple[int, int, str]]:
+    """Spans of a validator's attestation as this node knows it."""
+    with node.home.database.read() as connection:
+        heard = Ledger(connection).attestations(node.dataset(name))
+    return [
+        (span.first, span.last, span.verdict) for who, one in heard.items() if str(who) == key for span in one.spans
+    ]
+
+
+async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await published(world, worlds, alice)
+        async with world.running("carol", listens_to(bob.key)) as carol:
+            await mirror_both(carol, alice)
+            assert carol.parts.library.size(alice.dataset("towns")) == 3
+            await mirror_both(bob, alice)
+            await bob.heard("attestation.signed")
+            await carol.heard("attestation.heard")
+            view = await carol.api.datasets.get("towns")
+            assert (view.rely_on.blocks, view.rely_on.fact) == (4, "attested 1/1")
+            trust = await carol.api.trust.show("towns")
+            assert (trust.reach.use, trust.reach.serve, trust.why) == (4, 4, None)
+            assert trust.facts.attested == wire.Attested(have=1, needed=1)
+            assert [one.spans for one in trust.attestations] == [("reproduced 0-3",)]
+            mine = await bob.api.trust.show("towns")
+            assert mine.facts.reproduced
+            assert (await bob.api.datasets.get("towns")).rely_on.fact == "reproduced"
+
+
+async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        await published(world, worlds, alice)
+        async with world.running("carol", listens_to(bob.key, serve="data")) as carol:
+            await mirror_both(carol, alice)
+            assert carol.parts.library.size(alice.dataset("towns")) == 4
+            await mirror_both(bob, alice)
+            (event,) = await bob.heard("verdict.mismatch")
+            assert "row 0, column population: 301000 published, 300000 computed" in event.message
+            assert (bob.engine.transforms, bob.engine.generations) == (3, 2)
+            await carol.heard("attestation.heard")
+            trust = await carol.api.trust.show("towns")
+            assert (trust.why.rule, trust.why.block, trust.reach.serve) == ("refuted", 3, 3)
+            assert carol.parts.library.size(alice.dataset("towns")) == 3
+            assert (await carol.api.datasets.get("towns")).state == "refuted"
+            (proof,) = (await bob.api.trust.show("towns")).evidence
+            assert (proof.cells[0].published, proof.cells[0].computed) == (301000, 300000)
+            assert said(carol, "towns", bob.key) == [(0, 2, "not-attempted"), (3, 3, "mismatch")]
+            assert carol.parts.library.size(alice.dataset("cities")) == 4
+
+
+async def test_answers_that_differ_accuse_nobody(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await published(world, worlds, alice)
+        numbers = itertools.count(1)
+        bob.engine.wrong = lambda request: worlds.add_to_first("population", next(numbers), request)
+        await mirror_both(bob, alice)
+        (event,) = await bob.heard("verdict.not-reproducible-here")
+        assert event.data["reason"] == "nondeterministic"
+        await bob.heard("attestation.signed")
+        assert said(bob, "towns", bob.key)[-1] == (3, 3, "not-reproducible-here")
+        assert "verdict.mismatch" not in bob.kinds()
+
+
+async def test_without_a_pin_nobody_is_blamed(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        pinned = worlds.DERIVED.replace("engine: spark", "engine: spark\n        version: 'sha256:another'")
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT, pinned)
+        await alice.pull()
+        await world.spread(alice, "cities", "towns")
+        await mirror_both(bob, alice)
+        (event,) = await bob.heard("verdict.not-reproducible-here")
+        assert (event.data["reason"], bob.engine.transforms) == ("engine-not-pinned", 1)
+
+
+async def test_a_step_whose_input_is_not_here_waits_for_it(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await published(world, worlds, alice)
+        await bob.mirror(alice.dataset("towns"), "towns")
+        assert bob.engine.transforms == 0
+        await bob.mirror(alice.dataset("cities"), "cities")
+        await bob.heard("verdict.reproduced")
+
+
+async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        async with world.running("bob", ATTESTS) as bob:
+            await mirror_both(bob, alice)
+            await bob.heard("attestation.signed")
+            bob.engine.fault = Environment("no Java", rule="java")
+            world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+            await alice.pull()
+            await world.spread(alice, "cities", "towns")
+            with trio.fail_after(20):
+                while bob.size("towns") < 5 or bob.size("cities") < 5:
+                    await bob.parts.keeper.get(bob.dataset("towns")).turned.wait()
+                while not any("put off" in event for event, _ in bob.journal.said):
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+            spans = said(bob, "towns", bob.key)
+            assert spans in ([(0, 3, "reproduced")], [(0, 3, "reproduced"), (4, 4, "not-attempted")])
+        async with world.running("bob", ATTESTS) as bob:
+            await bob.heard("attestation.signed")
+            assert bob.engine.transforms == 1
+            assert said(bob, "towns", bob.key) == [(0, 4, "reproduced")]
+            with bob.home.database.read() as connection:
+                (run,) = Ledger(connection).runs(bob.dataset("towns")).values()
+            assert (run.first, run.sequence_number) == (3, 4)
+
+
+async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> None:
+
+    key = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
+    async with world.running("alice") as alice:
+        bob = world.node("bob")
+        await alice.api.trust.add_validator(wire.ValidatorRequest(key=key, group="one"))
+        with pytest.raises(Invalid):
+            await alice.api.trust.add_validator(
+                wire.ValidatorRequest(key=key.replace("did:key", "did:nokey"), group="x")
+            )
+        assert [one.group for one in await alice.api.trust.validators()] == ["one"]
+        asks = model.Policy(serve="data & attested:1", validators=model.Validators(f=0))
+        alice.assembly.reload(model.Settings(policy=asks))
+        with pytest.raises(Invalid, match="without any validator groups"):
+            await alice.api.trust.remove_validator(key)
+        assert [one.group for one in await alice.api.trust.validators()] == ["one"]
+        with pytest.raises(Invalid):
+            alice.assembly.reload(model.Settings(policy=model.Policy(use="nonsense")))
+        assert (await alice.api.trust.policy()).serve == "data & attested:1"
+        assert bob.key != alice.key
+    async with world.running("alice", asks):
+        pass
