@@ -1,0 +1,144 @@
+"""A validator that meets a lie: three fresh runs, a bundle on the shelf, a verdict that names it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain import instant
+from chain.ids import DatasetId
+from chain.statements import statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import Attestation
+from chain.statements.tree import Frontier
+from chain.store.database import Database, open_database
+from odfd.kit.clock import FixedClock
+from odfd.obs.events import EventLog
+from odfd.trust import ledger as ledger_room
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.recheck import recheck
+from odfd.trust.shelf import Shelf
+from odfd.trust.unpacking import unpacked
+from odfd.trust.validator import RUNS, Settings, Validator
+
+
+class Silence:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def info(self, event: str, **_facts: object) -> None:
+        self.told.append(event)
+
+    def error(self, event: str, **_facts: object) -> None:
+        self.told.append(event)
+
+
+class Node:
+    """A validating node beside the accused one: same blocks and objects, its own ledger, keys and shelf."""
+
+    def __init__(self, accused: Any, database: Database, folder: Path) -> None:
+        self.accused, self.database = accused, database
+        self.said: list[Signed] = []
+        self.fresh = 0
+        self.journal = Silence()
+        self.shelf = Shelf(folder / "evidence")
+        (folder / "evidence").mkdir()
+        clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
+        settings = Settings(
+            shop=accused.world.shop,
+            fresh_engine=self._fresh_engine,
+            determinism=self._determinism,
+            announce=lambda _, signed: self.said.append(signed),
+            name_of=str,
+            shelf=self.shelf,
+        )
+        keys = KeyStore(folder / "keys", lambda count: b"v" * count)
+        self.validator = Validator(database, keys, settings, EventLog(clock), clock, self.journal)
+
+    async def _fresh_engine(self) -> None:
+        self.fresh += 1
+
+    async def _determinism(self, _: DatasetId) -> str:
+        return "strict"
+
+    def learn(self) -> None:
+        """The accused's signed head, and that its blocks are here whole."""
+        head, signed = self.accused.head()
+        with self.database.write() as connection:
+            ledger = Ledger(connection)
+            ledger.record(signed, signed.signers[0], "advance", "", head.issued, live=True)
+            tree = Frontier().extend(self.accused.leaves)
+            ledger.keep_chain(self.accused.dataset, Checked(tree, tree.size))
+
+    @property
+    def last_word(self) -> Attestation:
+        said = statement.decode(self.said[-1].payload)
+        assert isinstance(said, Attestation)
+        return said
+
+
+@pytest.fixture
+def node(accused: Any, tmp_path: Path) -> Iterator[Node]:
+    with contextlib.closing(open_database(tmp_path / "node.sqlite")) as database:
+        database.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        yield Node(accused, database, tmp_path)
+
+
+async def test_a_lie_is_kept_and_named(accused: Any, accused_world: Any, node: Node, tmp_path: Path) -> None:
+    await accused.publish(2)
+    node.learn()
+    assert await node.validator.validate(accused.dataset)
+    (wrong,) = node.last_word.mismatch
+    step = accused.chain.head().sequence_number
+    assert (wrong.sequence_number, wrong.runs, node.fresh) == (step, RUNS, RUNS - 1)
+    assert wrong.bundle is not None
+    (tmp_path / "again" / "staging").mkdir(parents=True)
+    with node.shelf.path(wrong.bundle).open("rb") as file, unpacked(file, "kept", tmp_path / "again") as case:
+        found = await recheck(case, accused_world.LyingEngine(), tmp_path / "again" / "staging")
+    assert (found.result, found.claimed, found.bundle) == ("confirmed", wrong.actual, wrong.bundle)
+    again = len(node.said)
+    assert await node.validator.validate(accused.dataset)
+    assert len(node.said) == again
+
+
+async def test_a_truth_needs_no_bundle(accused: Any, node: Node, tmp_path: Path) -> None:
+    await accused.publish(2, lies=False)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    assert node.last_word.mismatch == ()
+    assert {span.verdict for span in node.last_word.spans} >= {"reproduced"}
+    assert node.fresh == 0
+    assert kept(tmp_path) == []
+
+
+async def test_an_unpinned_engine_accuses_nobody(accused: Any, node: Node, tmp_path: Path) -> None:
+    await accused.publish(1, pin=None)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    assert node.last_word.mismatch == ()
+    assert "engine-not-pinned" in {span.reason for span in node.last_word.spans}
+    assert kept(tmp_path) == []
+
+
+async def test_a_verdict_stands_without_its_bundle(accused: Any, node: Node, tmp_path: Path) -> None:
+    """The shelf's disk fails: the accusation is made all the same, and says that it has no bundle."""
+    await accused.publish(1)
+    node.learn()
+    remove(tmp_path / "evidence")
+    await node.validator.validate(accused.dataset)
+    (wrong,) = node.last_word.mismatch
+    assert wrong.bundle is None
+    assert "no bundle kept" in node.journal.told
+
+
+def kept(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "evidence").iterdir()]
+
+
+def remove(folder: Path) -> None:
+    folder.rmdir()
