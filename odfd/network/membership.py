@@ -6,7 +6,7 @@ asking peers for anything is a Remote fault that says what to do. One network at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -22,6 +22,7 @@ from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
+from odfd.network import memory
 from odfd.resources.store import Resources
 from p2p.address import parse_address
 from p2p.driver.network import open_network
@@ -52,11 +53,13 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     listen: tuple[str, ...]
     limits: HostLimits
     announce: tuple[str, ...] = ()
-    """Addresses told to people in place of those found; behind a NAT."""
+    """Told to others in place of where we listen."""
+    folder: Path | None = None
+    """Where the peers met are kept between runs; ``None``: nowhere."""
     network: Network | None = None
-    """Joined at the start when no person has joined one."""
-    book: Path | None = None
-    """Where what is known of peers outlives the process."""
+    """Joined at start when none is, and its bootstrap peers are met beside those that were given when joining."""
+    patience: float = 15.0
+    """Seconds without a byte after which a transfer turns to another peer."""
     entropy_interval: float = 60.0
 
 
@@ -82,15 +85,19 @@ class Membership:
         self._driver: ReplicationDriver | None = None
         self._network: Network | None = None
         self._blocked: frozenset[PeerId] = frozenset()
+        self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
         self._settled = trio.Event()
 
     async def run(self, life: Life) -> None:
         """Until asked to stop. Raises Environment when it cannot listen."""
         self._network, self._blocked = await trio.to_thread.run_sync(self._kept)
-        opening = open_host(self._options.seed, self._options.listen, self._options.limits)
+        options = self._options
+        opening = open_host(options.seed, options.listen, options.limits, options.announce)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
+            self._shut_out = host.block
+            self._shut_out(self._blocked)
             try:
                 nursery.start_soon(self._memberships, network, life)
                 await life.stopping.wait()
@@ -108,11 +115,10 @@ class Membership:
                 async with trio.open_nursery() as nursery:
                     if self._network is not None:
                         driver = self._replication(network, self._network)
-                        await self._remember(driver)
+                        await self._remember(driver, nursery, self._network)
                         await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
                         self._driver = driver
                         nursery.start_soon(self._watch, driver)
-                        nursery.start_soon(self._write_now_and_then, driver)
                         self._journal.info("network joined", network=self._network.name)
                     if not self._changed.is_set():
                         self._settled.set()
@@ -120,50 +126,29 @@ class Membership:
                     await self._changed.wait()
                     nursery.cancel_scope.cancel()
             finally:
-                ended, self._driver = self._driver, None
-                if ended is not None:
-                    with trio.CancelScope(shield=True):
-                        await self._write_down(ended)
-
-    async def _remember(self, driver: ReplicationDriver) -> None:
-        """Peers known before the last stop: where they are, and how they behaved."""
-        path = self._options.book
-        if path is None:
-            return
-        try:
-            driver.book.restore(await trio.to_thread.run_sync(path.read_bytes), trio.current_time())
-        except FileNotFoundError:
-            return
-        except (Invalid, OSError) as error:
-            self._journal.error("peers of before are forgotten", file=str(path), why=str(error))
-
-    async def _write_down(self, driver: ReplicationDriver) -> None:
-        path = self._options.book
-        if path is None:
-            return
-        snapshot, fresh = driver.book.snapshot(trio.current_time()), path.with_suffix(".new")
-
-        def write() -> None:
-            fresh.write_bytes(snapshot)
-            fresh.replace(path)
-
-        try:
-            await trio.to_thread.run_sync(write)
-        except OSError as error:
-            self._journal.error("peers not written down", file=str(path), why=str(error))
-
-    async def _write_now_and_then(self, driver: ReplicationDriver) -> None:
-        while True:
-            await trio.sleep(BOOK_SECONDS)
-            await self._write_down(driver)
+                self._driver = None
 
     def _replication(self, host: HostPort, network: Network) -> ReplicationDriver:
+        options = self._options
+        known = options.network.bootstrap if options.network and options.network.name == network.name else ()
         settings = ReplicationSettings(
-            network=network.name, bootstrap=network.bootstrap, entropy_interval=self._options.entropy_interval
+            network=network.name,
+            bootstrap=tuple(dict.fromkeys([*network.bootstrap, *known])),
+            entropy_interval=options.entropy_interval,
+            transfer_patience=options.patience,
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)
         return ReplicationDriver(host, self._library, self._board, settings, rng, lambda: int(self._clock.now()), key)
+
+    async def _remember(self, driver: ReplicationDriver, nursery: trio.Nursery, network: Network) -> None:
+        """Peers met in this network before, and from now on."""
+        if self._options.folder is None:
+            return
+        path = self._options.folder / f"{network.name}.json"
+        now = trio.current_time()
+        await trio.to_thread.run_sync(memory.recall, driver.book, path, now, self._journal)
+        nursery.start_soon(memory.keep_saved, driver.book, path, self._journal)
 
     async def _watch(self, driver: ReplicationDriver) -> None:
         """Tell when the set of connected peers grows, so that mirrors need not wait for their next round."""
@@ -228,6 +213,7 @@ class Membership:
 
         await trio.to_thread.run_sync(record)
         self._blocked = self._blocked | {peer} if blocked else self._blocked - {peer}
+        self._shut_out(self._blocked)
         return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
 
     def _kept(self) -> tuple[Network | None, frozenset[PeerId]]:
@@ -262,8 +248,6 @@ class Membership:
         return peer_of_seed(self._options.seed)
 
     def addresses(self) -> Sequence[str]:
-        if self._options.announce:
-            return self._options.announce
         return self._host.addresses() if self._host is not None else ()
 
     async def connect(self, multiaddr: str) -> PeerId:
@@ -306,7 +290,5 @@ class Membership:
         self._joined().penalise(peer, reason, weight)
 
 
-BOOK_SECONDS: Final = 600.0
-"""How often what is known of peers is written down, beside at the end."""
 WATCH_SECONDS: Final = 0.25
 """How often the set of connected peers is looked at; it is a handful of names in memory."""

@@ -67,6 +67,7 @@ from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
 from p2p.host.limits import HostLimits
 from p2p.ports import Topic
+from p2p.yamux.limits import Limits as YamuxLimits
 
 
 @contextmanager
@@ -326,11 +327,17 @@ def _spark_options(settings: Settings, home: Home) -> SparkOptions:
 
 def _host_options(settings: Settings, home: Home) -> HostOptions:
     p2p = settings.p2p
-    limits = HostLimits(max_connections=p2p.max_peers, dial_timeout=p2p.dial_seconds)
+    limits = HostLimits(
+        max_connections=p2p.max_peers,
+        dial_timeout=p2p.dial_seconds,
+        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
+    )
     return HostOptions(
         seed=home.keys.node_seed(),
         listen=p2p.listen,
         limits=limits,
         announce=p2p.announce,
+        folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
+        patience=p2p.idle_seconds,
     )

@@ -65,10 +65,10 @@ class Links(Generic[Reply]):
     async def _stream(self, peer: PeerId) -> StreamPort:
         """Over the connection that there is, or a new one to an address that we know."""
         if peer not in self._host.peers():
-            for address in self._standing.book.get(peer).addresses[:MAX_DIALS]:
-                with suppress(PeerFault):
-                    await self._host.connect(address)
-                    break
+            addresses = self._standing.book.get(peer).addresses[:MAX_DIALS]
+            with suppress(PeerFault):
+                if addresses:
+                    await self._host.connect(*addresses)
         return await self._host.open_stream(peer, self._protocol)
 
     async def _run(self, peer: PeerId, exchange: Exchange[Reply]) -> None:

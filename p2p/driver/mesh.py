@@ -29,6 +29,8 @@ MAX_DIALS: Final = 4
 """Addresses tried of one peer."""
 GROW: Final = 5.0
 """Seconds between dials that nobody asked for."""
+GROW_ALONE: Final = 0.5
+"""The same, of a node with no connection at all."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -78,10 +80,11 @@ class Mesh:
         self._lost.set()
         self._lost = trio.Event()
 
-    async def connect(self, address: str) -> PeerId:
+    async def connect(self, address: str, *others: str) -> PeerId:
         """Dial now. Raises PeerFault or Invalid."""
-        peer = await self._host.connect(address)
-        self._standing.book.learn(peer, [address])
+        peer = await self._host.connect(address, *others)
+        reached = self._host.peers().get(peer)
+        self._standing.book.learn(peer, [f"{reached}/p2p/{peer}" if others and reached else address])
         self._standing.book.connected(peer, self._standing.wall())
         return peer
 
@@ -128,25 +131,29 @@ class Mesh:
         book, now = self._standing.book, trio.current_time()
         if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
             return False
-        for address in addresses[:MAX_DIALS]:
-            try:
-                await self.connect(address)
-            except Fault as fault:
-                _LOG.debug("peer not reached", address=address, fault=str(fault))
-            else:
-                return True
-        book.dial_failed(peer, trio.current_time())
-        return False
+        try:
+            await self.connect(*addresses[:MAX_DIALS])
+        except Fault as fault:
+            _LOG.debug("peer not reached", peer=peer, fault=str(fault))
+            book.dial_failed(peer, trio.current_time())
+            return False
+        return True
 
     async def _grow(self) -> None:
-        """Keep up some connections beside those to bootstrap peers: one dial at a time, to peers known or told of."""
+        """Keep up some connections beside those to bootstrap peers: one dial at a time, to peers met before or told of.
+
+        Who is alone hurries: its bootstrap peers may be gone for good, and those met before are all it has.
+        """
         while True:
-            await trio.sleep(GROW * (0.5 + self._rng.random()))
             connected = self._standing.book.connected_peers()
-            if len(connected) >= self._settings.degree:
+            await trio.sleep((GROW if connected else GROW_ALONE) * (0.5 + self._rng.random()))
+            if len(self._standing.book.connected_peers()) >= self._settings.degree:
                 continue
+            known = self._standing.book.acquaintances(trio.current_time())
             stranger = self._discovery.stranger()
-            if stranger is not None:
+            if known and (stranger is None or self._rng.random() < 0.5):
+                await self._visit(known[0].peer, known[0].addresses)
+            elif stranger is not None:
                 await self._visit(stranger.peer, self._discovery.addresses(stranger))
             elif connected:
                 await contained(self._discovery.meet, self._rng.choice(connected))

@@ -37,8 +37,8 @@ class Network:
     def peers(self) -> Mapping[PeerId, str]:
         return self._host.peers()
 
-    async def connect(self, multiaddr: str) -> PeerId:
-        return await self._host.connect(multiaddr)
+    async def connect(self, multiaddr: str, *others: str) -> PeerId:
+        return await self._host.connect(multiaddr, *others)
 
     async def disconnect(self, peer: PeerId) -> None:
         await self._host.disconnect(peer)

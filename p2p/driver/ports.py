@@ -51,7 +51,8 @@ class HostPort(Protocol):
 
     def addresses(self) -> Sequence[str]: ...
 
-    async def connect(self, multiaddr: str) -> PeerId: ...
+    async def connect(self, multiaddr: str, *others: str) -> PeerId:
+        """``others`` are more addresses of the same peer; the first that answers is taken."""
 
     async def disconnect(self, peer: PeerId) -> None: ...
 

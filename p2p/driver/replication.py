@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
+import msgspec
 import trio
 
 from chain.errors import Invalid, NotFound
@@ -34,7 +35,7 @@ from p2p.driver.transfers import (
     describe,
 )
 from p2p.errors import PeerFault, TooSlow, Violation
-from p2p.machines.transfer import Transfer
+from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.book import PeerBook
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic
 from p2p.wire import chains, objects
@@ -168,7 +169,7 @@ class ReplicationDriver:
     async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
         errand = ChainErrand(self._chains, self._alive(), dataset, sink)
         start = await trio.to_thread.run_sync(errand.resume_at)
-        machine = Transfer(start, size, CHAIN_SHAPE, self._rng)
+        machine = Transfer(start, size, self._shaped(CHAIN_SHAPE), self._rng)
         await TransferRun(errand, machine, self._standing).run(self._usable(peers))
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
@@ -177,8 +178,11 @@ class ReplicationDriver:
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
-        machine = Transfer(start, size, OBJECT_SHAPE, self._rng, inherited=start > 0)
+        machine = Transfer(start, size, self._shaped(OBJECT_SHAPE), self._rng, inherited=start > 0)
         await TransferRun(errand, machine, self._standing).run(self._usable(peers))
+
+    def _shaped(self, shape: Shape) -> Shape:
+        return msgspec.structs.replace(shape, patience=self._settings.transfer_patience)
 
     def _usable(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return [peer for peer in dict.fromkeys(peers) if not self._standing.is_shut_out(peer)]

@@ -20,5 +20,7 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Random peers asked in a round."""
     question_patience: float = 30.0
     """Seconds for one question outside of a transfer."""
+    transfer_patience: float = 15.0
+    """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -25,6 +25,7 @@ from libp2p.io.exceptions import MessageTooLarge
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
@@ -129,6 +130,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
 
     def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits) -> None:
         self._door = Door(limits.max_pending_inbound)
+        self.blocked: frozenset[str] = frozenset()
         self._tcp = TCP()
         super().__init__(
             peer_id,
@@ -153,6 +155,13 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             await listener.listen(address)
             await self.notify_listen(address)
         return True
+
+    async def add_conn(self, muxed_conn: Any, direction: str = "unknown") -> Any:
+        """Whom a person blocked is turned away once it has shown who it is, before anybody hears of it."""
+        if str(muxed_conn.peer_id) in self.blocked:
+            await muxed_conn.close()
+            raise SwarmException(f"{muxed_conn.peer_id} is blocked")
+        return await super().add_conn(muxed_conn, direction)
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
         """Until the connection ends. The library holds one of its 250 places until the *host* ends."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,6 +38,7 @@ from p2p.errors import (
 from p2p.host.address import Address, parse_address
 from p2p.host.hardening import GuardedHost, assemble
 from p2p.host.identity import peer_of_seed
+from p2p.host.interfaces import reachable_at
 from p2p.host.limits import HostLimits
 from p2p.host.notices import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
@@ -51,10 +52,11 @@ Handler = Callable[[Stream, PeerId], Awaitable[None]]
 class Host:
     """An open host. Every fault it raises is of ``p2p.errors`` and names the peer."""
 
-    def __init__(self, base: GuardedHost, peer_id: PeerId, limits: HostLimits) -> None:
+    def __init__(self, base: GuardedHost, peer_id: PeerId, limits: HostLimits, announce: Sequence[str] = ()) -> None:
         self._base = base
         self._swarm = base.get_network()
         self._limits = limits
+        self._announce = announce
         self._dials = trio.CapacityLimiter(limits.max_dials)
         self._dialling: dict[PeerId, trio.Event] = {}
         self._notices = Notices(limits.notices)
@@ -72,9 +74,17 @@ class Host:
         return self._notices.channel
 
     def addresses(self) -> list[str]:
-        """Where we listen, each with our peer id."""
-        found = (str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs())
-        return [f"{one}/p2p/{self.peer_id}" for one in found]
+        """Where others reach us, each with our peer id."""
+        listening = [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
+        return [f"{one}/p2p/{self.peer_id}" for one in reachable_at(listening, self._announce)]
+
+    def listening(self) -> list[str]:
+        """Where we listen, to the letter."""
+        return [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
+
+    def block(self, peers: Iterable[PeerId]) -> None:
+        """These and no others are neither dialled nor let in from now on; connections stay until they are closed."""
+        self._swarm.blocked = frozenset(peers)
 
     def peers(self) -> dict[PeerId, str]:
         """Connected peers, and the address of one connection to each."""
@@ -95,16 +105,20 @@ class Host:
 
     # --- connections ---------------------------------------------------------------------------------------------
 
-    async def connect(self, address: str) -> PeerId:
-        """Connected when it returns; at once if we were. Raises BadAddress, Unreachable, WrongIdentity, TooSlow."""
-        parsed = parse_address(address)
-        peer = parsed.peer
-        if peer is None:
+    async def connect(self, address: str, *others: str) -> PeerId:
+        """Connected when it returns; at once if we were. ``others`` are more addresses of the same peer, tried side by
+        side, each a moment after the one before. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
+        """
+        parsed = [parse_address(one) for one in (address, *others)]
+        peer = parsed[0].peer
+        if peer is None or any(one.peer != peer for one in parsed):
             raise BadAddress(
                 f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
             )
         if peer == self.peer_id:
             raise BadAddress(f"{address!r} is this node itself", rule="multiaddr", hint="give another node's address")
+        if peer in self._swarm.blocked:
+            raise Unreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
         while peer in self._dialling:
             await self._dialling[peer].wait()
         if not self.is_connected(peer):
@@ -116,7 +130,28 @@ class Host:
                 done.set()
         return peer
 
-    async def _dial(self, address: Address, peer: PeerId) -> None:
+    async def _dial(self, addresses: Sequence[Address], peer: PeerId) -> None:
+        """The first that answers wins; when none does, the fault of the first address is raised."""
+        faults: dict[Address, PeerFault] = {}
+
+        async def attempt(address: Address, over: trio.Event) -> None:
+            try:
+                await self._dial_one(address, peer)
+                nursery.cancel_scope.cancel()
+            except PeerFault as fault:
+                faults[address] = fault
+            over.set()
+
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                over = trio.Event()
+                nursery.start_soon(attempt, address, over)
+                with trio.move_on_after(STAGGER):
+                    await over.wait()
+        if len(faults) == len(addresses):
+            raise faults[addresses[0]]
+
+    async def _dial_one(self, address: Address, peer: PeerId) -> None:
         with trio.move_on_after(self._limits.dial_timeout) as patience:
             async with self._dials:
                 try:
@@ -234,20 +269,30 @@ class Host:
         self._notices.close()
 
 
+STAGGER = 0.25
+"""Seconds that an address has before the next of the same peer is tried beside it (RFC 8305)."""
 PING = bytes(range(32))
 """The ping protocol echoes 32 bytes; which ones is ours to choose."""
 
 
 @asynccontextmanager
 async def open_host(
-    key_seed: bytes, listen: Sequence[str] = (), limits: HostLimits | None = None
+    key_seed: bytes,
+    listen: Sequence[str] = (),
+    limits: HostLimits | None = None,
+    announce: Sequence[str] = (),
 ) -> AsyncIterator[Host]:
-    """A running host. Raises BadAddress and AddressInUse before its block is entered."""
+    """A running host. ``announce`` is told to others in place of where it listens: behind a NAT.
+
+    Raises BadAddress and AddressInUse before its block is entered.
+    """
     limits = limits or HostLimits()
+    for address in announce:
+        parse_address(address)
     base = assemble(key_seed, limits)
     try:
         async with base.run([]):
-            host = Host(base, peer_of_seed(key_seed), limits)
+            host = Host(base, peer_of_seed(key_seed), limits, announce)
             try:
                 for address in listen:
                     await host.listen(address)

@@ -11,7 +11,7 @@ from p2p.ports import PeerId
 DEPTH: Final = 4
 """Questions under way at one peer: the next answer travels while one is written and one is checked."""
 PATIENCE: Final = 15.0
-"""Seconds that a peer with questions of ours may say nothing; 1 MiB in that time is 70 KiB/s."""
+"""Seconds that a peer with questions of ours may say nothing, unless said otherwise; 1 MiB in it is 70 KiB/s."""
 MAX_FAILURES: Final = 5
 """Failures in a row after which a peer is out of this transfer: with the rests between them about a minute."""
 REST: Final = Backoff(first=0.5, most=30.0)
@@ -50,8 +50,9 @@ class Provider:
 class Providers:
     """All of them, by peer id."""
 
-    def __init__(self, rng: Chance) -> None:
+    def __init__(self, rng: Chance, patience: float = PATIENCE) -> None:
         self._rng = rng
+        self._patience = patience
         self._all: dict[PeerId, Provider] = {}
 
     def join(self, peer: PeerId) -> None:
@@ -95,11 +96,11 @@ class Providers:
 
     def silent(self, asked: set[PeerId], now: float) -> list[PeerId]:
         """Those of ``asked`` who have let us wait too long: the sum is that of ``wake_times``, to the last bit."""
-        return [peer for peer in sorted(asked) if now >= self._all[peer].heard + PATIENCE]
+        return [peer for peer in sorted(asked) if now >= self._all[peer].heard + self._patience]
 
     def wake_times(self, asked: set[PeerId], now: float) -> list[float]:
         """When someone of ``asked`` will have been silent too long, and when a resting one is ready again."""
-        silences = [self._all[peer].heard + PATIENCE for peer in asked]
+        silences = [self._all[peer].heard + self._patience for peer in asked]
         rests = [one.ready_at for one in self._all.values() if not one.out and one.ready_at > now]
         return silences + rests
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from p2p.machines.intervals import Interval, Intervals
-from p2p.machines.providers import DEPTH, Provider, Providers
+from p2p.machines.providers import DEPTH, PATIENCE, Provider, Providers
 from p2p.peers.backoff import Chance
 from p2p.peers.score import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
@@ -41,6 +41,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     most_bytes: int
     unit_bytes: float = 1.0
     window: int = WINDOW
+    patience: float = PATIENCE
+    """Seconds that a peer with questions of ours may say nothing."""
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +170,7 @@ class Transfer:
         self._shape = shape
         self._target = target
         self._unit_bytes = shape.unit_bytes
-        self._providers = Providers(rng)
+        self._providers = Providers(rng, shape.patience)
         self._todo = Intervals(start, target)
         self._cursor = start
         self._flights: dict[int, _Flight] = {}

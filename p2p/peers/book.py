@@ -109,6 +109,19 @@ class PeerBook:
             and not entry.score.as_of(now).shut_out
         ]
 
+    def acquaintances(self, now: float) -> list[Entry]:
+        """Peers met before that may be dialled now, the latest met first."""
+        met = [
+            entry
+            for entry in self._entries.values()
+            if entry.last_seen
+            and entry.addresses
+            and not entry.connected
+            and entry.dial_after <= now
+            and not entry.score.as_of(now).shut_out
+        ]
+        return sorted(met, key=lambda entry: -(entry.last_seen or 0))
+
     def views(self, now: float) -> list[PeerView]:
         """As people see them: connected first, then the latest seen."""
         ranked = sorted(self._entries.values(), key=lambda entry: (not entry.connected, -(entry.last_seen or 0)))

@@ -217,6 +217,7 @@ async def test_lost_notices_are_made_up_for(autojump_clock: Any, town: Any) -> N
     a = await town.node("a")
     b = await town.node("b", connect=[a])
     await trio.testing.wait_all_tasks_blocked()
+    a.host.reachable = False
     b.host.links.clear()
     await trio.sleep(100)
     assert [view.connected for view in b.driver.peers()] == [False]

@@ -1,0 +1,63 @@
+"""The peer book between two lives of the node: a file that is only ever a help, and whose loss costs a little time.
+
+Written beside and renamed, so that it is whole or absent. One that is damaged is told of, and replaced by the next.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid
+from odfd.kit.supervision import Journal
+from p2p.peers.book import PeerBook
+
+SAVE_SECONDS: Final = 60.0
+"""How often what changed is saved; a crash forgets what happened since."""
+MAX_FILE: Final = 16 << 20
+"""Bytes that are read: the largest book has about 10 MiB."""
+
+
+def recall(book: PeerBook, path: Path, now: float, journal: Journal) -> None:
+    """Add to ``book`` what ``path`` holds. Whatever is wrong with the file is logged, and nothing is added."""
+    try:
+        if not path.exists():
+            return
+        if path.stat().st_size > MAX_FILE:
+            raise Invalid(f"{path} is larger than any peer book", rule="peer-book", hint="delete it")
+        book.restore(path.read_bytes(), now)
+    except (Invalid, OSError) as error:
+        journal.error("the peers met before are forgotten", file=str(path), fault=str(error))
+
+
+def save(book_bytes: bytes, path: Path) -> None:
+    """Raises OSError."""
+    beside = path.with_suffix(".new")
+    beside.write_bytes(book_bytes)
+    beside.replace(path)
+
+
+async def keep_saved(book: PeerBook, path: Path, journal: Journal) -> None:
+    """Save now and then while the network is joined, and once more at the end."""
+    last = b""
+
+    async def save_changes() -> None:
+        nonlocal last
+        snapshot = book.snapshot(trio.current_time())
+        if snapshot == last:
+            return
+        try:
+            await trio.to_thread.run_sync(save, snapshot, path)
+            last = snapshot
+        except OSError as error:
+            journal.error("the peers we know cannot be saved", file=str(path), fault=str(error))
+
+    try:
+        while True:
+            await trio.sleep(SAVE_SECONDS)
+            await save_changes()
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(2.0):
+            await save_changes()

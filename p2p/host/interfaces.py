@@ -1,0 +1,52 @@
+"""Where others reach us: what a person said, else the addresses of this machine's network interfaces.
+
+``0.0.0.0`` is an address to listen on and none to dial, so it stands for the interfaces that are up when it is asked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import ifaddr
+
+from p2p.address import Address, parse_address
+
+Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def local_ips() -> list[Ip]:
+    """Of all interfaces."""
+    found = []
+    for adapter in ifaddr.get_adapters():
+        for one in adapter.ips:
+            text = one.ip if isinstance(one.ip, str) else one.ip[0]
+            found.append(ipaddress.ip_address(text.partition("%")[0]))
+    return found
+
+
+def reachable_at(
+    listening: Iterable[str], announce: Sequence[str], ips: Callable[[], Sequence[Ip]] = local_ips
+) -> list[Address]:
+    """Addresses to tell others, best first. ``announce``, where given, stands in place of all that is found.
+
+    Loopback is told only when there is nothing else: then all that can reach us is this machine.
+    """
+    if announce:
+        return [_alone(parse_address(text)) for text in announce]
+    found = [one for text in listening for one in _expanded(_alone(parse_address(text)), ips)]
+    outside = [one for one in found if not ipaddress.ip_address(one.host).is_loopback]
+    return sorted(dict.fromkeys(outside or found), key=lambda one: ipaddress.ip_address(one.host).is_private)
+
+
+def _expanded(address: Address, ips: Callable[[], Sequence[Ip]]) -> list[Address]:
+    here = ipaddress.ip_address(address.host)
+    if not here.is_unspecified:
+        return [address]
+    usable = [ip for ip in ips() if ip.version == here.version and not ip.is_link_local and not ip.is_multicast]
+    return [Address(address.network, str(ip), address.port) for ip in usable]
+
+
+def _alone(address: Address) -> Address:
+    return Address(address.network, address.host, address.port)

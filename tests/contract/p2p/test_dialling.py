@@ -1,0 +1,83 @@
+"""Dialling a peer that has several addresses, and peers that a person has blocked, on real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+
+from p2p.errors import BadAddress, Unreachable, WrongIdentity
+from p2p.host.host import STAGGER, open_host
+from p2p.host.limits import HostLimits
+
+ANY_PORT = "/ip4/127.0.0.1/tcp/0"
+ALICE, BOB, EVE = (bytes([letter]) * 32 for letter in b"abe")
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}"
+
+
+def refused() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}"
+
+
+async def test_the_address_that_answers_is_taken() -> None:
+    with trio.fail_after(10), silent() as dead:
+        async with open_host(ALICE, [ANY_PORT]) as alice, open_host(BOB) as bob:
+            (good,) = alice.addresses()
+            others = [f"{refused()}/p2p/{alice.peer_id}", f"{dead}/p2p/{alice.peer_id}"]
+            began = trio.current_time()
+            assert await bob.connect(*others, good) == alice.peer_id
+            took = trio.current_time() - began
+            assert STAGGER <= took < 5 * STAGGER, "the refused one cost nothing, the silent one its head start"
+            assert len(bob._connections(alice.peer_id)) == 1
+
+
+async def test_when_none_answers_the_first_says_why() -> None:
+    with trio.fail_after(10), silent() as dead:
+        async with open_host(BOB, [], HostLimits(dial_timeout=0.6)) as bob, open_host(ALICE, [ANY_PORT]) as alice:
+            async with open_host(EVE, [ANY_PORT]) as eve:
+                taken = eve.addresses()[0].replace(eve.peer_id, alice.peer_id)
+                with pytest.raises(WrongIdentity):
+                    await bob.connect(taken, f"{dead}/p2p/{alice.peer_id}", f"{refused()}/p2p/{alice.peer_id}")
+            assert not bob.peers()
+
+
+async def test_addresses_of_two_peers_are_not_one() -> None:
+    async with open_host(BOB) as bob, open_host(ALICE, [ANY_PORT]) as alice, open_host(EVE, [ANY_PORT]) as eve:
+        with pytest.raises(BadAddress):
+            await bob.connect(*alice.addresses(), *eve.addresses())
+
+
+async def test_who_is_blocked_neither_comes_in_nor_is_dialled() -> None:
+    with trio.fail_after(10):
+        async with open_host(ALICE, [ANY_PORT]) as alice, open_host(EVE, [ANY_PORT]) as eve, open_host(BOB) as bob:
+            alice.block([eve.peer_id])
+            with pytest.raises(Unreachable, match="blocked"):
+                await alice.connect(eve.addresses()[0])
+            try:
+                await eve.connect(alice.addresses()[0])
+            except Unreachable:
+                pass
+            else:
+                while eve.peers():
+                    await eve.notices.receive()
+            assert not alice.peers()
+            assert await bob.connect(alice.addresses()[0]) == alice.peer_id
+            alice.block([])
+            assert await eve.connect(alice.addresses()[0]) == alice.peer_id
+            assert eve.peer_id in alice.peers()
+
+
+async def test_what_is_announced_is_what_is_told() -> None:
+    async with open_host(ALICE, [ANY_PORT], announce=["/dns4/node.example/tcp/4150"]) as alice:
+        assert alice.addresses() == [f"/dns4/node.example/tcp/4150/p2p/{alice.peer_id}"]
+        assert alice.listening()[0].startswith("/ip4/127.0.0.1/tcp/")
