@@ -41,14 +41,10 @@ def measurement(name: str) -> Measurement:
     return found
 
 
-def measure(names: list[str], size: Size) -> list[Row]:
-    """Each in a folder of its own that is gone afterwards."""
-    rows: list[Row] = []
-    for name in names:
-        print(f"measuring {name} …", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix="odfd-bench-") as folder:
-            rows += measurement(name)(size, Path(folder))
-    return rows
+def measure(name: str, size: Size) -> list[Row]:
+    """In a folder of its own that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="odfd-bench-") as folder:
+        return measurement(name)(size, Path(folder))
 
 
 def main() -> int:
@@ -62,9 +58,13 @@ def main() -> int:
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
     facts = machine.facts()
-    rows = measure(args.rows or list(ROWS), Size(quick=args.quick, million=args.million))
-    print(report.table(rows, facts))
-    report.write_json(rows, facts, args.out)
+    rows: list[Row] = []
+    print(report.heading(facts), flush=True)
+    for name in args.rows or ROWS:
+        found = measure(name, Size(quick=args.quick, million=args.million))
+        rows += found
+        print(report.lines(found), flush=True)
+        report.write_json(rows, facts, args.out)
     print(f"\nall rounds: {args.out}")
     return 0
 

@@ -14,26 +14,30 @@ from bench.measure import Row, Side
 _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def table(rows: Sequence[Row], machine: Mapping[str, Any]) -> str:
-    """Ratios are cost of ours over cost of the peer: less is better."""
-    lines = [
+def heading(machine: Mapping[str, Any]) -> str:
+    """What stands above the rows."""
+    return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GiB, load {machine['load']:.1f};"
-        f" Python {machine['python']}",
-        "ratio = our cost ÷ the other's, in turns in one run: median (min..max); less is better",
-        "",
-        f"{'ROW':<22}{'RATIO':>8}  {'MIN..MAX':<15}{'OURS':>16}  {'AGAINST':>16}  GOAL",
-    ]
+        f" Python {machine['python']}\n"
+        "ratio = our cost ÷ the other's, in turns in one run: median (min..max); less is better\n\n"
+        f"{'ROW':<22}{'RATIO':>8}  {'MIN..MAX':<15}{'OURS':>16}  {'AGAINST':>16}  GOAL"
+    )
+
+
+def lines(rows: Sequence[Row]) -> str:
+    """Two or three lines a row."""
+    shown = []
     for row in rows:
         ratios = row.ratios
         spread = f"{min(ratios):.2f}..{max(ratios):.2f}"
-        lines.append(
+        shown.append(
             f"{row.name:<22}{statistics.median(ratios):>8.2f}  {spread:<15}"
-            f"{_figure(row.ours):>16}  {_figure(row.peer):>16}  {row.goal}"
+            f"{_figure(row.ours):>16}  {_figure(row.peer):>16}  {row.goal}".rstrip()
         )
-        lines.append(f"    {row.measures}: {row.ours.name} against {row.peer.name}")
+        shown.append(f"    {row.measures}: {row.ours.name} against {row.peer.name}")
         if row.facts:
-            lines.append("    " + ", ".join(f"{name} {_short(value)}" for name, value in row.facts.items()))
-    return "\n".join(lines)
+            shown.append("    " + ", ".join(f"{name} {_short(value)}" for name, value in row.facts.items()))
+    return "\n".join(shown)
 
 
 def write_json(rows: Sequence[Row], machine: Mapping[str, Any], path: Path) -> None:
