@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -55,6 +56,11 @@ def seal(payload: bytes, *signers: SigningKey, as_dataset: bool = False) -> byte
         name = str(key.dataset_id if as_dataset else key.did)
         signatures.append((name, key.sign(preauth(payload))))
     return _encode(payload, signatures)
+
+
+def gather(payload: bytes, signatures: Iterable[tuple[KeyDid, bytes]]) -> bytes:
+    """An envelope of signatures that were made apart; whether they verify is for ``unseal`` to say."""
+    return _encode(payload, [(str(key), signature) for key, signature in signatures])
 
 
 def unseal(envelope: bytes, limit: int) -> Signed:

@@ -1,6 +1,8 @@
 """Keys on disk: ``keys/node.key`` and one ``keys/<did>.key`` for each dataset that is ours, mode 0600.
 
-A key never signs but through its journal. Secrets are made from the entropy that the caller gives and are not printed,
+A key never signs but through its journal. The key of a dataset may be taken offline: then ``keys/<did>.offline`` says
+that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
+Secrets are made from the entropy that the caller gives and are not printed,
 logged or backed up by us.
 """
 
@@ -52,11 +54,37 @@ class KeyStore:
         return key
 
     def has_dataset_key(self, dataset: DatasetId) -> bool:
-        return self._key_path(dataset).exists()
+        """Whether the dataset is this node's to publish, though its key may be offline."""
+        return self._key_path(dataset).exists() or self.is_offline(dataset)
+
+    def is_offline(self, dataset: DatasetId) -> bool:
+        """Whether the dataset is published here with its key kept elsewhere."""
+        return self._offline_path(dataset).exists() and not self._key_path(dataset).exists()
+
+    def take_offline(self, dataset: DatasetId) -> None:
+        """Forget the dataset's key and stay its publisher. Its journal stays: the key may come back."""
+        try:
+            self._offline_path(dataset).touch(_MODE)
+            sync_folder(self._directory)
+            self._key_path(dataset).unlink(missing_ok=True)
+            sync_folder(self._directory)
+        except OSError as error:
+            raise Environment(f"cannot take the key of {dataset.short} away: {error}", rule="key-file") from error
+
+    def held(self, dataset: DatasetId) -> list[SigningKey]:
+        """The keys here that may have a right in a dataset: its own, when it is here, and the node's."""
+        own = [self.dataset_key(dataset)] if self._key_path(dataset).exists() else []
+        return [*own, self.node_key()]
 
     def dataset_key(self, dataset: DatasetId) -> SigningKey:
         """Raises NotFound when this node is not the dataset's owner."""
         path = self._key_path(dataset)
+        if self.is_offline(dataset):
+            raise NotFound(
+                f"the key of {dataset.short} was taken offline",
+                rule="dataset-key",
+                hint="give the file it is kept in: --offline-key FILE",
+            )
         if not path.exists():
             raise NotFound(
                 f"this node does not hold the key of {dataset.short}", rule="dataset-key", hint="its owner signs"
@@ -70,6 +98,11 @@ class KeyStore:
     def last_said(self, key: SigningKey, topic: str) -> Entry | None:
         with self._signing:
             return self._journal(key).last(topic)
+
+    def check_others(self, dataset: DatasetId, topic: str, order: Order, subject: str) -> None:
+        """The journal of the dataset's own key, wherever that key is. Raises Refused (``trust.behind``)."""
+        with self._signing:
+            self._journal_of(dataset.public_key).check(topic, order, subject)
 
     def may_sign(self, key: SigningKey, topic: str, order: Order, subject: str) -> None:
         """Ask before doing what would have to be signed. Raises Refused (``trust.behind``)."""
@@ -86,9 +119,16 @@ class KeyStore:
         return envelope.seal(payload, key)
 
     def _journal(self, key: SigningKey) -> Journal:
-        if key.public not in self._journals:
-            self._journals[key.public] = Journal(self._directory / f"{key.dataset_id.multibase}.journal")
-        return self._journals[key.public]
+        return self._journal_of(key.public)
+
+    def _journal_of(self, public: bytes) -> Journal:
+        if public not in self._journals:
+            name = DatasetId.from_public_key(public).multibase
+            self._journals[public] = Journal(self._directory / f"{name}.journal")
+        return self._journals[public]
+
+    def _offline_path(self, dataset: DatasetId) -> Path:
+        return self._directory / f"{dataset.multibase}.offline"
 
     def _key_path(self, dataset: DatasetId) -> Path:
         return self._directory / f"{dataset.multibase}.key"

@@ -17,7 +17,7 @@ import trio
 
 from chain import instant
 from chain.codec.blocks import encode_block
-from chain.errors import Conflict, Invalid
+from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock
@@ -26,13 +26,15 @@ from chain.multihash import Multihash
 from chain.rules import check_block
 from chain.state import ChainState, load_state
 from chain.statements import envelope, statement
+from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Append, ChainStore, Head
 from chain.store.database import Database
 from odfd.datasets.references import keep_references
-from odfd.trust.journal import Order
+from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
 
@@ -40,8 +42,6 @@ LIFETIME: Final = 7 * 86400 * instant.SECOND
 """How long a head counts as fresh; it is signed anew at a third of this."""
 
 _TOPIC: Final = "head"
-_EPOCH: Final = 0
-"""Until authorities are read, every chain is in its first epoch."""
 
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
@@ -97,23 +97,28 @@ class OwnerCommitter:
         system_time: Instant,
         also: Also,
     ) -> Head:
-        key = self._keys.dataset_key(dataset)
+        if not self._keys.has_dataset_key(dataset):
+            self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
         if state.head != (expected_head.hash if expected_head else None):
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="read again and plan again")
         blocks = author_blocks(state, events, max(system_time, state.system_time or system_time))
         with self._database.read() as connection:
-            checked = Ledger(connection).chain(dataset)
+            ledger = Ledger(connection)
+            checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
+            rights = Authorities(connection).rights(dataset)
         frontier = checked.frontier.extend(block.hash.digest for block in blocks)
-        self._keys.may_sign(key, _TOPIC, _order(frontier), frontier.root.hex())
+        epoch = _epoch(dataset, checked, rights)
+        _check_newest(newest[0] if newest else None, epoch, state.size)
+        self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
 
         def together(connection: sqlite3.Connection) -> None:
-            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size))
+            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size, epoch=epoch))
             keep_references(connection, dataset, blocks)
             also(connection)
 
         self._chains.commit([Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)], together)
-        self._sign(dataset, blocks[-1].hash, frontier)
+        self._sign(dataset, blocks[-1].hash, frontier, epoch, rights)
         return Head(blocks[-1].hash, blocks[-1].sequence_number)
 
     def sign_unsigned(self, dataset: DatasetId) -> bool:
@@ -130,35 +135,87 @@ class OwnerCommitter:
             return False
         with self._database.read() as connection:
             ledger = Ledger(connection)
-            newest, frontier = ledger.newest_head(dataset), ledger.chain(dataset).frontier
-        if newest is not None and newest[0].size >= head.size and self._clock() < newest[0].issued + LIFETIME // 3:
+            newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
+            rights = Authorities(connection).rights(dataset)
+        epoch = _epoch(dataset, checked, rights)
+        signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
+        if signed is not None and signed.size >= head.size and self._clock() < signed.issued + LIFETIME // 3:
             return False
-        self._sign(dataset, head.hash, frontier)
+        if epoch != checked.epoch:
+            with self._database.write() as connection:
+                Ledger(connection).keep_chain(dataset, Checked(checked.frontier, checked.data, epoch))
+        self._sign(dataset, head.hash, checked.frontier, epoch, rights)
         return True
 
-    def _sign(self, dataset: DatasetId, head: Multihash, frontier: Frontier) -> None:
+    def _writer(self, dataset: DatasetId, rights: Rights) -> SigningKey:
+        """The key of ours that may write. Raises Refused."""
+        for key in self._keys.held(dataset):
+            if rights.may_write(key.did, self._clock()):
+                return key
+        raise Refused(
+            f"no key on this node may write {dataset.short} under version {rights.version} of its authority",
+            rule="trust.writer",
+            hint="odfctl trust authority show REF names who may; odfctl trust authority add-writer REF KEY adds one",
+        )
+
+    def _may_sign(self, key: SigningKey, dataset: DatasetId, epoch: int, frontier: Frontier) -> None:
+        """Whichever key signs: what the dataset's own key has said binds the node's too, and the other way round."""
+        order, subject = (epoch, frontier.size), frontier.root.hex()
+        self._keys.check_others(dataset, _TOPIC, order, subject)
+        for each in (self._keys.node_key(), key):
+            self._keys.may_sign(each, _topic(each, dataset), order, subject)
+
+    def _sign(self, dataset: DatasetId, head: Multihash, frontier: Frontier, epoch: int, rights: Rights) -> None:
         now = self._clock()
+        key = self._writer(dataset, rights)
+        self._may_sign(key, dataset, epoch, frontier)
         said = HeadStatement(
             dataset=dataset,
-            epoch=_EPOCH,
+            epoch=epoch,
             size=frontier.size,
             root_hash=frontier.root,
-            authority=0,
+            authority=rights.version,
             issued_at=statement.when(now),
             expires_at=statement.when(Instant(now + LIFETIME)),
             head=head,
         )
-        key = self._keys.dataset_key(dataset)
-        sealed = self._keys.sign(key, _TOPIC, _order(frontier), frontier.root.hex(), statement.encode(said))
+        order, subject = (epoch, frontier.size), frontier.root.hex()
+        sealed = self._keys.sign(key, _topic(key, dataset), order, subject, statement.encode(said))
         signed = envelope.unseal(sealed, statement.limit_of(said))
         with self._database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
         self._announce(dataset, signed)
 
 
-def _order(frontier: Frontier) -> Order:
-    """Of heads in the journal: a longer tree comes later."""
-    return (_EPOCH, frontier.size)
+def _topic(key: SigningKey, dataset: DatasetId) -> str:
+    """Of heads in a key's journal: a dataset's own key speaks of one dataset only, another key of many."""
+    return _TOPIC if key.dataset_id == dataset else f"{_TOPIC}/{dataset.multibase}"
+
+
+def _epoch(dataset: DatasetId, checked: Checked, rights: Rights) -> int:
+    """The epoch to write in. Raises Refused when blocks that are here were given up by a later one."""
+    opened = rights.opened(checked.epoch + 1)
+    while opened is not None:
+        tree = checked.frontier
+        if (opened.base.size, opened.base.root_hash) != (tree.size, tree.root):
+            raise Refused(
+                f"epoch {opened.number} of {dataset.short} keeps {opened.base.size} blocks, and here are {tree.size}",
+                rule="trust.epoch",
+                hint="bring the chain to where the epoch begins before writing in it",
+            )
+        checked = Checked(tree, checked.data, opened.number)
+        opened = rights.opened(checked.epoch + 1)
+    return checked.epoch
+
+
+def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
+    """A later head by a writer of this dataset was seen: adding to older blocks would make a fork. Raises Refused."""
+    if newest is not None and newest.epoch == epoch and newest.size > size:
+        raise Refused(
+            f"a head of {newest.size} blocks is signed already, and only {size} are here",
+            rule="trust.behind",
+            hint="pull the dataset from a peer, then write; if a key was stolen, odfctl trust authority rotate REF",
+        )
 
 
 def author_blocks(state: ChainState, events: Sequence[MetadataEvent], system_time: Instant) -> list[Block]:
