@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="odfd-demo-"))
     story = Story()
     stage = Stage(folder, story)
+    # Asked to end, it ends its nodes too: they are in sessions of their own, so that ^C reaches only this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print("Four nodes, a year of flights, one lie. Everything below is checked as it is said; [who] checked it.")
     shown = False
     try:
