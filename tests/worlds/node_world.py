@@ -130,6 +130,8 @@ class Member:
         self._on_connect = on_connect
         self.network: Network | None = Network(name="wires")
         self.lies = Lies()
+        self.gate = trio.Lock()
+        """Held by whoever shows something to this node's board: it does not go away under them."""
         self.asked = 0
         """Questions put to others."""
         self.bytes = 0
@@ -144,6 +146,9 @@ class Member:
         self._on_connect()
         await life.stopping.wait()
         del self._wires.members[self.peer_id]
+        with trio.CancelScope(shield=True):
+            await self.gate.acquire()
+        self.gate.release()
 
     def _others(self) -> dict[PeerId, Member]:
         if self.peer_id in self._wires.cut:
@@ -166,7 +171,9 @@ class Member:
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         for other in list(self._others().values()):
-            await trio.to_thread.run_sync(other.board.judge, topic, envelope, self.peer_id)
+            async with other.gate:
+                if other.peer_id in self._wires.members:
+                    await trio.to_thread.run_sync(other.board.judge, topic, envelope, self.peer_id)
 
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
         other = self._other(peer)

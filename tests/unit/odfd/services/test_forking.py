@@ -1,0 +1,73 @@
+"""An owner whose state was copied signs two histories: whoever meets both proves it and stops where they part."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chain.statements import proof
+from odfd.trust.ledger import Ledger
+from p2p.ports import Topic
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+SEED = b"\x2a" * 32
+
+
+def copy_owner(folder: Path) -> None:
+    """Alice's state as it is now, in other hands: her datasets' keys, not her journals, and another node key."""
+    shutil.copytree(folder / "alice" / "state", folder / "mallory" / "state")
+    keys = folder / "mallory" / "state" / "keys"
+    for journal in keys.glob("*.journal"):
+        journal.unlink()
+    (keys / "node.key").write_text(SEED.hex() + "\n")
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+async def test_both_branches_end_where_they_part(world: Any, worlds: Any, tmp_path: Path, steps: int) -> None:
+    """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch."""
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        cities, common = alice.dataset("cities"), alice.size("cities")
+    copy_owner(tmp_path)
+    mallory_peer = worlds.peer_of_seed(SEED)
+    world.wires.cut.add(mallory_peer)
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
+        for step in range(steps):
+            world.write("alice", f"b{step}.csv", f"2024-01-0{3 + step}T00:00:00Z,Wels,{step}")
+            await alice.pull("cities")
+            await mallory.pull("cities")
+        assert alice.size("cities") == mallory.size("cities") == common + steps
+        await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == common + steps
+        world.wires.cut.discard(mallory_peer)
+        with mallory.home.database.read() as connection:
+            newest = Ledger(connection).newest_head(cities)
+        assert newest is not None
+        await mallory.member.announce(Topic.HEADS, newest[1].envelope)
+
+        for node, name in ((bob, "theirs"), (alice, "cities")):
+            await node.heard("dataset.forked")
+            views = {view.name: view for view in await node.api.datasets.list()}
+            assert views[name].state == "forked"
+            shown = await node.api.trust.show(name)
+            assert shown.why is not None
+            assert (shown.why.rule, shown.why.block, shown.facts.forked) == ("fork", common, True)
+            (evidence,) = [each for each in shown.evidence if each.kind == "fork"]
+            found = proof.decode(await node.api.trust.evidence(evidence.id))
+            assert (found.dataset, found.index) == (cities, common)
+            assert node.size(name) == common + steps
+        assert await trio.to_thread.run_sync(bob.parts.library.size, cities) <= common
+
+
+async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any, tmp_path: Path) -> None:
+    """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
+    await test_both_branches_end_where_they_part(world, worlds, tmp_path, 1)
+    async with world.running("bob"), world.running("carol") as carol:
+        (event,) = await carol.heard("dataset.forked")
+        assert "two histories" in event.message
