@@ -216,7 +216,6 @@ def lie(stage: Stage) -> None:
     story.claim("valid keys, valid hashes, valid chain: verification of chain and data finds nothing", "D")
     b, c = stage.nodes["B"], stage.nodes["C"]
     for node in (b, c):
-        node.do("peer", "connect", d.do("status")["listen"][0])
         node.do("mirror", "add", stage.ids[BAD], "--as", BAD)
     found = until("B refutes the lie", partial(_evidence, b), 170)
     cell = found["cells"][0]

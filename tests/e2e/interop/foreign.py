@@ -1,0 +1,188 @@
+"""Foreign nodes for the tests: js-libp2p from npm and a Kubo built from its source, fetched once into a cache.
+
+The cache is ``ODFD_TEST_CACHE``, or ``odfd-tests`` in the user's cache folder: never inside the tree.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+HERE = Path(__file__).parent
+KUBO = "v0.43.0"
+BUILD_SECONDS = 1500
+
+
+def cache() -> Path:
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfd-tests"
+    return Path(os.environ.get("ODFD_TEST_CACHE", default))
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One test run at a time builds here; the others wait for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def needed(program: str, what: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed: {what} cannot be run")
+    return found
+
+
+def run(*command: str, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=BUILD_SECONDS
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
+    return done.stdout
+
+
+def js_peer() -> list[str]:
+    """The command that starts a peer of js-libp2p. Skips where there is no Node."""
+    node, npm = needed("node", "js-libp2p"), needed("npm", "js-libp2p")
+    locked = (HERE / "js" / "package-lock.json").read_bytes()
+    folder = cache() / f"js-{hashlib.sha256(locked).hexdigest()[:16]}"
+    with alone(folder):
+        if not (folder / "done").exists():
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(HERE / "js" / name, folder)
+            run(npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+            (folder / "done").touch()
+        shutil.copy(HERE / "js" / "peer.mjs", folder)
+    return [node, str(folder / "peer.mjs")]
+
+
+def kubo() -> Path:
+    """A Kubo, built if need be: minutes the first time. Skips where there is no Go."""
+    folder = cache() / f"kubo-{KUBO}"
+    binary = folder / "ipfs"
+    with alone(folder):
+        if not binary.exists():
+            go = needed("go", "Kubo")
+            shutil.copy(HERE / "kubo.mod", folder / "go.mod")
+            run(go, "mod", "download", f"github.com/ipfs/kubo@{KUBO}", cwd=folder)
+            sources = run(go, "env", "GOMODCACHE", cwd=folder).strip()
+            shutil.copy(Path(sources) / f"github.com/ipfs/kubo@{KUBO}" / "go.sum", folder / "go.sum")
+            target = folder / "ipfs.new"
+            build = ("build", "-p", "2", "-o", str(target), "github.com/ipfs/kubo/cmd/ipfs")
+            run(go, *build, cwd=folder, GOFLAGS="-mod=mod -buildvcs=false")
+            target.rename(binary)
+    return binary
+
+
+class JsPeer:
+    """A running peer of js-libp2p."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._unread = b""
+        self.address = ""
+
+    async def line(self) -> Any:
+        assert self._process.stdout is not None
+        while b"\n" not in self._unread:
+            part = await self._process.stdout.receive_some()
+            assert part, "the peer ended"
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        said = json.loads(line)
+        assert "error" not in said, said
+        return said
+
+    async def do(self, *command: Any) -> Any:
+        assert self._process.stdin is not None
+        await self._process.stdin.send_all(json.dumps(command).encode() + b"\n")
+        return await self.line()
+
+
+@asynccontextmanager
+async def open_js() -> AsyncIterator[JsPeer]:
+    command = await trio.to_thread.run_sync(js_peer)
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        peer = JsPeer(process)
+        peer.address = (await peer.line())["ready"][0]
+        yield peer
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+class Kubo:
+    """A running Kubo of the test's own, on loopback, that knows nobody."""
+
+    def __init__(self, binary: Path, folder: Path) -> None:
+        self._binary = binary
+        self._folder = folder
+
+    def ipfs(self, *words: str) -> str:
+        return run(str(self._binary), *words, cwd=self._folder, IPFS_PATH=str(self._folder))
+
+    async def do(self, *words: str) -> str:
+        return await trio.to_thread.run_sync(self.ipfs, *words)
+
+    async def about(self, *peer: str) -> Any:
+        return json.loads(await self.do("id", *peer))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Kubo]:
+        def prepare() -> None:
+            self.ipfs("init", "--profile", "test", "--empty-repo")
+            self.ipfs("config", "--json", "Experimental.Libp2pStreamMounting", "true")
+
+        await trio.to_thread.run_sync(prepare)
+        process = await trio.lowlevel.open_process(
+            [str(self._binary), "daemon"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "IPFS_PATH": str(self._folder)},
+        )
+        said = b""
+        try:
+            assert process.stdout is not None
+            while b"Daemon is ready" not in said:
+                part = await process.stdout.receive_some()
+                assert part, said.decode()
+                said += part
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drain, process.stdout)
+                yield self
+                nursery.cancel_scope.cancel()
+        finally:
+            process.terminate()
+            with trio.CancelScope(shield=True):
+                with trio.move_on_after(10):
+                    await process.wait()
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+
+async def drain(stream: trio.abc.ReceiveStream) -> None:
+    """What a daemon says is of no interest, but must be taken from it."""
+    async for _ in stream:
+        pass
+
+
+@asynccontextmanager
+async def open_kubo(folder: Path) -> AsyncIterator[Kubo]:
+    binary = await trio.to_thread.run_sync(kubo)
+    async with Kubo(binary, folder).running() as daemon:
+        yield daemon
