@@ -40,6 +40,14 @@ class _Envelope(msgspec.Struct, frozen=True):
     variant: Annotated[int, Scalar("uint8")]
 
 
+class _Place(msgspec.Struct, frozen=True):
+    """The beginning of a MetadataBlock."""
+
+    system_time: Time
+    prev_block_hash: Multihash | None
+    sequence_number: U64
+
+
 def encode_block(content: MetadataBlock, version: int = CURRENT_VERSION) -> Block:
     """A new block of ``content``. Raises Invalid when it does not fit the wire or MAX_BLOCK."""
     alignment = _alignment(version)
@@ -69,6 +77,21 @@ def decode_block(raw: bytes) -> Block:
         envelope = flat.decode(_Envelope, manifest.content)
         return _block(raw, manifest.version, envelope, UnknownEvent(variant=envelope.variant))
     return _block(raw, manifest.version, content, content.event)
+
+
+class Link(msgspec.Struct, frozen=True):
+    """Where a block stands, by its own account."""
+
+    hash: Multihash
+    prev_block_hash: Multihash | None
+    sequence_number: int
+
+
+def read_link(raw: bytes) -> Link:
+    """A block's place, without its event, which may be anything. Raises Invalid."""
+    _check_size(raw)
+    envelope = flat.decode(_Place, flat.decode(_Manifest, raw).content)
+    return Link(Multihash.sha3_256(raw), envelope.prev_block_hash, envelope.sequence_number)
 
 
 def content_of(block: Block) -> MetadataBlock:

@@ -37,3 +37,16 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     prev_block_hash: Multihash | None
     sequence_number: int
     event: MetadataEvent | UnknownEvent
+
+
+class SealedBlock(msgspec.Struct, frozen=True):
+    """A block that was judged among many and not decoded: what it takes to store it, and whether to look further."""
+
+    raw: bytes
+    hash: Multihash
+    prev_block_hash: Multihash | None
+    sequence_number: int
+    variant: int
+    """Number of the event in the union MetadataEvent."""
+    has_objects: bool
+    """Whether the event names a slice or a checkpoint."""

@@ -76,10 +76,13 @@ class Pages:
         self._shapes: dict[int, list[Shape]] = {}
         self._count = 0
 
-    def sort(self, names: Bytes, raws: Sequence[bytes | None]) -> Page:
-        """``names``: digests that the blocks should have, ``(n, 32)``; a block that is not there is ``None``."""
+    def sort(self, names: Bytes | None, raws: Sequence[bytes | None]) -> Page:
+        """``names``: digests that the blocks should have, ``(n, 32)``, or ``None`` when whatever they have is right.
+
+        A block that is not there is ``None``.
+        """
         digests = _digests(raws)
-        intact: Mask = (digests == names).all(axis=1)
+        intact: Mask = np.ones(len(raws), np.bool_) if names is None else (digests == names).all(axis=1)
         if None in raws:
             intact &= np.fromiter((raw is not None for raw in raws), np.bool_, len(raws))
         groups = list(self._groups(raws, intact))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from chain.errors import Conflict, Invalid, NotFound
-from chain.model.block import Block
+from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 from chain.store.base import Append, Head, ObjectStore, Rewrite
+
+AnyBlock = TypeVar("AnyBlock", Block, SealedBlock, Block | SealedBlock)
 
 
 def check_append(append: Append, objects: ObjectStore) -> Head:
@@ -41,7 +44,7 @@ def check_changed(rewrite: Rewrite, head: Head) -> None:
         raise Invalid("the rewrite changes nothing", rule="rewrite-no-op", place=rewrite.dataset.short)
 
 
-def following(head: Head | None, blocks: Iterable[Block], place: str) -> Iterator[Block]:
+def following(head: Head | None, blocks: Iterable[AnyBlock], place: str) -> Iterator[AnyBlock]:
     """The blocks, each checked to follow the one before when it is taken. Raises Invalid."""
     for block in blocks:
         _check_follows(head, block, place)
@@ -61,7 +64,7 @@ def check_objects(names: Iterable[Multihash], objects: ObjectStore, place: str) 
             )
 
 
-def _check_follows(head: Head | None, block: Block, place: str) -> None:
+def _check_follows(head: Head | None, block: Block | SealedBlock, place: str) -> None:
     expected = (head.sequence_number + 1, head.hash) if head else (0, None)
     if (block.sequence_number, block.prev_block_hash) != expected:
         after = f"#{head.sequence_number} {head.hash.short}" if head else "the beginning"

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from chain.ids import DatasetId
-from chain.model.block import Block
+from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 
 PAGE_BLOCKS: Final = 2048
@@ -40,7 +40,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
     dataset: DatasetId
     expected: Head | None
-    blocks: Sequence[Block]
+    blocks: Sequence[Block | SealedBlock]
     objects: Sequence[Multihash] = ()
     """Objects that the blocks name and that the store must hold before the head moves."""
 

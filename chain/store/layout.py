@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from chain.codec.blocks import MAX_BLOCK, decode_block
+from chain.codec.blocks import MAX_BLOCK, Link, decode_block, read_link
 from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
@@ -153,13 +153,13 @@ class DirectoryChain:
             except (FileNotFoundError, IsADirectoryError):
                 return None
 
-    def readable(self, name: Multihash) -> Block | None:
-        """The block in a file, whether it hashes to its name or not; ``None`` when nothing can be read."""
+    def readable(self, name: Multihash) -> Link | None:
+        """The place of the block in a file, whether it hashes to its name or not; ``None`` when it cannot be read."""
         raw = self._bytes(name)
         if raw is None:
             return None
         try:
-            return decode_block(raw)
+            return read_link(raw)
         except Invalid:
             return None
 

@@ -11,9 +11,10 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from chain.codec.blocks import decode_block
 from chain.errors import NotFound
 from chain.ids import DatasetId
-from chain.model.block import Block
+from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 from chain.store import append as rules
 from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, Rewrite, StoredBlock, StoredPage
@@ -43,7 +44,7 @@ class MemoryChains:
             rules.check_expected(append, self.chain(append.dataset).head())
         self._together(also)
         for append in appends:
-            self._chains.setdefault(append.dataset, []).extend(append.blocks)
+            self._chains.setdefault(append.dataset, []).extend(map(_decoded, append.blocks))
 
     def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
         """As in the port."""
@@ -71,6 +72,10 @@ class MemoryChains:
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         self._together(also)
         self._chains.pop(dataset, None)
+
+
+def _decoded(block: Block | SealedBlock) -> Block:
+    return decode_block(block.raw) if isinstance(block, SealedBlock) else block
 
 
 class MemoryChain:

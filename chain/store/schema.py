@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, get_args
 
-from chain.model.block import UnknownEvent
+from chain.model.block import Block, SealedBlock, UnknownEvent
 from chain.model.events import MetadataEvent
 
 ROOM: Final = "chain"
@@ -34,6 +34,10 @@ STEPS: Final = (
 )
 KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
 """An event's number in the union of the wire format, which also numbers events that we do not know yet."""
+
+
+def kind_of(block: Block | SealedBlock) -> int:
+    return block.variant if isinstance(block, SealedBlock) else kind_number(block.event)
 
 
 def kind_number(event: MetadataEvent | UnknownEvent) -> int:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from chain.codec.blocks import decode_block
 from chain.errors import Environment
 from chain.ids import DatasetId
-from chain.model.block import Block
+from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
 from chain.store import schema
@@ -236,7 +236,9 @@ def _cut(connection: sqlite3.Connection, dataset: DatasetId, keep: int) -> Head:
     return head
 
 
-def _insert(connection: sqlite3.Connection, dataset: DatasetId, blocks: Sequence[Block], head: Head) -> None:
+def _insert(
+    connection: sqlite3.Connection, dataset: DatasetId, blocks: Sequence[Block | SealedBlock], head: Head
+) -> None:
     (number,) = connection.execute(
         "INSERT INTO datasets (id, head_sequence, head_hash) VALUES (?1, ?2, ?3)"
         " ON CONFLICT (id) DO UPDATE SET head_sequence = ?2, head_hash = ?3 RETURNING number",
@@ -244,5 +246,5 @@ def _insert(connection: sqlite3.Connection, dataset: DatasetId, blocks: Sequence
     ).fetchone()
     connection.executemany(
         "INSERT INTO blocks VALUES (?, ?, ?, ?, ?)",
-        ((number, one.sequence_number, schema.kind_number(one.event), one.hash, one.raw) for one in blocks),
+        ((number, one.sequence_number, schema.kind_of(one), one.hash, one.raw) for one in blocks),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,10 +19,12 @@ from chain.codec.blocks import decode_block
 from chain.compare import Relation, compare
 from chain.errors import Conflict, Invalid, NotFound
 from chain.ids import DatasetId
-from chain.model.block import Block
+from chain.model.block import Block, SealedBlock
 from chain.model.events import AddData, ExecuteTransform, Seed
 from chain.multihash import Multihash
-from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore
+from chain.rules.judge import Judge
+from chain.state import load_state
+from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore, StoredPage
 from chain.store.layout import (
     CHECKPOINTS,
     DATA,
@@ -35,9 +37,6 @@ from chain.store.layout import (
 from chain.store.objects import disk
 from odfd.verify.report import Verification
 from odfd.verify.verify import Request, verify_chain
-
-_BATCH_BLOCKS: Final = 1_000
-"""Blocks of one commit: bounds memory, and costs one fsync for many."""
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,10 +133,12 @@ def import_dataset(
     dataset, ours = _identity(source), _head_of(source)
     start = _missing_from(chains.chain(dataset), source, directory)
     done = Transfer(dataset=dataset, head=ours.hash)
-    for batch in _batches(source, start, ours.size):
+    judge = Judge(load_state(source, start))
+    for page in source.stored_pages(start, ours.size):
+        batch = _unchanged(page, judge, directory)
         names = []
         for block in batch:
-            for _, name, size in _objects_of(block):
+            for _, name, size in _objects_of(decode_block(block.raw)) if block.has_objects else ():
                 _take(name, files, objects)
                 names.append(name)
                 done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
@@ -181,15 +182,16 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, directory: Path) ->
     )
 
 
-def _batches(source: DirectoryChain, start: int, stop: int) -> Iterator[list[Block]]:
-    batch: list[Block] = []
-    for raw in source.raw_blocks(start, stop):
-        batch.append(decode_block(raw))
-        if len(batch) == _BATCH_BLOCKS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+def _unchanged(page: StoredPage, judge: Judge, directory: Path) -> list[SealedBlock]:
+    """The blocks that were verified, read once more. Raises Invalid when a file is not what it was."""
+    sealed = judge.take([raw for raw in page.raws if raw is not None])
+    if b"".join(block.hash for block in sealed) != page.names:
+        raise Invalid(
+            f"blocks from #{page.start} of {directory} changed while they were imported",
+            rule="block-hash",
+            hint="try again when nobody writes to the folder",
+        )
+    return sealed
 
 
 def _objects_of(block: Block) -> Iterator[tuple[str, Multihash, int]]:

@@ -23,7 +23,7 @@ from odfd.transfer.folders import import_dataset
 from odfd.verify.verify import Request, verify_chain
 
 FLIGHTS = Path(__file__).parents[3] / "golden" / "kamu" / "flights"
-FLIPS = int(os.environ.get("ODFD_FLIPS", "300"))
+FLIPS = int(os.environ.get("ODFD_FLIPS", "150"))
 
 
 @pytest.fixture(scope="module")

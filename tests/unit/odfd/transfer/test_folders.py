@@ -144,7 +144,7 @@ def _copy(source: Path, target: Path) -> Path:
 
 
 def test_a_run_cut_short_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfd.transfer.folders._BATCH_BLOCKS", 5)
+    monkeypatch.setattr("chain.store.layout.PAGE_BLOCKS", 5)
 
     def stop(done: Transfer) -> None:
         if done.blocks == 10:
