@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from bench import machine, report
 from bench.measure import Measurement, Row, Size
 
@@ -42,9 +44,11 @@ def measurement(name: str) -> Measurement:
 
 
 def measure(name: str, size: Size) -> list[Row]:
-    """In a folder of its own that is gone afterwards."""
+    """In a folder of its own that is gone afterwards. Each row tells how busy the machine was meanwhile."""
     with tempfile.TemporaryDirectory(prefix="odfd-bench-") as folder:
-        return measurement(name)(size, Path(folder))
+        rows = measurement(name)(size, Path(folder))
+    busy = {"load average": machine.load()}
+    return [msgspec.structs.replace(row, facts=row.facts | busy) for row in rows]
 
 
 def main() -> int:

@@ -18,13 +18,18 @@ def facts() -> dict[str, str | float]:
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
         "memory": _field(Path("/proc/meminfo"), "MemTotal"),
-        "load": os.getloadavg()[0],
+        "load": load(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "pyarrow": version("pyarrow"),
         "libp2p": version("libp2p"),
         "pyspark": version("pyspark"),
     }
+
+
+def load() -> float:
+    """Programs that wanted to run, on average over the last minute."""
+    return os.getloadavg()[0]
 
 
 def resident(pid: int | str = "self") -> int:
