@@ -77,7 +77,10 @@ class Binding:
         for key, child in node.value.items():
             place = f"{path}.{key}" if path else key
             if each := fields.get(key):
-                if child.value is not None:
+                if other := _meant(each, child, fields):
+                    hint = f"a list of texts goes under {other!r}"
+                    self._wrong(child, place, f"expected fields, found {_found(child.value)}", "manifest-type", hint)
+                elif child.value is not None:
                     values[each.name] = self.bind(each.kind, child, place)
                 elif each.required:
                     self._wrong(child, place, "is empty, and must be given", "required-field")
@@ -116,6 +119,15 @@ class Binding:
         if not isinstance(node.value, dict):
             return self._wrong(node, path, f"expected fields, found {_found(node.value)}", "manifest-type")
         return _plain(node)
+
+
+def _meant(field: layout.Field, node: Node, fields: Mapping[str, layout.Field]) -> str:
+    """The field that texts given where a table belongs were meant for, by its name (``schema``, ``ddlSchema``)."""
+    texts = isinstance(node.value, list) and node.value and all(isinstance(each.value, str) for each in node.value)
+    if not texts or not isinstance(field.kind, Table):
+        return ""
+    lists = (key for key, each in fields.items() if isinstance(each.kind, Vector) and isinstance(each.kind.item, Text))
+    return next((key for key in lists if field.key.casefold() in key.casefold()), "")
 
 
 def _scalar(kind: Kind, value: object) -> Any:

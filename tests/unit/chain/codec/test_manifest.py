@@ -254,3 +254,22 @@ def test_json_with_mistakes() -> None:
         manifest.from_builtins(SetInfo, {"kind": "SetInfo", "description": 1, "keyword": []})
     with pytest.raises(Invalid, match="not a plain value: bytes"):
         manifest.from_builtins(SetInfo, {"description": b"x"})
+
+
+def test_columns_under_schema_are_sent_to_ddl_schema() -> None:
+    """What older manifests of the reference called ``schema``."""
+    text = """kind: MetadataEvent
+version: 1
+content:
+  kind: AddPushSource
+  sourceName: default
+  read:
+    kind: NdJson
+    schema:
+      - id BIGINT
+  merge: Append
+"""
+    with pytest.raises(Invalid) as caught:
+        parse_manifests(text, "x.yaml")
+    assert str(caught.value) == "x.yaml:9: read.schema: expected fields, found a list"
+    assert caught.value.hint == "a list of texts goes under 'ddlSchema'"
