@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from chain import instant
 from chain.codec.manifest import to_builtins
-from chain.errors import Invalid
+from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.model.block import Block, UnknownEvent
 from chain.model.events import (
@@ -51,10 +51,23 @@ def tail(chain: ChainReader, objects: ObjectStore, limit: int) -> pa.Table | Non
     for each in slices_back(chain):
         if wanted <= 0:
             break
-        table = _last_rows(pq.ParquetFile(objects.path(each.physical_hash)), wanted)
+        table = _rows_of(objects, each, wanted)
         wanted -= table.num_rows
         parts.insert(0, table)
     return pa.concat_tables(parts, promote_options="default") if parts else None
+
+
+def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
+    """The last rows of one slice. Raises NotFound, or Environment for a file that our disk has spoilt."""
+    try:
+        with objects.path(named.physical_hash).open("rb") as file:
+            return _last_rows(pq.ParquetFile(file), wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise Environment(
+            f"object {named.physical_hash.short} is damaged on disk: {str(error).splitlines()[0][:200]}",
+            rule="stored-object-damaged",
+            hint="odfctl verify tells which are; odfctl pull REF --repair fetches them from peers",
+        ) from error
 
 
 def _last_rows(file: pq.ParquetFile, wanted: int) -> pa.Table:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.model.events import AddData
 from chain.multihash import Multihash
 from chain.state import load_state
@@ -103,6 +103,10 @@ async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: 
         assert bob.parts.library.object_size(name) is None
         with pytest.raises(NotFound):
             bob.parts.library.read_object(name, 0, 10)
+        path.write_bytes(data[:1000])
+        with pytest.raises(Environment, match="damaged"):
+            await bob.api.datasets.tail("theirs", 3)
+        path.write_bytes(data)
         world.wires.cut.add(alice.member.peer_id)
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert report.failures[0].rule == "slice-physical-hash"

@@ -1,0 +1,151 @@
+"""Daemons of their own, as people run them, each in a folder of its own; always gone at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECONDS = 60
+TREE = Path(__file__).parents[3]
+
+
+@dataclass
+class Said:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Daemon:
+    """One state directory, and the process over it."""
+
+    folder: Path
+    more: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    program: list[str] | None = None
+    """Something else than ``odfd run``, which takes the state directory."""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state = self.folder / "s"
+        self.socket = self.state / "control.sock"
+        self.log = self.folder / "log"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(TREE),
+            "PYTHONWARNINGS": "ignore",
+            "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
+            "ODFD_ENGINE_IDLE_SECONDS": "5",
+            **self.more,
+        }
+
+    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        usual = [sys.executable, "-m", "odfd.daemon.main", "run", "--state"]
+        command = [*(self.program or usual), str(self.state), *words]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, **self.environ}, stdout=log, stderr=log, start_new_session=True
+            )
+        return self.process
+
+    def start(self, *words: str) -> Daemon:
+        """Until it says that it is ready."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            notify = self.folder / "n"
+            notify.unlink(missing_ok=True)
+            manager.bind(str(notify))
+            manager.settimeout(SECONDS)
+            self.more["NOTIFY_SOCKET"] = str(notify)
+            self.spawn(*words)
+            assert manager.recv(4096).startswith(b"READY=1"), self.told()
+        del self.more["NOTIFY_SOCKET"]
+        return self
+
+    def refuses(self, *words: str) -> Said:
+        """A start that must fail: its code, and what it said last."""
+        process = self.spawn(*words)
+        code = process.wait(SECONDS)
+        self.process = None
+        lines = [line for line in self.told().splitlines() if not line.startswith("{")]
+        start = max((number for number, line in enumerate(lines) if line.startswith("error: ")), default=0)
+        return Said(code, "", "\n".join(lines[start:]))
+
+    def told(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def ctl(self, *words: str, stdin: bytes = b"", **environ: str) -> Said:
+        done = subprocess.run(
+            [sys.executable, "-m", "odfd.cli.main", "--socket", str(self.socket), *words],
+            input=stdin,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+            env={**os.environ, **self.environ, **environ},
+        )
+        return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def ask(self, *words: str) -> Any:
+        """The JSON of a command that must succeed."""
+        said = self.ctl(*words, "-o", "json")
+        assert said.code == 0, (words, said.err, self.told()[-2000:])
+        return said.json
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(SECONDS)
+        self.process = None
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        code = self.process.wait(SECONDS)
+        self.process = None
+        return code
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+    @property
+    def lives(self) -> bool:
+        return self.process is not None and self.process.poll() is None and self.ctl("status").code == 0
+
+
+@pytest.fixture
+def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    made: list[Daemon] = []
+
+    def make(name: str = "a", **environ: str) -> Daemon:
+        made.append(Daemon(tmp_path / name, environ))
+        return made[-1]
+
+    yield make
+    for daemon in made:
+        daemon.close()
+
+
+@pytest.fixture
+def golden() -> Path:
+    return Path(__file__).parents[2] / "golden" / "kamu"

@@ -1,0 +1,57 @@
+"""A daemon with the small engine: everything else is real, so that it starts at once and computes without a JVM."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from config.load import load
+from config.model import Settings
+from odfd.control.assembly import Assembly, Ground
+from odfd.daemon import wiring
+from odfd.errors import exit_code, render, sole_fault
+from odfd.obs import log
+from odfd.services.home import open_home
+from odfd.services.node import NodeParts
+
+WORLD = Path(__file__).parents[2] / "worlds" / "node_world.py"
+
+
+@contextmanager
+def build(settings: Settings, ground: Ground) -> Iterator[Assembly]:
+    spec = importlib.util.spec_from_file_location("node_world", WORLD)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["node_world"] = module
+    spec.loader.exec_module(module)
+    engine: Any = module.SmallEngine()
+    with open_home(Path(settings.node.state_dir)) as home:
+        yield NodeParts(home, settings, ground, engine).assembly()
+
+
+def main(state: str) -> int:
+    def again() -> Any:
+        return load(os.environ, None, {"node.state-dir": state})
+
+    try:
+        log.configure("info", "json")
+        trio.run(wiring.run, again(), again, build, os.environ)
+    except Exception as error:
+        fault = sole_fault(error)
+        if fault is None:
+            raise
+        sys.stderr.write(render(fault) + "\n")
+        return exit_code(fault)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

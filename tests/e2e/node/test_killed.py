@@ -1,0 +1,108 @@
+"""``kill -9`` at any moment of pulling and mirroring: the next start finds all well, and work goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
+FILES = 12
+ROWS = 3000
+MANIFESTS = """kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: {kind: Append}
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: towns
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: cities, alias: cities}]
+      transform: {kind: Sql, engine: spark, query: select * from cities}
+"""
+
+
+def interrupted(daemon: Any, rng: random.Random, *words: str) -> None:
+    """Begin a command, and kill the daemon at some moment of it."""
+    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
+    with subprocess.Popen(
+        command, env={**os.environ, **daemon.environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as asking:
+        with suppress(subprocess.TimeoutExpired):
+            asking.wait(rng.uniform(0.3, 2.5))
+        daemon.kill()
+        asking.wait(60)
+
+
+def is_well(daemon: Any, *names: str) -> None:
+    probes = {probe["name"]: probe["result"] for probe in daemon.ask("doctor")}
+    assert {probes["database"], probes["trust ledger"], probes["disk"]} == {"ok"}, probes
+    for name in names:
+        report = daemon.ask("verify", name)
+        assert report["ok"], report
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: int) -> None:
+    rng = random.Random(seed)
+    program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    alice, bob = (make_daemon(name, ODFD_NODE_NAME=name) for name in ("a", "b"))
+    for daemon in (alice, bob):
+        daemon.program = program
+    alice.start()
+    (alice.folder / "m.yaml").write_text(MANIFESTS)
+    interrupted(alice, rng, "apply", "-f", str(alice.folder / "m.yaml"))
+    alice.start()
+    assert {item["action"] for item in alice.ask("apply", "-f", str(alice.folder / "m.yaml"))["items"]} <= {
+        "created",
+        "unchanged",
+    }
+    for number in range(FILES):
+        rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(ROWS)]
+        (alice.folder / f"{number:02}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
+    for _ in range(2):
+        interrupted(alice, rng, "pull", "--all")
+        alice.start()
+        is_well(alice, "cities", "towns")
+    while any(item["outcome"] == "updated" for item in alice.ask("pull", "--all")["items"]):
+        pass
+    held = {one["name"]: one for one in alice.ask("get", "datasets")}
+    assert {one["records"] for one in held.values()} == {FILES * ROWS}
+    assert {(one["state"], one["relyOn"]["blocks"]) for one in held.values()} == {
+        ("fresh", held["cities"]["blocks"]),
+        ("fresh", held["towns"]["blocks"]),
+    }
+    alice.ask("network", "join", "n")
+    bob.start()
+    bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
+    for name in held:
+        interrupted(bob, rng, "mirror", "add", held[name]["id"], "--as", name)
+        bob.start()
+    for name in held:
+        assert bob.ask("mirror", "add", held[name]["id"], "--as", name)["state"] == "current"
+    is_well(bob, "cities", "towns")
+    assert {one["name"]: one["head"] for one in bob.ask("get", "datasets")} == {
+        name: one["head"] for name, one in held.items()
+    }
+    assert bob.stop() == alice.stop() == 0
