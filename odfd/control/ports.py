@@ -121,6 +121,21 @@ class Trust(Protocol):
     async def policy(self) -> wire.PolicyView: ...
 
 
+class Authority(Protocol):
+    """Who may sign for a dataset."""
+
+    async def show_authority(self, ref: str) -> wire.AuthorityView: ...
+
+    async def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
+        """The next version as it would be; nothing is signed or kept."""
+
+    async def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
+        """Sign a draft with the keys that are here, join the signatures that came, keep and announce it."""
+
+    async def dataset_key(self, ref: str) -> wire.DatasetKey:
+        """The dataset's secret, for its owner to keep elsewhere."""
+
+
 class Tasks(Protocol):
     async def list(self) -> Sequence[wire.TaskView]: ...
 
@@ -163,6 +178,9 @@ class Node(Protocol):
 
     @property
     def trust(self) -> Trust: ...
+
+    @property
+    def authority(self) -> Authority: ...
 
     @property
     def tasks(self) -> Tasks: ...

@@ -82,6 +82,14 @@ async def _events(node: Node, request: Request) -> object:
     return Lines(node.events.follow(since, request.query_params.getlist("kind")))
 
 
+async def _draft_authority(node: Node, request: Request) -> object:
+    return await node.authority.draft_authority(_name(request), await body(request, wire.AuthorityDraftRequest))
+
+
+async def _change_authority(node: Node, request: Request) -> object:
+    return await node.authority.change_authority(_name(request), await body(request, wire.AuthorityRequest))
+
+
 TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda n, _: n.about.status()),
     ("GET", "/doctor", lambda n, _: n.about.doctor()),
@@ -101,6 +109,10 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/datasets/{ref}/export", _export),
     ("POST", "/datasets/{ref}/verify", _verify),
     ("GET", "/datasets/{ref}/trust", lambda n, r: n.trust.show(_name(r))),
+    ("GET", "/datasets/{ref}/authority", lambda n, r: n.authority.show_authority(_name(r))),
+    ("POST", "/datasets/{ref}/authority", _change_authority),
+    ("POST", "/datasets/{ref}/authority/draft", _draft_authority),
+    ("POST", "/datasets/{ref}/authority/key", lambda n, r: n.authority.dataset_key(_name(r))),
     ("POST", "/uploads", _stage),
     ("POST", "/apply", lambda n, r: _then(body(r, wire.ApplyRequest), n.datasets.apply)),
     ("POST", "/pull", lambda n, r: _then(body(r, wire.PullRequest), n.flow.pull)),

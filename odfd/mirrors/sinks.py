@@ -50,6 +50,11 @@ class VerifiedChain:
     def size(self) -> int:
         return self._state.size
 
+    @property
+    def epoch(self) -> int:
+        """Of the signed head."""
+        return self._head.epoch
+
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
         if start != self.size or start + len(blocks) > self._head.size:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))

@@ -27,6 +27,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
+from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.store.base import Append, ChainReader, Head
 from chain.store.database import Database
@@ -35,8 +36,10 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references, objects_of
 from odfd.errors import sole_fault
 from odfd.mirrors.sinks import PartialObject, VerifiedChain
+from odfd.mirrors.turning import check_base, check_turn
 from odfd.mirrors.wish import Wish
 from odfd.transform.inputs import UpTo
+from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.objects import check_event
 from p2p.ports import PeerId, Replication
@@ -107,6 +110,8 @@ class _Held(msgspec.Struct, frozen=True):
     checked: Checked
     head: HeadStatement | None
     """Newest signed head known."""
+    rights: Rights
+    """By the newest version of its authority."""
 
 
 class _Holders(msgspec.Struct, frozen=True):
@@ -180,6 +185,7 @@ class MirrorSync:
         sink = VerifiedChain(held.state, held.checked.frontier, signed)
         await self._replication.pull_chain(peers, wish.id, signed.size, sink)
         self._check_expected(wish, sink, held)
+        check_base(held.checked.frontier, sink.blocks, signed, held.rights)
         tally.blocks = sink.size
         if wish.want == "data":
             objects += await self._fetch_all(peers, list(zip(sink.states, sink.blocks, strict=True)), tally)
@@ -197,7 +203,13 @@ class MirrorSync:
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
-        return _Held(load_state(self._chains.chain(dataset)), checked, newest[0] if newest else None)
+            walk = Authorities(connection).walk(dataset)
+        head = newest[0] if newest else None
+        if head is not None and check_turn(checked, head, walk):
+            checked = msgspec.structs.replace(checked, epoch=head.epoch)
+            with self._database.write() as connection:
+                Ledger(connection).keep_chain(dataset, checked)
+        return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1])
 
     async def _holders(self, dataset: DatasetId, size: int) -> list[PeerId]:
         """Connected peers that serve at least ``size`` blocks."""
@@ -238,7 +250,8 @@ class MirrorSync:
         def note() -> None:
             with self._database.write() as connection:
                 ledger = Ledger(connection)
-                ledger.keep_chain(wish.id, Checked(ledger.chain(wish.id).frontier, held.state.size))
+                checked = ledger.chain(wish.id)
+                ledger.keep_chain(wish.id, msgspec.structs.replace(checked, data=held.state.size))
 
         await trio.to_thread.run_sync(note)
         return fetched
@@ -350,7 +363,7 @@ class MirrorSync:
             whole = ledger.chain(dataset).data
             if wish.want == "data" and whole >= held.state.size:
                 whole = sink.size
-            ledger.keep_chain(dataset, Checked(sink.frontier, whole))
+            ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
             keep_references(connection, dataset, sink.blocks)
 
         state = held.state

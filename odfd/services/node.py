@@ -44,6 +44,7 @@ from odfd.network.room import Room
 from odfd.resources.store import Resources
 from odfd.services.about import AboutService
 from odfd.services.apply import Applying
+from odfd.services.authority import AuthorityService
 from odfd.services.carrying import Carrying
 from odfd.services.checking import TransformCheck
 from odfd.services.datasets import DatasetService
@@ -308,6 +309,7 @@ class _Node:
             parts.shelf,
             parts._policy_with,
         )
+        self.authority = AuthorityService(home, parts.committer, ground.clock, parts._signed)
         self.tasks = BoardTasks(ground.board)
         self.events = LogEvents(ground.events)
 

@@ -69,7 +69,7 @@ class VerificationService:
         with self._home.database.write() as connection:
             ledger = Ledger(connection)
             checked = ledger.chain(entry.id)
-            ledger.keep_chain(entry.id, Checked(checked.frontier, data=min(checked.data, first)))
+            ledger.keep_chain(entry.id, Checked(checked.frontier, min(checked.data, first), checked.epoch))
 
     async def _reproduce(self, entry: Entry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
         """Re-run every transform from genesis; nothing is recorded and nobody is told."""

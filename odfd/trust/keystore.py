@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from chain.errors import Environment, NotFound
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
 from odfd.trust.journal import Entry, Journal, Order, sync_folder
@@ -91,6 +91,11 @@ class KeyStore:
             )
         return SigningKey(self._read(path))
 
+    def dataset_seed(self, dataset: DatasetId) -> bytes:
+        """The 32 secret bytes, for their owner to keep elsewhere. Raises NotFound."""
+        self.dataset_key(dataset)
+        return self._read(self._key_path(dataset))
+
     def discard_dataset_key(self, dataset: DatasetId) -> None:
         """For a dataset that came to nothing: its key has signed nothing yet."""
         self._key_path(dataset).unlink(missing_ok=True)
@@ -117,6 +122,11 @@ class KeyStore:
         with self._signing:
             self._journal(key).promise(topic, order, subject)
         return envelope.seal(payload, key)
+
+    def note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
+        """Journal what a key says, whose signature was made apart and is about to leave. Raises Refused."""
+        with self._signing:
+            self._journal_of(key.public_key).promise(topic, order, subject)
 
     def _journal(self, key: SigningKey) -> Journal:
         return self._journal_of(key.public)

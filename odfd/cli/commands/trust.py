@@ -10,6 +10,7 @@ from typing import Any
 
 from chain.errors import Environment
 from odfd.cli import details, kinds, words
+from odfd.cli.commands import authority
 from odfd.cli.session import Session
 from odfd.cli.table import Column, clean, render
 from odfd.control.client import part
@@ -49,6 +50,7 @@ def register(subparsers: Any) -> None:
     recheck.add_argument("file", metavar="FILE")
     recheck.set_defaults(run=_recheck)
     _register_validators(actions, type(parser))
+    authority.register(actions, type(parser))
     policy = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
     policies = policy.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
     shown = policies.add_parser("show", help="the policy in force", epilog="example:  odfctl trust policy show")

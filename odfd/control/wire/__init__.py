@@ -6,6 +6,16 @@ An optional field is ``null`` when it does not apply; hashes and identities are 
 
 from __future__ import annotations
 
+from odfd.control.wire.authority import (
+    AuthorityDraft,
+    AuthorityDraftRequest,
+    AuthorityRequest,
+    AuthorityView,
+    DatasetKey,
+    EpochView,
+    SignatureText,
+    WriterView,
+)
 from odfd.control.wire.datasets import (
     ApplyItem,
     ApplyRequest,
@@ -80,6 +90,10 @@ __all__ = [
     "ApplyResult",
     "AttestationView",
     "Attested",
+    "AuthorityDraft",
+    "AuthorityDraftRequest",
+    "AuthorityRequest",
+    "AuthorityView",
     "BlockDetail",
     "BlockView",
     "CellView",
@@ -87,9 +101,11 @@ __all__ = [
     "Column",
     "ConnectRequest",
     "DatasetDetail",
+    "DatasetKey",
     "DatasetView",
     "DiskView",
     "EngineView",
+    "EpochView",
     "EventView",
     "EvidenceView",
     "ExportRequest",
@@ -115,6 +131,7 @@ __all__ = [
     "Request",
     "Schema",
     "Share",
+    "SignatureText",
     "Status",
     "TaskRef",
     "TaskView",
@@ -128,4 +145,5 @@ __all__ = [
     "VerifyReport",
     "VerifyRequest",
     "Why",
+    "WriterView",
 ]

@@ -1,0 +1,134 @@
+"""``trust authority``: who may sign for a dataset, and changing that with a key that is kept offline.
+
+The offline key is read here, signs here, and is never sent anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any
+
+from chain.errors import Refused
+from odfd.cli import words
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+_OFFLINE = "file that holds the dataset's key"
+
+
+def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
+    """Add ``authority`` to the actions of ``trust``."""
+    parser = actions.add_parser(
+        "authority",
+        help="who may sign for a dataset",
+        description=(
+            "Who may sign heads of a dataset, and the roots that decide it. A dataset begins with one key that is\n"
+            "both; rotate takes it offline, and ends the right of any other key but this node's."
+        ),
+        epilog="example:  odfctl trust authority rotate nyc.flights --offline-key flights.key",
+    )
+    inner = parser.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)
+    show = inner.add_parser("show", help="as known here", epilog="example:  odfctl trust authority show nyc.flights")
+    show.add_argument("ref", metavar="REF")
+    show.set_defaults(run=_show)
+    rotate = inner.add_parser(
+        "rotate",
+        help="from now on this node's key writes, and no other",
+        description=(
+            "With --offline-key and the dataset's key on this node, the key is moved into FILE. With the key in FILE\n"
+            "already, it signs: so a new node takes a dataset over from one whose key was stolen."
+        ),
+        epilog="example:  odfctl trust authority rotate nyc.flights --offline-key flights.key",
+    )
+    rotate.add_argument("ref", metavar="REF")
+    rotate.add_argument("--offline-key", metavar="FILE", help=_OFFLINE)
+    rotate.set_defaults(run=_rotate)
+    example = "nyc.flights did:key:z6Mk…"
+    for name, told in (("add-writer", "a key may write too"), ("remove-writer", "a key writes no longer")):
+        change = inner.add_parser(name, help=told, epilog=f"example:  odfctl trust authority {name} {example}")
+        change.add_argument("ref", metavar="REF")
+        change.add_argument("key", metavar="KEY", help="did:key:…")
+        change.add_argument("--offline-key", metavar="FILE", help=_OFFLINE)
+        if name == "add-writer":
+            change.add_argument("--days", type=int, default=365, metavar="N", help="for so long; at most 399")
+        change.set_defaults(run=_change, action=name)
+
+
+def _show(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(session.client.get(_path(args.ref)), authority_text)
+    return ExitCode.OK
+
+
+def _rotate(args: argparse.Namespace) -> int:
+    session = Session(args)
+    key, moved = _offline_key(args.offline_key), False
+    if key is not None:
+        view = session.client.get(_path(args.ref))
+        moved = view["datasetKey"] == "here"
+        if moved and not key.path.exists():
+            key.write(session.client.post(f"{_path(args.ref)}/key")["seed"])
+        if moved and key.dataset() != view["datasetId"]:
+            raise Refused(
+                f"{args.offline_key} holds another key than {args.ref}'s",
+                rule="offline-key",
+                hint="name a file that is not there yet",
+            )
+    view = _carry_out(session, args.ref, {"action": "rotate"}, key, drop_key=moved)
+    session.answer(view, authority_text)
+    if moved:
+        session.remark(f"the key of {args.ref} is in {args.offline_key} and no longer on the node: keep it safe")
+    return ExitCode.OK
+
+
+def _change(args: argparse.Namespace) -> int:
+    session = Session(args)
+    wish: dict[str, Any] = {"action": args.action, "key": args.key}
+    if args.action == "add-writer":
+        wish["days"] = args.days
+    session.answer(_carry_out(session, args.ref, wish, _offline_key(args.offline_key), drop_key=False), authority_text)
+    return ExitCode.OK
+
+
+def _offline_key(file: str | None) -> Any:
+    """The part of the command line that works on files; it alone knows how to sign."""
+    return None if file is None else importlib.import_module("odfd.cli.offline.keyfile").KeyFile(file)
+
+
+def _carry_out(session: Session, ref: str, wish: dict[str, Any], key: Any, *, drop_key: bool) -> Any:
+    """Have it drafted, sign it with the offline key if there is one, have it signed by the rest and kept."""
+    draft = session.client.post(f"{_path(ref)}/draft", wish)
+    signatures = [] if key is None else [key.signature(draft["payload"])]
+    change = {"payload": draft["payload"], "signatures": signatures, "dropKey": drop_key}
+    return session.client.post(_path(ref), change)
+
+
+def _path(ref: str) -> str:
+    return f"/datasets/{part(ref)}/authority"
+
+
+def authority_text(view: dict[str, Any]) -> str:
+    where = {"here": "on this node", "offline": "offline", "elsewhere": "not on this node"}[view["datasetKey"]]
+    lines = [
+        f"{view['ref']}   {words.identity(view['datasetId'])}   version {view['version']}, epoch {view['epoch']}",
+        f"  Its key is {where}. Roots: {view['threshold']} of {', '.join(view['roots'])}",
+        "",
+    ]
+    columns = (
+        Column("WRITER", lambda row: row["key"]),
+        Column("UNTIL", lambda row: row.get("expiresAt") or words.NOTHING),
+        Column("", lambda row: "this node" if row["mine"] else ""),
+    )
+    lines += ["  " + line for line in render(columns, view["writers"]).splitlines()]
+    for epoch in view["epochs"]:
+        given_up = epoch["ended"] - epoch["kept"]
+        kept = "nothing given up" if not given_up else f"{words.plural(given_up, 'block')} given up"
+        lines.append(f"  Epoch {epoch['number']}: {epoch['reason']} at block {epoch['kept']}, {kept}")
+    if view["disputed"]:
+        lines.append(
+            "  Two different statements of this version are known: nobody's heads are followed until it is resolved"
+        )
+    return "\n".join(lines)

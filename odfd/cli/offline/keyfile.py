@@ -1,0 +1,53 @@
+"""A dataset's key in a file of its owner: 64 hexadecimal digits. It is read here, signs here, and goes nowhere."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+from chain.errors import Environment, Invalid
+from chain.statements import envelope
+from chain.statements.keys import SigningKey
+from odfd.trust.journal import sync_folder
+
+_MODE = 0o600
+
+
+class KeyFile:
+    """The file, whether or not it is there yet."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def write(self, seed: str) -> None:
+        """Durable before anybody is told to forget the key. Raises Environment, also when the file is there."""
+        try:
+            with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "w") as file:
+                file.write(seed + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self.path.absolute().parent)
+        except OSError as error:
+            raise Environment(f"cannot write {self.path}: {error.strerror}", rule="offline-key") from error
+
+    def dataset(self) -> str:
+        """The DID of the dataset whose key it is."""
+        return str(self._key().dataset_id)
+
+    def signature(self, payload: str) -> dict[str, str]:
+        """Over the base64 ``payload`` of a statement, as the API takes it."""
+        key = self._key()
+        made = key.sign(envelope.preauth(base64.b64decode(payload)))
+        return {"key": str(key.did), "signature": base64.b64encode(made).decode()}
+
+    def _key(self) -> SigningKey:
+        try:
+            seed = bytes.fromhex(self.path.read_text().strip())
+        except OSError as error:
+            raise Environment(f"cannot read {self.path}: {error.strerror}", rule="offline-key") from error
+        except ValueError:
+            seed = b""
+        if len(seed) != 32:
+            raise Invalid(f"{self.path} holds no key", rule="offline-key", hint="it is 64 hexadecimal digits")
+        return SigningKey(seed)

@@ -1,0 +1,86 @@
+"""Who may sign for a dataset, and the next version of that: drafted by the daemon, signed by the roots."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from odfd.control.wire.value import Request, Value
+
+
+class WriterView(Value, frozen=True, kw_only=True):
+    key: str
+    expires_at: str | None = None
+    """``None``: the dataset's own key under version 0, which does not end."""
+    mine: bool = False
+    """Whether this node holds the key."""
+
+
+class EpochView(Value, frozen=True, kw_only=True):
+    number: int
+    reason: str
+    kept: int
+    """Blocks kept of the epoch before."""
+    ended: int
+    """Blocks that the epoch before had."""
+
+
+class AuthorityView(Value, frozen=True, kw_only=True):
+    """The newest version known here."""
+
+    ref: str
+    dataset_id: str
+    version: int
+    threshold: int
+    roots: tuple[str, ...]
+    writers: tuple[WriterView, ...]
+    epoch: int = 0
+    epochs: tuple[EpochView, ...] = ()
+    dataset_key: Literal["here", "offline", "elsewhere"]
+    disputed: bool = False
+    """Whether two statements of this version are known."""
+
+
+class AuthorityDraftRequest(Request, frozen=True, kw_only=True):
+    """``rotate``: from now on this node's key writes, and no other."""
+
+    action: Literal["rotate", "add-writer", "remove-writer"]
+    key: str | None = None
+    days: int = 365
+    """How long a writer that is added may write; at most 400."""
+
+
+class AuthorityDraft(Value, frozen=True, kw_only=True):
+    """A version to be signed: Ed25519 over DSSE's encoding of ``payload``."""
+
+    payload: str
+    """Base64."""
+    version: int
+    roots: tuple[str, ...]
+    """Keys whose signatures count; those that this node holds it makes itself."""
+    writers: tuple[WriterView, ...]
+    opens: EpochView | None = None
+
+
+class SignatureText(Request, frozen=True, kw_only=True):
+    key: str
+    signature: str
+    """Base64."""
+
+
+class AuthorityRequest(Request, frozen=True, kw_only=True):
+    """A draft as it was given, and the signatures made elsewhere."""
+
+    payload: str
+    signatures: tuple[SignatureText, ...] = ()
+    drop_key: bool = False
+    """Forget the dataset's key here once this holds; it must be kept elsewhere by then."""
+
+
+class DatasetKey(Value, frozen=True, kw_only=True):
+    """The secret of a dataset, on its way to a file."""
+
+    key: str
+    seed: str = msgspec.field(default="")
+    """64 hex digits."""

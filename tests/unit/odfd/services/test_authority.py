@@ -1,0 +1,202 @@
+"""Who may write, changed while nodes run: a key goes offline, a stolen one is shut out, a new node takes over."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+import trio
+
+from chain import instant
+from chain.errors import Conflict, Invalid, NotFound, Refused
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import HeadStatement
+from odfd.control import wire
+from odfd.trust.authorities import Authorities
+from odfd.trust.ledger import Ledger
+from p2p.ports import Judgement, PeerId, Topic
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+PEER = PeerId("12D3KooWPeer")
+
+
+async def published(world: Any, worlds: Any, node: Any) -> Any:
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT)
+    await node.pull()
+    return node.dataset("cities")
+
+
+async def change(node: Any, ref: str, action: str, seed: bytes | None = None, **more: Any) -> wire.AuthorityView:
+    """As ``odfctl trust authority`` does it."""
+    drop = more.pop("drop_key", False)
+    draft = await node.api.authority.draft_authority(ref, wire.AuthorityDraftRequest(action=action, **more))
+    signatures = () if seed is None else (signature(seed, draft.payload),)
+    request = wire.AuthorityRequest(payload=draft.payload, signatures=signatures, drop_key=drop)
+    return await node.api.authority.change_authority(ref, request)
+
+
+def signature(seed: bytes, payload: str) -> wire.SignatureText:
+    key = SigningKey(seed)
+    made = base64.b64encode(key.sign(envelope.preauth(base64.b64decode(payload)))).decode()
+    return wire.SignatureText(key=str(key.did), signature=made)
+
+
+async def go_offline(node: Any, ref: str) -> bytes:
+    """Take the dataset's key off the node; the key."""
+    seed = bytes.fromhex((await node.api.authority.dataset_key(ref)).seed)
+    await change(node, ref, "rotate", seed, drop_key=True)
+    return seed
+
+
+def newest(node: Any, dataset: Any) -> HeadStatement:
+    with node.home.database.read() as connection:
+        found = Ledger(connection).newest_head(dataset)
+    assert found is not None
+    return found[0]
+
+
+def stolen_head(key: SigningKey, head: HeadStatement, epoch: int, size: int, now: Instant) -> bytes:
+    said = HeadStatement(
+        dataset=head.dataset, epoch=epoch, size=size, root_hash=b"?" * 32, authority=head.authority,
+        issued_at=statement.when(now), expires_at=statement.when(Instant(now + 80 * 86400 * instant.SECOND)),
+        head=Multihash.sha3_256(b"forged"),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), key)
+
+
+async def test_the_key_goes_offline_and_work_goes_on(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        seed = await go_offline(alice, "cities")
+        view = await alice.api.authority.show_authority("cities")
+        assert (view.version, view.epoch, view.dataset_key) == (1, 1, "offline")
+        assert [(each.key, each.mine) for each in view.writers] == [(alice.key, True)]
+        assert view.roots == (str(SigningKey(seed).did),)
+        with pytest.raises(NotFound, match="taken offline"):
+            await alice.api.authority.dataset_key("cities")
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        assert [item.outcome for item in await alice.pull("cities")] == ["updated"]
+        with trio.fail_after(20):
+            while bob.size("theirs") < alice.size("cities"):
+                await bob.parts.keeper.get(cities).turned.wait()
+        assert newest(bob, cities) == newest(alice, cities)
+        assert (newest(bob, cities).epoch, newest(bob, cities).authority) == (1, 1)
+        trust = await bob.api.trust.show("theirs")
+        assert (trust.reach.use, trust.epoch) == (alice.size("cities"), 1)
+
+
+async def test_without_the_offline_key_nothing_changes(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        seed = await go_offline(alice, "cities")
+        other = str(SigningKey(b"o" * 32).did)
+        with pytest.raises(Refused, match="1 more of the roots") as caught:
+            await change(alice, "cities", "add-writer", key=other)
+        assert "--offline-key" in caught.value.hint
+        with pytest.raises(Refused, match="1 more of the roots"):
+            await change(alice, "cities", "add-writer", b"x" * 32, key=other)
+        assert (await alice.api.authority.show_authority("cities")).version == 1
+        view = await change(alice, "cities", "add-writer", seed, key=other)
+        assert {each.key for each in view.writers} == {alice.key, other}
+        assert (view.version, view.epoch) == (2, 1)
+        view = await change(alice, "cities", "remove-writer", seed, key=other)
+        assert ([each.key for each in view.writers], view.epoch) == ([alice.key], 2)
+        assert newest(alice, alice.dataset("cities")).epoch == 2
+
+
+async def test_stolen_writer_closed_out(world: Any, worlds: Any) -> None:
+    """The node's key is stolen: a new node mirrors, and one command with the offline key shuts the thief out."""
+    async with world.running("carol") as carol:
+        async with world.running("alice") as alice:
+            cities = await published(world, worlds, alice)
+            seed = await go_offline(alice, "cities")
+            thief, size = alice.home.keys.node_key(), alice.size("cities")
+            await carol.mirror(cities, "cities")
+            head = newest(carol, cities)
+        now = world.clock.now()
+        assert (
+            carol.parts.board.judge(Topic.HEADS, stolen_head(thief, head, 1, size + 5, now), PEER) is Judgement.ACCEPT
+        )
+        assert newest(carol, cities).size == size + 5
+        view = await change(carol, "cities", "rotate", seed)
+        assert ([each.key for each in view.writers], view.epoch, view.dataset_key) == ([carol.key], 2, "offline")
+        assert (newest(carol, cities).size, newest(carol, cities).epoch) == (size, 2)
+        for epoch in (1, 2):
+            late = stolen_head(thief, head, epoch, size + 9, world.clock.now())
+            assert carol.parts.board.judge(Topic.HEADS, late, PEER) is not Judgement.ACCEPT
+        assert newest(carol, cities).epoch == 2
+        assert (await carol.api.trust.show("cities")).reach.use == size
+
+
+async def test_a_newcomer_learns_the_walk_in_any_order(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        seed = await go_offline(alice, "cities")
+        for number in range(3):
+            await change(alice, "cities", "add-writer", seed, key=str(SigningKey(bytes([number]) * 32).did))
+        board = alice.parts.board
+        told = [board.envelope(ref.sid) for ref in board.refs([cities])]
+        assert len([raw for topic, raw in told if topic is Topic.HEADS]) == 6, "four versions, the head before and now"
+        for order in (told, told[::-1]):
+            new = world.node(f"new{order is told}")
+            for topic, raw in order:
+                new.parts.board.judge(topic, raw, PEER)
+            with new.home.database.read() as connection:
+                assert Authorities(connection).rights(cities).version == 4
+            assert newest(new, cities) == newest(alice, cities)
+
+
+async def test_mistakes_are_told(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        ask = alice.api.authority
+        with pytest.raises(NotFound):
+            await ask.show_authority("nothing")
+        with pytest.raises(Invalid, match="not a key"):
+            await change(alice, "cities", "add-writer", key="bob")
+        with pytest.raises(Invalid, match="needs a key"):
+            await change(alice, "cities", "remove-writer")
+        with pytest.raises(NotFound, match="is no writer"):
+            await change(alice, "cities", "remove-writer", key=alice.key)
+        with pytest.raises(Invalid, match="500 days"):
+            await change(alice, "cities", "add-writer", key=alice.key, days=500)
+        with pytest.raises(Refused, match="nobody here could write"):
+            await change(alice, "cities", "add-writer", key=str(SigningKey(b"o" * 32).did), drop_key=True)
+        with pytest.raises(Invalid, match="base64"):
+            await ask.change_authority("cities", wire.AuthorityRequest(payload="?"))
+        draft = await ask.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+        await ask.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
+        with pytest.raises((Conflict, Refused)):
+            await ask.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
+
+
+async def test_a_writer_that_is_removed_here_signs_no_more(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        seed = await go_offline(alice, "cities")
+        await change(alice, "cities", "remove-writer", seed, key=alice.key)
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        size = alice.size("cities")
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "failed"
+        assert "may write" in item.message
+        assert (alice.size("cities"), newest(alice, cities).epoch) == (size, 1)
+
+
+async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        key, head = alice.home.keys.dataset_key(cities), newest(alice, cities)
+        later = stolen_head(key, head, 0, head.size + 3, world.clock.now())
+        assert alice.parts.board.judge(Topic.HEADS, later, PEER) is Judgement.ACCEPT
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        (item,) = await alice.pull("cities")
+        assert "signed already" in item.message
+        assert alice.size("cities") == head.size
