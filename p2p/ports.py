@@ -37,6 +37,13 @@ class Judgement(enum.Enum):
     """Bad bytes: drop, and penalise who sent them."""
 
 
+class TreeHead(msgspec.Struct, frozen=True):
+    """A tree over the first ``size`` blocks of a chain, by its root (RFC 6962)."""
+
+    size: int
+    root: bytes
+
+
 class Library(Protocol):
     """What we may give to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
 
@@ -48,6 +55,12 @@ class Library(Protocol):
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """Raw blocks from ``start`` on, at least one if there is one, in all at most ``max_bytes`` (but one block)."""
+
+    def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
+        """A proof of RFC 6962 in the tree over the first ``size`` blocks, of its first ``old`` or of block ``index``.
+
+        Raises NotFound when we serve fewer.
+        """
 
     def object_size(self, name: Multihash) -> int | None:
         """``None`` when we do not have it or do not serve it."""
@@ -114,6 +127,12 @@ class Replication(Protocol):
         """Fill ``sink`` up to ``size`` blocks from any of ``peers``, many ranges under way at once, then finish it.
 
         Raises Remote, naming peers and reasons, when they cannot give blocks that the sink takes; what it took stays.
+        """
+
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        """Whether any of ``peers`` proves that the tree ``old`` is the beginning of the tree ``signed``.
+
+        ``False`` when what they told proves nothing: then ``old`` is to be doubted. Raises Remote when none answered.
         """
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:

@@ -20,6 +20,7 @@ from chain.multihash import SHA3_256, Multihash
 from chain.store.base import ChainStore, Head, ObjectStore
 from chain.store.database import Database
 from odfd.datasets.references import references_to
+from odfd.network.proving import Prover
 
 SMALL: Final = 64 << 10
 """Bytes up to which an object is hashed each time it is asked for."""
@@ -49,6 +50,7 @@ class ServingLibrary:
         self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
         """When it was computed, of which head, and the blocks within it."""
         self._whole: dict[Multihash, Fingerprint] = {}
+        self._prover = Prover(database)
         self._lock = threading.Lock()
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
@@ -77,6 +79,11 @@ class ServingLibrary:
             given.append(raw)
             room -= len(raw)
         return given
+
+    def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
+        if size > self.size(dataset):
+            raise NotFound(f"{size} blocks of {dataset.short} are not served here", rule="chain-not-served")
+        return self._prover.prove(dataset, size, old=old, index=index)
 
     def object_size(self, name: Multihash) -> int | None:
         if not self._objects.has(name) or not self._may_pass(name) or not self._is_whole(name):

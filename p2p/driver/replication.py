@@ -37,7 +37,7 @@ from p2p.driver.transfers import (
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.book import PeerBook
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
@@ -67,7 +67,7 @@ class ReplicationDriver:
         self._settings = settings
         self._rng = rng
         self._standing = Standing(host, PeerBook(rng), wall)
-        self._statements = Statements(host, board, self._standing, settings.network)
+        self._statements = Statements(host, board, library, self._standing, settings.network)
         self._server = Server(library, self._standing)
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
@@ -171,6 +171,9 @@ class ReplicationDriver:
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = Transfer(start, size, self._shaped(CHAIN_SHAPE), self._rng)
         await TransferRun(errand, machine, self._standing).run(self._usable(peers))
+
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        return await self._statements.prove_prefix(self._usable(peers), dataset, old, signed)
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
         errand = ObjectErrand(self._objects, self._alive(), name, size, sink)

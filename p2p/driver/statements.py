@@ -14,9 +14,10 @@ from typing import Final
 import structlog
 import trio
 
-from chain.errors import Fault, Invalid
+from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.tree import is_consistent
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.ports import HostPort, StreamPort
@@ -26,10 +27,10 @@ from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.machines.seen import Seen
 from p2p.peers.budget import Budget, Rate
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
-from p2p.ports import Judgement, Noticeboard, PeerId, Topic
+from p2p.ports import Judgement, Library, Noticeboard, PeerId, Topic, TreeHead
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
-from p2p.wire.trust import Signed, TrustRefusal
+from p2p.wire.trust import Proof, ProveAsk, Signed, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
 """Statements of one peer (trust.md section 7)."""
@@ -51,8 +52,9 @@ _LOG = structlog.get_logger("p2p.driver")
 class Statements:
     """Topics, judging, and the trust protocol in both directions."""
 
-    def __init__(self, host: HostPort, board: Noticeboard, standing: Standing, network: str) -> None:
+    def __init__(self, host: HostPort, board: Noticeboard, library: Library, standing: Standing, network: str) -> None:
         self._host = host
+        self._library = library
         self._board = board
         self._standing = standing
         self._topics = {topic: f"/odf/1/{network}/{topic.value}" for topic in Topic}
@@ -60,6 +62,7 @@ class Statements:
         self._gossip = Budget[PeerId](GOSSIP_RATE)
         self._asks = Budget[PeerId](ASK_RATE)
         self._judging = trio.CapacityLimiter(1)
+        self._proving = trio.CapacityLimiter(1)
         self._queued = 0
         self._queued_bytes = 0
         self._streams: Counter[PeerId] = Counter()
@@ -125,6 +128,44 @@ class Statements:
         finally:
             await stream.reset()
 
+    async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
+        """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
+        stream = FramedStream(await self._host.open_stream(peer, trust.PROTOCOL), peer, MAX_TRUST_REPLY)
+        try:
+            tell = await self._told(stream, trust.encode(ask))
+            match tell:
+                case Proof():
+                    await stream.end()
+                    return tell.path
+                case TrustRefusal(reason):
+                    raise PeerFault(peer, f"would not prove: {reason}", rule="trust-refused")
+            raise Violation(peer, f"{type(tell).__name__} is no proof", rule="trust-reply")
+        except Violation as fault:
+            self._standing.blame(fault)
+            raise
+        finally:
+            await stream.reset()
+
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        """See ``Replication``."""
+        ask = ProveAsk(dataset=dataset, size=signed.size, old=old.size)
+        faults: list[str] = []
+        doubted: list[PeerId] = []
+        for peer in peers:
+            try:
+                nodes = await self.prove(peer, ask)
+            except PeerFault as fault:
+                faults.append(str(fault))
+                continue
+            if is_consistent(old.size, old.root, signed.size, signed.root, nodes):
+                for liar in doubted:
+                    self._standing.penalise(liar, "proved a chain with what proves nothing", BAD_BYTES)
+                return True
+            doubted.append(peer)
+        if not doubted:
+            raise Remote(f"nobody proves {old.size} blocks of {dataset.short}: {'; '.join(faults)}", rule="prove")
+        return False
+
     async def _round(self, machine: Reconcile, stream: FramedStream) -> int:
         new = 0
         effects: list[Effect] = machine.start()
@@ -142,6 +183,13 @@ class Statements:
         return new
 
     async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: bytes) -> list[Effect]:
+        tell = await self._told(stream, ask)
+        try:
+            return machine.handle(tell)
+        except Invalid as error:
+            raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
+
+    async def _told(self, stream: FramedStream, ask: bytes) -> TrustTell:
         body = None
         with trio.move_on_after(ANSWER_PATIENCE) as patience:
             await stream.write(ask)
@@ -151,7 +199,7 @@ class Statements:
         if body is None:
             raise PeerFault(stream.peer, "ended the stream in place of an answer", rule="trust-reply")
         try:
-            return machine.handle(trust.decode_tell(body))
+            return trust.decode_tell(body)
         except Invalid as error:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
@@ -200,8 +248,17 @@ class Statements:
                 self._standing.penalise(stream.peer, "asks for statements faster than the limit", FLOOD)
                 await stream.write(trust.encode(TrustRefusal("too many questions; come back later")))
                 return
-            tell = await trio.to_thread.run_sync(answer, ask, self._board.refs, self._board.envelope)
+            tell = await self._answered(ask)
             await stream.write(trust.encode(tell))
+
+    async def _answered(self, ask: TrustAsk) -> TrustTell:
+        """The first proof of a long chain reads all its hashes: one such at a time."""
+        limiter = self._proving if isinstance(ask, ProveAsk) else None
+        work = partial(answer, ask, self._board.refs, self._board.envelope, self._prove)
+        return await trio.to_thread.run_sync(work, limiter=limiter)
+
+    def _prove(self, ask: ProveAsk) -> list[bytes]:
+        return self._library.prove(ask.dataset, ask.size, old=ask.old, index=ask.index)
 
 
 def _name(envelope: bytes) -> bytes:

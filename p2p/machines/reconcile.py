@@ -13,13 +13,26 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.ports import StatementRef, Topic
 from p2p.wire import trust
 from p2p.wire.limits import BUCKETS, MAX_DATASETS, MAX_ENVELOPE, MAX_LISTED, MAX_SIDS, MAX_TRUST_REPLY
-from p2p.wire.trust import GetAsk, ListAsk, Listing, Signed, Statements, SumAsk, Sums, TrustAsk, TrustRefusal, TrustTell
+from p2p.wire.trust import (
+    GetAsk,
+    ListAsk,
+    Listing,
+    Proof,
+    ProveAsk,
+    Signed,
+    Statements,
+    SumAsk,
+    Sums,
+    TrustAsk,
+    TrustRefusal,
+    TrustTell,
+)
 
 MAX_WANTED: Final = 65_536
 """Statements that one round may fetch: a peer that lists more is listened to again in the next round."""
@@ -121,6 +134,7 @@ def answer(
     ask: TrustAsk,
     refs: Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]],
     envelope: Callable[[Multihash], tuple[Topic, bytes] | None],
+    prove: Callable[[ProveAsk], Sequence[bytes]] | None = None,
 ) -> TrustTell:
     """The answer to ``ask`` of one who holds ``refs``; always within the limits of the wire."""
     match ask:
@@ -134,6 +148,17 @@ def answer(
             return trust.page(held[:MAX_LISTED], more=len(held) > MAX_LISTED)
         case GetAsk(sids):
             return _gathered(sids, envelope)
+        case ProveAsk():
+            return _proven(ask, prove)
+
+
+def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) -> Proof | TrustRefusal:
+    if prove is None:
+        return TrustRefusal("nothing is proven here")
+    try:
+        return Proof(tuple(node.hex() for node in prove(ask)))
+    except NotFound:
+        return TrustRefusal(f"no {ask.size} blocks of that dataset are served here")
 
 
 def _gathered(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:

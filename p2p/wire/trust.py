@@ -6,12 +6,16 @@ One request at a time on a stream, answered in order::
     {"ask":"list","buckets":[7,…],"after":SID?}     {"tell":"list","refs":{DID:[SID,…],…},"more":SID?}
     {"ask":"list","datasets":[DID,…],"after":SID?}  the same
     {"ask":"get","sids":[SID,…]}                    {"tell":"get","statements":[{"topic","envelope"},…],"done":n}
+    {"ask":"prove","dataset":DID,"size":n,"old":m}  {"tell":"proof","nodes":["<64 hex>",…]}
+    {"ask":"prove","dataset":DID,"size":n,"index":i} the same
                                                     {"tell":"refused","reason":"…"}
 
 A bucket is the first byte of the dataset's public key; its sum is sha3-256 over the bucket's sids, sorted and end to
 end; empty buckets are left out. Listings are in the order of sids, a page at a time: ``more`` is the last sid of a page
 that is not the last, to be given as ``after``. ``get`` answers for the first ``done`` sids asked, at least one, and
-leaves out what it no longer has. Unknown fields are ignored, so that later versions can add some.
+leaves out what it no longer has. ``prove`` asks for a proof in the tree over the first ``size`` blocks (RFC 6962): that
+the tree over the first ``old`` is its beginning, or that block ``index`` is in it. Unknown fields are ignored, so that
+later versions can add some.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.tree import MAX_PATH
 from p2p.ports import StatementRef, Topic
 from p2p.wire.limits import (
     BUCKETS,
@@ -42,6 +47,9 @@ PROTOCOL: Final = "/odf/trust/1"
 Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
 BucketName = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{2}$")]
 Sum = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+MAX_TREE: Final = 1 << 53
+"""Blocks of a chain: numbers that every JSON parser reads exactly."""
+Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_TREE)]
 Sids = Annotated[tuple[Multihash, ...], msgspec.Meta(max_length=MAX_LISTED)]
 
 
@@ -61,6 +69,15 @@ class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):
     """Please send these statements."""
 
     sids: Annotated[tuple[Multihash, ...], msgspec.Meta(min_length=1, max_length=MAX_SIDS)]
+
+
+class ProveAsk(msgspec.Struct, frozen=True, tag="prove", tag_field="ask", omit_defaults=True, kw_only=True):
+    """Please prove something of the tree over the first ``size`` blocks: of its beginning, or of one block."""
+
+    dataset: DatasetId
+    size: Size
+    old: Size | None = None
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_TREE)] | None = None
 
 
 class Sums(msgspec.Struct, frozen=True, tag="sum", tag_field="tell"):
@@ -90,14 +107,24 @@ class Statements(msgspec.Struct, frozen=True, tag="get", tag_field="tell"):
     done: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDS)]
 
 
+class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="tell"):
+    """Nodes of a proof, in hex, in the order of RFC 6962."""
+
+    nodes: Annotated[tuple[Sum, ...], msgspec.Meta(max_length=MAX_PATH)]
+
+    @property
+    def path(self) -> list[bytes]:
+        return [bytes.fromhex(node) for node in self.nodes]
+
+
 class TrustRefusal(msgspec.Struct, frozen=True, tag="refused", tag_field="tell"):
     """Why there is no answer. The stream ends after it."""
 
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
 
-TrustAsk: TypeAlias = SumAsk | ListAsk | GetAsk
-TrustTell: TypeAlias = Sums | Listing | Statements | TrustRefusal
+TrustAsk: TypeAlias = SumAsk | ListAsk | GetAsk | ProveAsk
+TrustTell: TypeAlias = Sums | Listing | Statements | Proof | TrustRefusal
 
 
 def _to_text(value: object) -> str:
@@ -126,7 +153,15 @@ def decode_ask(body: bytes) -> TrustAsk:
     ask: TrustAsk = _decoded(_ASKS.decode, body, MAX_TRUST_REQUEST, "trust-request")
     if isinstance(ask, ListAsk) and bool(ask.buckets) == bool(ask.datasets):
         raise Invalid("a list of neither buckets nor datasets, or of both", rule="trust-request", hint="give one")
+    if isinstance(ask, ProveAsk) and not _provable(ask):
+        raise Invalid(f"no proof of {ask.old} or #{ask.index} in {ask.size}", rule="trust-request", hint="give one")
     return ask
+
+
+def _provable(ask: ProveAsk) -> bool:
+    if ask.old is not None:
+        return ask.index is None and ask.old <= ask.size
+    return ask.index is not None and ask.index < ask.size
 
 
 def decode_tell(body: bytes) -> TrustTell:

@@ -85,6 +85,12 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         trust.decode_tell,
     ),
     "trust.refused": (trust.TrustRefusal("too many questions"), trust.encode, trust.decode_tell),
+    "trust.prove": (
+        trust.ProveAsk(dataset=DATASET, size=1_000_000, old=50_000),
+        trust.encode,
+        trust.decode_ask,
+    ),
+    "trust.proof": (trust.Proof(("ab" * 32, "cd" * 32)), trust.encode, trust.decode_tell),
     "peers.presence": (PRESENCE, lambda said: presence.seal(said, "demo", KEY), presence.decode),
     "peers.ask": (ASK, presence.encode_ask, presence.decode_ask),
     "peers.answer": (

@@ -16,6 +16,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
+from chain.statements.tree import Tree
 from p2p.driver.ports import ConnectionChange, StreamHandler, Validator
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
@@ -200,6 +201,13 @@ class Shelf:
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         self.reads += 1
         return self.chains[dataset][start : start + 1 + max_bytes // 100]
+
+    def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
+        chain = self.chains.get(dataset, ())
+        if size > len(chain):
+            raise NotFound("no such chain")
+        tree = Tree(lambda start, stop: [hashlib.sha3_256(raw).digest() for raw in chain[start:stop]])
+        return tree.inclusion(index or 0, size) if old is None else tree.consistency(old, size)
 
     def object_size(self, name: Multihash) -> int | None:
         return len(self.things[name]) if name in self.things else None

@@ -1,0 +1,60 @@
+"""Proofs about chains that we serve: trees of RFC 6962 over block hashes, their full subtrees kept between questions.
+
+Made with the library, called from worker threads. The first proof of a chain reads the hashes of all its blocks, later
+ones only those of the last thousand or so; a chain that was rewritten is read anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.statements.tree import Tree
+from chain.store.database import Database
+
+MAX_TREES: Final = 64
+"""Chains whose subtrees are kept: of a million blocks they take 200 KiB."""
+_HASHES: Final = (
+    "SELECT hash FROM blocks WHERE dataset = (SELECT number FROM datasets WHERE id = ?)"
+    " AND sequence >= ? AND sequence < ? ORDER BY sequence"
+)
+
+
+class _Grown(msgspec.Struct):
+    """A tree, and the last block of those it has read: while that stands, so do all before it."""
+
+    tree: Tree
+    size: int = 0
+    last: bytes = b""
+
+
+class Prover:
+    """See the module."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._trees: OrderedDict[DatasetId, _Grown] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
+        """``size`` blocks are here. Nodes of the proof, one of 32 bytes for each level of the tree at most."""
+        with self._lock:
+            grown = self._trees.pop(dataset, None)
+            if grown is None or self._digests(dataset, grown.size - 1, grown.size) != [grown.last]:
+                grown = _Grown(Tree(lambda start, stop: self._digests(dataset, start, stop)))
+            self._trees[dataset] = grown
+            while len(self._trees) > MAX_TREES:
+                self._trees.popitem(last=False)
+            nodes = grown.tree.inclusion(index or 0, size) if old is None else grown.tree.consistency(old, size)
+            if size > grown.size:
+                (grown.last,) = self._digests(dataset, size - 1, size)
+                grown.size = size
+            return nodes
+
+    def _digests(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+        with self._database.read() as connection:
+            return [bytes(name[-32:]) for (name,) in connection.execute(_HASHES, (dataset, start, stop))]
