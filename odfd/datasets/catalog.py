@@ -72,6 +72,12 @@ class Catalog:
 
     def add(self, name: str, dataset: DatasetId, now: Instant) -> None:
         """Raises Invalid when the name stands for another dataset, or the dataset has another name."""
+        parsed = self.check(name, dataset)
+        spec = _Spec((Rendition((str(dataset),)),))
+        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now)
+
+    def check(self, name: str, dataset: DatasetId) -> DatasetName:
+        """Whether ``add`` would take it. Raises Invalid."""
         parsed = parse_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != dataset:
@@ -83,11 +89,15 @@ class Catalog:
         known = self.find(dataset)
         if known is not None and known.name.casefold() != parsed.casefold():
             raise Invalid(f"{dataset.short} is here already, as {known.name}", rule="dataset-exists")
-        spec = _Spec((Rendition((str(dataset),)),))
-        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now)
+        return parsed
 
     def remove(self, name: str, now: Instant) -> None:
         self._resources.delete(KIND, name, now)
+
+
+def default_name(dataset: DatasetId) -> DatasetName:
+    """For a dataset that nobody named."""
+    return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
 
 
 def _entry(resource: Resource) -> Entry:

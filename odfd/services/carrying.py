@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import trio
 
+from chain.codec.blocks import decode_block
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
+from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
+from chain.store.layout import DirectoryChain, is_dataset
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references, objects_of
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
@@ -26,6 +31,8 @@ from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.report import Level
 from odfd.verify.verify import Request, verify_chain
 
+BATCH: Final = 4096
+"""Blocks settled at a time: bounds memory."""
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
@@ -63,6 +70,7 @@ class Carrying:
 
         async def work(report: Report) -> wire.TransferResult:
             report.begin(f"verifying {folder}", None, "blocks")
+            await trio.to_thread.run_sync(self._check_name, folder, request.as_name)
             done = await trio.to_thread.run_sync(
                 partial(
                     import_dataset, folder, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far)
@@ -74,23 +82,49 @@ class Carrying:
 
         return work
 
+    def _check_name(self, folder: Path, name: str | None) -> None:
+        """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""
+        if not is_dataset(folder):
+            return
+        seed = DirectoryChain(folder).block_at(0).event
+        if isinstance(seed, Seed):
+            with self._home.catalog() as catalog:
+                if name is not None or catalog.find(seed.dataset_id) is None:
+                    catalog.check(name or folder.name, seed.dataset_id)
+
     def _settle(self, dataset: DatasetId, name: str) -> str:
-        """Name what came, and note what was checked of it."""
-        with self._home.database.read() as connection:
+        """Name what came, and note what was checked of it. References go first: what is named here is whole."""
+        database, chain = self._home.database, self._home.chains.chain(dataset)
+        with database.read() as connection:
             checked = Ledger(connection).chain(dataset)
-        chain = self._home.chains.chain(dataset)
         head = chain.head()
         assert head is not None
-        blocks = [chain.block_at(number) for number in range(checked.frontier.size, head.size)]
-        frontier: Frontier = checked.frontier.extend(block.hash.digest for block in blocks)
-        with self._home.database.write() as connection:
+        frontier: Frontier = checked.frontier
+        raws = chain.raw_blocks(frontier.size, head.size)
+        while blocks := [decode_block(raw) for raw in islice(raws, BATCH)]:
+            frontier = frontier.extend(block.hash.digest for block in blocks)
+            with database.write() as connection:
+                keep_references(connection, dataset, blocks)
+        was_whole = checked.data >= checked.frontier.size
+        with database.write() as connection:
             catalog = Catalog(Resources(connection))
             known = catalog.find(dataset)
             if known is None:
                 catalog.add(name, dataset, self._clock.now())
-            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size))
-            keep_references(connection, dataset, blocks)
+            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size if was_whole else checked.data))
         return known.name if known else name
+
+    def mend(self) -> list[str]:
+        """Settle what an import that was cut off left behind; the names. Imports verify all before they keep any."""
+        mended = []
+        for dataset in self._home.chains.datasets():
+            head = self._home.chains.chain(dataset).head()
+            with self._home.database.read() as connection:
+                settled = Ledger(connection).chain(dataset).frontier.size
+                is_named = Catalog(Resources(connection)).find(dataset) is not None
+            if head is not None and (settled < head.size or not is_named):
+                mended.append(self._settle(dataset, default_name(dataset)))
+        return mended
 
     async def repair(self, entry: Entry) -> int:
         """Look at every object again; fetch the damaged and the missing from peers. How many there were."""

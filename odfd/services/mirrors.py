@@ -9,11 +9,12 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid, NotFound, Refused, Remote
-from chain.ids import DID_ODF, DatasetId, DatasetName
+from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from chain.statements.statement import HEAD
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.datasets.catalog import default_name
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
 from odfd.mirrors.wish import Wish
@@ -135,11 +136,6 @@ async def _show(mirror: Mirror, report: Report) -> None:
             f"  {mirror.message}" if mirror.message else ""
         )
         await trio.sleep(SHOW_SECONDS)
-
-
-def default_name(dataset: DatasetId) -> DatasetName:
-    """For a dataset that nobody named."""
-    return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
 
 
 class NetworkService:

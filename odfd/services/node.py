@@ -127,6 +127,9 @@ class NodeParts:
             MirrorLimits(object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes),
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
+        self.carrying = Carrying(home, self.sync, ground.clock, self._moved)
+        for name in self.carrying.mend():
+            ground.journal.info("an import that was cut off is settled", dataset=name)
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
         self.shelf = Shelf(home.folder("evidence"))
@@ -282,7 +285,7 @@ class _Node:
     def __init__(self, parts: NodeParts) -> None:
         home, ground = parts.home, parts.ground
         applying = Applying(home, parts.committer, parts.engine, ground.board, ground.events, ground.clock)
-        carrying = Carrying(home, parts.sync, ground.clock, parts._moved)
+        carrying = parts.carrying
         self.about = AboutService(home, parts.views, parts.engine, parts.membership, ground, parts.settings.node.name)
         self.datasets = DatasetService(
             home, parts.views, applying, parts.keeper, ground.events, ground.clock, parts.membership.serving

@@ -1,0 +1,62 @@
+"""Datasets in and out as folders: names, what is cut off, what is there already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.errors import Invalid, NotFound
+from odfd.control import wire
+from odfd.transfer.folders import import_dataset
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+
+
+async def brought(node: Any, name: str, as_name: str | None = None) -> Any:
+    request = wire.ImportRequest(source=str(GOLDEN / name), as_name=as_name)
+    return await node.done(node.api.flow.import_(request))
+
+
+async def test_in_and_out_again(world: Any, tmp_path: Path) -> None:
+    async with world.running("alice") as alice:
+        assert (await brought(alice, "flights", "f")).ref == "f"
+        view = await alice.api.datasets.get("f")
+        assert (view.state, view.rely_on.fact) == ("unsigned", "data")
+        out = tmp_path / "out"
+        await alice.done(alice.api.flow.export("f", wire.ExportRequest(to=str(out))))
+        for folder in ("blocks", "data"):
+            ours, theirs = (
+                {file.name: file.read_bytes() for file in (place / folder).iterdir()}
+                for place in (out, GOLDEN / "flights")
+            )
+            assert ours == theirs
+        assert (await brought(alice, "flights")).blocks == 0
+
+
+async def test_names_are_checked_before_anything_is_copied(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await brought(alice, "airlines", "taken")
+        for name, message in (("taken", "already the name"), ("no/name", "name")):
+            with pytest.raises(Invalid, match=message):
+                await brought(alice, "flights", name)
+        with pytest.raises(Invalid, match="is here already"):
+            await brought(alice, "airlines", "other")
+        assert len(alice.home.chains.datasets()) == 1
+        with pytest.raises(NotFound, match="not a dataset"):
+            await brought(alice, "nothing", "n")
+
+
+async def test_an_import_that_was_cut_off_is_settled_at_the_next_start(world: Any) -> None:
+    """Killed after the blocks were kept, before they were named."""
+    async with world.running("alice") as alice:
+        done = import_dataset(GOLDEN / "airlines", alice.home.chains, alice.home.objects)
+        assert await alice.api.datasets.list() == []
+    async with world.running("alice") as alice:
+        (view,) = await alice.api.datasets.list()
+        assert (view.id, view.blocks) == (str(done.dataset), 7)
+        assert view.name.startswith("odf-")
+        assert (await alice.done(alice.api.verification.verify(view.name, wire.VerifyRequest()))).ok
+        await alice.api.datasets.delete(view.name)
+        assert list(alice.home.objects.names()) == []
