@@ -38,6 +38,8 @@ class Column:
 
     def same(self, other: Column) -> Mask:
         """Where both hold the same, or both nothing."""
+        if not (self.present.any() or other.present.any()):
+            return np.ones(len(self.present), np.bool_)
         equal = np.equal(self.values, other.values).reshape(len(self.values), -1).all(axis=1)
         same: Mask = (self.present == other.present) & (equal | ~self.present)
         return same
@@ -105,6 +107,8 @@ class Run:
 
     def before(self, column: Column, first: Multihash | Instant | int | None) -> Column:
         """The same column one block earlier; ``first`` is what the state holds before the run."""
+        if first is None and not column.present.any():
+            return column
         values, present = np.zeros_like(column.values), np.zeros_like(column.present)
         values[1:], present[1:] = column.values[:-1], column.present[:-1]
         present[0] = first is not None

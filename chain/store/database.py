@@ -113,9 +113,21 @@ class Database:
                     hint=f"this program knows version {len(steps)}: use the newer program",
                 )
             for script in steps[version:]:
-                for statement in _statements(script):
-                    connection.execute(statement)
+                self._run(connection, room, script)
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
+
+    def _run(self, connection: sqlite3.Connection, room: str, script: str) -> None:
+        try:
+            for statement in _statements(script):
+                connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            raise Environment(
+                f"the {room} tables of {self.path} are not those that its version says: {error}",
+                rule="database-schema",
+                hint="the file is damaged: restore it from a backup, or start anew and mirror again",
+            ) from error
 
     def damage(self) -> list[str]:
         """What SQLite finds wrong with the file's own structure and indexes; reads all of it. Raises Environment."""
@@ -137,10 +149,20 @@ class Database:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", None)
             known = None if code is None else _HINTS.get(code & 0xFF)
+            if known is None and code == sqlite3.SQLITE_ERROR and self._is_damaged():
+                known = _HINTS[sqlite3.SQLITE_CORRUPT]
             if known is None:
                 raise
             rule, hint = known
             raise Environment(f"the database {self.path} failed: {error}", rule=rule, hint=hint) from error
+
+    def _is_damaged(self) -> bool:
+        """Whether it is the file's fault that SQL which always worked does not: its schema is not what it was."""
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            try:
+                return connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]
+            except sqlite3.DatabaseError:
+                return True
 
 
 def open_database(path: Path) -> Database:

@@ -177,12 +177,12 @@ class SqliteChain:
             )
             # In small handfuls: thousands of rows alive as tuples would cost the collector more than the reading.
             while size < PAGE_BYTES and (some := rows.fetchmany(_HANDFUL)):
-                columns = tuple(zip(*some, strict=True))
-                sequences += columns[0]
-                names += columns[1]
-                raws += columns[2]
-                kinds += columns[3]
-                size += sum(map(len, columns[2]))
+                more = [row[2] for row in some]
+                sequences += [row[0] for row in some]
+                names += [row[1] for row in some]
+                raws += more
+                kinds += [row[3] for row in some]
+                size += sum(map(len, more))
             rows.close()
         return (sequences, names, raws, kinds) if raws else None
 
