@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import msgspec
@@ -142,7 +143,7 @@ class Group(msgspec.Struct, frozen=True):
     keys: frozenset[KeyDid]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What this node asks before it uses or serves, and whose word counts."""
 
     use: Expression = Fact("data")
@@ -155,7 +156,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     attest: bool = False
 
     def group_of(self, key: KeyDid) -> str | None:
-        return next((group.name for group in self.groups if key in group.keys), None)
+        return self._groups_of_keys.get(key)
+
+    @cached_property
+    def _groups_of_keys(self) -> Mapping[KeyDid, str]:
+        return {key: group.name for group in self.groups for key in group.keys}
 
 
 class Purpose(msgspec.Struct, frozen=True):
