@@ -42,6 +42,10 @@ class Declarations:
     lateness: Mapping[str, int] = field(default_factory=dict)
     """Microseconds."""
 
+    def states_late(self, alias: str) -> bool:
+        """Whether the author said anything about late rows of an input."""
+        return alias in self.late or "" in self.late
+
     def late_of(self, alias: str) -> Late:
         return self.late.get(alias, self.late.get("", Late.DROP))
 
@@ -56,6 +60,8 @@ class Query:
     steps: tuple[SqlQueryStep, ...]
     """Each a view over the former ones; the last is the result. Texts verbatim, but for declarations."""
     declarations: Declarations
+    temporal: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Primary keys of inputs that are seen as versions, by alias."""
 
 
 def read_query(transform: Transform) -> Query:
@@ -78,14 +84,22 @@ def read_query(transform: Transform) -> Query:
     for step in steps[:-1]:
         if not step.alias:
             raise Invalid("a query that is not the last has no alias", rule="query-alias", hint="give it an alias")
-    return Query(tuple(steps), Declarations(late, lateness))
+    return Query(tuple(steps), Declarations(late, lateness), _temporal(transform))
+
+
+def _temporal(transform: Transform) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for table in transform.temporal_tables or ():
+        if not table.primary_key or table.name in found:
+            raise Invalid(
+                f"temporal table {table.name}: declared twice, or without a primary key", rule="temporal-table",
+                hint="temporalTables: [{name: b, primaryKey: [k]}]",
+            )  # fmt: skip
+        found[table.name] = table.primary_key
+    return found
 
 
 def _given(transform: Transform) -> Sequence[SqlQueryStep]:
-    if transform.temporal_tables:
-        raise Invalid(
-            "temporalTables are not supported yet", rule="shape-not-supported", hint="leave them out, and the join too"
-        )
     given = transform.queries or ((SqlQueryStep(query=transform.query),) if transform.query else ())
     if len(given) > MAX_STEPS:
         raise Invalid(f"{len(given)} queries in one transform", rule="query-count", hint=f"at most {MAX_STEPS}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -41,10 +41,11 @@ from engines.spark.analysis.tree import parse_plan
 from engines.spark.declarations import read_query
 from engines.spark.facts import SliceReader
 from engines.spark.ingest.run import run_ingest
+from engines.spark.inputs import check_late_stated
 from engines.spark.output import as_written, schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
-from engines.spark.transform import Workbench, run_transform
+from engines.spark.transform import Workbench, check_mergeable, run_transform
 from engines.spark.views import name_view, view_schema
 
 RAW_VIEW: Final = "input"
@@ -66,22 +67,24 @@ class SparkHandler:
         """What a transform would do, and all that is wrong with it, without data."""
         try:
             query = read_query(request.transform)
-            views = [_view(given) for given in request.inputs]
+            views = [_view(given, query.temporal) for given in request.inputs]
             found = self._bench.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
             schema = schema_in_force(found.columns, request.vocab, None)
+            mode = found.classification.mode
+            changelogs = [given.query_alias for given in request.inputs if given.changelog]
+            for alias in changelogs if mode is Mode.FINAL else ():
+                if alias not in query.temporal:
+                    check_late_stated(alias, query)
+            check_mergeable(found.classification, bool(changelogs))
         except Invalid as fault:
             return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
-        mode = found.classification.mode
-        changelogs = [given.query_alias for given in request.inputs if given.changelog]
-        if mode is Mode.FINAL and changelogs:
-            return ValidateResponse(ok=False, mode=mode.value, diagnostics=(_changelog(changelogs[0]),))
         return ValidateResponse(
             ok=True,
             mode=mode.value,
             schema=from_arrow(schema),
-            changelog=bool(changelogs),
+            changelog=mode is Mode.TABLE or (mode is Mode.LOG and bool(changelogs)),
             determinism="strict",
         )
 
@@ -120,9 +123,10 @@ class SparkHandler:
             raise
 
 
-def _view(given: ValidateInput) -> InputView:
+def _view(given: ValidateInput, temporal: Mapping[str, tuple[str, ...]]) -> InputView:
     schema = view_schema(to_arrow(given.schema), given.vocab)
-    return InputView(given.query_alias, schema, given.vocab.event_time_column)
+    keys = temporal.get(given.query_alias, ())
+    return InputView(given.query_alias, schema, given.vocab.event_time_column, keys)
 
 
 def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutcome:
@@ -145,13 +149,4 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
 def _of_fault(fault: Invalid) -> Diagnostic:
     return Diagnostic(
         code=fault.rule or "invalid", severity=Severity.ERROR, message=fault.message, replace=fault.hint or None
-    )
-
-
-def _changelog(alias: str) -> Diagnostic:
-    return Diagnostic(
-        code="shape-not-supported",
-        severity=Severity.ERROR,
-        message=f"input {alias} is a changelog, and this engine cannot yet window corrections and retractions",
-        replace="map or filter it only, or window a dataset that is merged by append or ledger",
     )

@@ -7,12 +7,15 @@ intervals of the query's paths, whatever its windows are. Engine semantics, sect
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
+import msgspec
+
 from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode, Path
+from engines.spark.analysis.influence import Session, Versions
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, apply, least
 from engines.spark.checkpoint import VERSION, Checkpoint, OpenInput, runs_of
 
@@ -80,6 +83,22 @@ class LateCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionStep:
+    """What a transaction does with an input whose rows hold until superseded. Times are microseconds."""
+
+    blocks: tuple[tuple[BlockFacts, int], ...]
+    """New blocks, with the times before which their rows are late."""
+    lateness: int
+    life: Versions
+    seen_until: int
+    """The query sees versions that begin before this time ..."""
+    seen_from: int
+    """... and end at this one or later."""
+    kept_from: int
+    """Versions that end from this time on are needed again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What a transaction does."""
 
@@ -94,6 +113,10 @@ class Step:
     """Of the output, microseconds."""
     inputs: tuple[OpenInput, ...]
     untimed: Mapping[str, int]
+    versions: Mapping[str, VersionStep] = field(default_factory=dict)
+    """By alias, for inputs that have no part in ``reads``."""
+    kept: Mapping[str, tuple[Read, ...]] = field(default_factory=dict)
+    """By alias the rows that are needed again, for coordinators that cannot mount their blocks again."""
 
     @property
     def idle(self) -> bool:
@@ -117,14 +140,64 @@ def plan_step(
     reads = {}
     checks: list[LateCheck] = []
     opened = []
+    versions, kept = {}, {}
     for given in inputs:
         paths = [path for path in query.paths if path.input == given.alias]
+        life = next((path.life for path in paths if isinstance(path.life, Versions)), None)
+        if life is not None:
+            versions[given.alias] = _version_step(given, paths, life, done, bound)
+            checks.extend(_late_checks(given.alias, () if life.clamped else versions[given.alias].blocks))
+            opened.append(_kept(given, known.get(given.alias), watermarks, ()))
+            continue
         judged = [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
         since = partial(_since, paths, judged, oldest)
         checks.extend(_late_checks(given.alias, judged))
         reads[given.alias] = _needed(paths, judged, since(done), bound) if moved and bound is not None else ()
-        opened.append(_kept(given, known.get(given.alias), watermarks, _still_open(judged, since(bound))))
-    return Step(reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed)
+        needed = since(bound)
+        still = _still_open(judged, needed)
+        kept[given.alias] = tuple(
+            Read((block.path,), max(needed, threshold)) for block, threshold in still if block.path is not None
+        )
+        opened.append(_kept(given, known.get(given.alias), watermarks, still))
+    return Step(reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed, versions, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far inputs have come, for modes that keep no blocks open."""
+
+    done: int | None
+    """What was reached before, microseconds."""
+    slowest: int | None
+    """The least of the watermarks; ``None`` if there is an input without."""
+    inputs: tuple[OpenInput, ...]
+    untimed: Mapping[str, int]
+
+
+def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> Progress:
+    """Raises Invalid when blocks and checkpoint contradict each other."""
+    known = {item.alias: item for item in previous.inputs} if previous is not None else {}
+    for given in inputs:
+        _check_continues(given, known.get(given.alias))
+    marks = {given.alias: _watermark(given, known.get(given.alias)) for given in inputs}
+    return Progress(
+        done=None if previous is None or previous.g is None else previous.g * MILLISECOND,
+        slowest=_slowest(marks.values()),
+        inputs=tuple(_kept(given, known.get(given.alias), marks, ()) for given in inputs),
+        untimed={given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs},
+    )
+
+
+def _version_step(
+    given: InputFacts, paths: Sequence[Path], life: Versions, done: int | None, bound: int | None
+) -> VersionStep:
+    fresh = [block for block in given.blocks if not block.reopened]
+    judged = [(block, EARLIEST if life.clamped else _threshold(paths, block.before, given.lateness)) for block in fresh]
+    from_done, from_bound = (
+        EARLIEST if time is None else min(least(path.high, time) for path in paths) for time in (done, bound)
+    )
+    until = EARLIEST if bound is None else max(least(path.low, bound) for path in paths)
+    return VersionStep(tuple(judged), given.lateness, life, until, from_done, from_bound)
 
 
 def _log_step(
@@ -146,6 +219,7 @@ def _log_step(
     reached = _slowest(None if mark is None else mark * MILLISECOND for mark in old.values())
     gate = _slowest(watermarks.values())
     reads, opened = {}, []
+    again: dict[str, tuple[Read, ...]] = {}
     for given in inputs:
         placed = [(block, EARLIEST if block.before is None else block.before - given.lateness)
                   for block in given.blocks if block.path is not None and block.rows]  # fmt: skip
@@ -157,10 +231,13 @@ def _log_step(
             and place < gate
             and not (reached is not None and place < reached)
         )
-        waiting = tuple(block.name for block, place in placed if gate is None or place >= gate)
+        waiting = [(block, place) for block, place in placed if gate is None or place >= gate]
+        again[given.alias] = tuple(
+            Read((block.path,), before=place) for block, place in waiting if block.path is not None
+        )
         opened.append(_kept(given, known.get(given.alias), watermarks, waiting))
     bound = None if gate is None else min((apply(path.low, gate) for path in query.paths), default=None)
-    return Step(reads, (), None, None, _later(done, bound), tuple(opened), {})
+    return Step(reads, (), None, None, _later(done, bound), tuple(opened), {}, kept=again)
 
 
 def _slowest(watermarks: Iterable[int | None]) -> int | None:
@@ -170,9 +247,14 @@ def _slowest(watermarks: Iterable[int | None]) -> int | None:
 
 
 def next_checkpoint(
-    query: Classification, transform: str, step: Step, late: Mapping[str, int], previous: Checkpoint | None
+    query: Classification,
+    transform: str,
+    step: Step,
+    late: Mapping[str, int],
+    previous: Checkpoint | None,
+    ticks: Sequence[int] = (),
 ) -> Checkpoint:
-    """State after ``step``, in which ``late`` rows were dropped."""
+    """State after ``step``, in which ``late`` rows were dropped; ``ticks`` (microseconds) wait for slower inputs."""
     old_late = previous.late if previous is not None else {}
     old_untimed = previous.untimed if previous is not None else {}
     return Checkpoint(
@@ -183,6 +265,7 @@ def next_checkpoint(
         inputs=step.inputs,
         late=_sum(old_late, late),
         untimed=_sum(old_untimed, step.untimed),
+        ticks=tuple(tick // MILLISECOND for tick in ticks) if ticks else msgspec.UNSET,
     )
 
 
@@ -260,7 +343,7 @@ def _since(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], olde
     if time is None:
         return EARLIEST
     return min((
-        least(path.high, time) if path.session is None else oldest(path, judged, least(path.high, time))
+        least(path.high, time) if not isinstance(path.life, Session) else oldest(path, judged, least(path.high, time))
         for path in paths
     ), default=LATEST)  # fmt: skip
 
@@ -280,17 +363,20 @@ def _needed(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], low
     return tuple(Read(tuple(names), start, high) for start, names in sorted(groups.items()))
 
 
-def _still_open(judged: Sequence[tuple[BlockFacts, int]], since: int) -> tuple[str, ...]:
+def _still_open(judged: Sequence[tuple[BlockFacts, int]], since: int) -> tuple[tuple[BlockFacts, int], ...]:
     """Blocks that may hold accepted rows from ``since`` on."""
     return tuple(
-        block.name
+        (block, threshold)
         for block, threshold in judged
         if block.path is not None and block.last is not None and block.last >= max(since, threshold)
     )
 
 
 def _kept(
-    given: InputFacts, known: OpenInput | None, watermarks: Mapping[str, int | None], still: tuple[str, ...]
+    given: InputFacts,
+    known: OpenInput | None,
+    watermarks: Mapping[str, int | None],
+    still: Sequence[tuple[BlockFacts, int]],
 ) -> OpenInput:
     fresh = [block.name for block in given.blocks if not block.reopened and block.name]
     watermark = watermarks[given.alias]
@@ -299,5 +385,5 @@ def _kept(
         alias=given.alias,
         block=fresh[-1] if fresh else known.block if known is not None else None,
         w=None if watermark is None else watermark // MILLISECOND,
-        open=runs_of(still),
+        open=runs_of([block.name for block, _ in still]),
     )

@@ -6,7 +6,7 @@ Statements are never executed to be looked at: a CREATE or an INSERT would act. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from py4j.java_gateway import is_instance_of
@@ -19,6 +19,8 @@ HIDDEN_OFFSET: Final = "__odf_offset"
 HIDDEN_OP: Final = "__odf_op"
 HIDDEN_SOURCE: Final = "__odf_source"
 HIDDEN_BEFORE: Final = "__odf_before"
+HIDDEN_ROUND: Final = "__odf_round"
+"""Of a changing table the key and tick that a row is evaluated for."""
 HIDDEN: Final = (HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE, HIDDEN_BEFORE)
 """Of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
 _IDS: Final = re.compile(r"#(\d+)")
@@ -99,13 +101,14 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(position) for position in range(sequence.size())]
 
 
-def carried(session: SparkSession, plan: Any) -> DataFrame:
+def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
     """The query with the hidden columns of its inputs as its last columns: facts of the row that each came from.
 
-    For linear plans only. Spark resolves columns by id, so they need no place in any list that a person wrote.
+    Rows are only grouped, ranked or made distinct together with others that agree in them. Spark resolves columns by
+    id, so they need no place in any list that a person wrote.
     """
     inlined = session._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
-    widened, hidden = _carry(session, inlined)
+    widened, hidden = _carry(session, inlined, names)
     visible = _items(plan.output())
     sequence = plan.output()
     for attribute in hidden:
@@ -115,15 +118,15 @@ def carried(session: SparkSession, plan: Any) -> DataFrame:
     return frame_of(session, _project(session, sequence, widened))
 
 
-def _carry(session: SparkSession, plan: Any) -> tuple[Any, list[Any]]:
+def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
     present = {attribute.name(): attribute for attribute in _items(plan.output())}
-    if HIDDEN_OFFSET in present:
-        return plan, [present[name] for name in HIDDEN]
+    if names[0] in present:
+        return plan, [present[name] for name in names]
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     hidden: list[Any] = []
     for position, child in enumerate(_items(children)):
-        below, columns = _carry(session, child)
+        below, columns = _carry(session, child, names)
         if kind == "Union":
             sequence = child.output()
             for attribute in columns:
@@ -136,6 +139,16 @@ def _carry(session: SparkSession, plan: Any) -> tuple[Any, list[Any]]:
         for attribute in hidden:
             listed = listed.appended(attribute)
         return _project(session, listed, children.apply(0)), hidden
+    if kind == "Aggregate":
+        keys, made = plan.groupingExpressions(), plan.aggregateExpressions()
+        for attribute in hidden:
+            keys, made = keys.appended(attribute), made.appended(attribute)
+        return plan.copy(keys, made, children.apply(0), plan.hint()), hidden
+    if kind == "Window":
+        keys = plan.partitionSpec()
+        for attribute in hidden:
+            keys = keys.appended(attribute)
+        return plan.copy(plan.windowExpressions(), keys, plan.orderSpec(), children.apply(0), plan.hint()), hidden
     return plan.withNewChildren(children), hidden
 
 

@@ -24,7 +24,7 @@ from engines.contract import Diagnostic, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.analysis.walk import Walk
+from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.plans import analysed, frame_of, place_of, refuse_commands
 from engines.spark.views import empty_view, name_view
 
@@ -44,6 +44,16 @@ class InputView:
     alias: str
     schema: st.StructType
     event_time: str
+    primary_key: tuple[str, ...] = ()
+    """If there is one, the query sees the versions of each key, with when they were in force."""
+
+    @property
+    def columns(self) -> st.StructType:
+        """All that the query sees."""
+        if not self.primary_key:
+            return self.schema
+        times = [st.StructField(name, st.TimestampType()) for name in (VALID_FROM, VALID_TO)]
+        return st.StructType([*self.schema, *times])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,8 @@ class Analyst:
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
     ) -> Analysis:
         """Judge the queries. Names views in ``session``. What is wrong with them is in the answer."""
-        key = (tuple(steps), tuple((view.alias, view.schema.json(), view.event_time) for view in inputs), vocab)
+        seen = tuple((view.alias, view.schema.json(), view.event_time, view.primary_key) for view in inputs)
+        key = (tuple(steps), seen, vocab)
         known = self._known.get(key)
         if known is None:
             known = _analyse(session, steps, inputs, vocab)
@@ -90,8 +101,10 @@ def _analyse(
     session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
 ) -> Analysis:
     event_times = {view.alias: view.event_time for view in inputs}
+    temporal = {view.alias: view.primary_key for view in inputs if view.primary_key}
     for view in inputs:
-        name_view(empty_view(session, view.schema), view.alias)
+        _check_versions(view)
+        name_view(empty_view(session, view.columns), view.alias)
     for number, step in enumerate(steps):
         found = literals(step.query)
         last = number == len(steps) - 1
@@ -102,10 +115,10 @@ def _analyse(
             return Analysis(None, None, (_spark_diagnostic(fault, number),))
         text = plan.toJSON()
         if last:
-            verdict = classify(text, event_times, vocab)
+            verdict = classify(text, event_times, vocab, temporal)
             found.extend(verdict.findings)
         else:
-            walk = Walk(event_times)
+            walk = Walk(event_times, temporal)
             walk.of(parse_plan(text))
             found.extend(walk.findings)
         if not found and not plan.deterministic():
@@ -117,6 +130,21 @@ def _analyse(
             return Analysis(verdict.classification, _columns(frame, verdict.classification), ())
         name_view(frame, step.alias or "")
     raise Invalid("the transform has no query", rule="no-query")
+
+
+def _check_versions(view: InputView) -> None:
+    missing = [name for name in view.primary_key if name not in view.schema.names]
+    if missing:
+        raise Invalid(
+            f"temporal table {view.alias}: its primary key names {missing[0]}, which the input does not have",
+            rule="temporal-table", hint=f"columns: {', '.join(view.schema.names)}",
+        )  # fmt: skip
+    taken = [name for name in (VALID_FROM, VALID_TO) if name in view.schema.names]
+    if view.primary_key and taken:
+        raise Invalid(
+            f"temporal table {view.alias} has a column {taken[0]} of its own", rule="reserved-name",
+            hint="rename it in a dataset between",
+        )  # fmt: skip
 
 
 def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:

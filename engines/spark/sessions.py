@@ -30,11 +30,11 @@ class Sessions:
 
     def oldest(self, path: Path, judged: Sequence[tuple[BlockFacts, int]], end: int) -> int:
         """When the oldest session begins that ends at ``end`` or later, microseconds. Raises Invalid, Environment."""
-        if path.session is None:
+        if not isinstance(path.life, Session):
             raise AssertionError("a path without sessions")
-        key = (path.input, path.session)
+        key = (path.input, path.life)
         if key not in self._known:
-            self._known[key] = _spans(judged, path.session, self._vocabs[path.input].event_time_column)
+            self._known[key] = _spans(judged, path.life, self._vocabs[path.input].event_time_column)
         starts, ends = self._known[key]
         found = starts[ends >= end]
         return int(found.min()) if len(found) else LATEST

@@ -6,9 +6,11 @@ nothing becomes settled runs no query. Engine semantics, sections 2 to 5, 7 and 
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -16,26 +18,31 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow
-from chain.data.parquet import open_slice, write_slice
-from chain.errors import Environment, Invalid
-from chain.instant import Instant, from_millis
+from chain.data.parquet import write_slice
+from chain.errors import Invalid
+from chain.instant import from_millis
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
-from engines.contract import InputBlock, InvalidQuery, Success, TransformInput, TransformOutcome, TransformRequest
+from engines.contract import InputBlock, InvalidQuery, Success, TransformOutcome, TransformRequest
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
-from engines.spark.checkpoint import MAX_CHECKPOINT, Checkpoint, decode_checkpoint, encode_checkpoint
+from engines.spark.analysis.tables import TableShape
+from engines.spark.checkpoint import Checkpoint
 from engines.spark.declarations import Declarations, Late, Query, read_query
 from engines.spark.facts import SliceReader, count_before
-from engines.spark.incremental import BlockFacts, InputFacts, Step, next_checkpoint, plan_step
-from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of
-from engines.spark.plans import carried, frame_of
-from engines.spark.queries import Analysis, Analyst, InputView, as_text, blames_query, first_lines, run_queries
+from engines.spark.foreign import blocks_of, kept_rows
+from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
+from engines.spark.inputs import Inputs
+from engines.spark.output import ADDED, as_written, final_rows, log_rows, schema_in_force, slice_of
+from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
+from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
+from engines.spark.rows import frame_of_rows
 from engines.spark.sessions import Sessions
-from engines.spark.views import name_view, slices_view, view_schema
-
-_NANOS: Final = 1_000_000
-"""In a millisecond."""
+from engines.spark.state import State, load, save
+from engines.spark.tables import Source, accumulate, evaluate_anew
+from engines.spark.ticking import plan_table
+from engines.spark.versions import Versions, advance
+from engines.spark.views import name_view
 
 
 class Control(Protocol):
@@ -59,7 +66,8 @@ def run_transform(
 ) -> TransformOutcome:
     """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
     try:
-        return _Transaction(session, request, control, bench).run()
+        with tempfile.TemporaryDirectory(prefix="transaction-") as folder:
+            return _Transaction(session, request, control, bench, Path(folder)).run()
     except Invalid as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
         return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
@@ -69,95 +77,114 @@ def run_transform(
         return InvalidQuery(message=first_lines(fault))
 
 
+def check_mergeable(shape: Classification, changelog: bool) -> None:
+    """Raises Invalid for a table over inputs that only grow of which every row ever would have to be kept."""
+    if shape.table is not None and shape.table.merge is None and not changelog:
+        raise Invalid(
+            "a table over inputs that only grow needs all rows of a key for ever, unless it is made of aggregates that "
+            "can be merged, under names of their own and nothing else",
+            rule="history-per-key",
+            hint="use count, sum, min, max, bool_and, bool_or or bit_*, and compute from them in a dataset of its own",
+        )
+
+
 class _Transaction:
-    def __init__(self, session: SparkSession, request: TransformRequest, control: Control, bench: Workbench) -> None:
+    def __init__(
+        self, session: SparkSession, request: TransformRequest, control: Control, bench: Workbench, folder: Path
+    ) -> None:
         self._session = session
         self._request = request
         self._control = control
         self._bench = bench
-        self._schemas = {given.query_alias: _input_schema(given) for given in request.query_inputs}
-        self._vocabs = {given.query_alias: given.vocab for given in request.query_inputs}
+        self._folder = folder
+        self._query = read_query(request.transform)
+        self._foreign = {given.query_alias for given in request.query_inputs if given.blocks is None}
+        self._inputs = Inputs(request.query_inputs, self._query, bench.slices)
 
     def run(self) -> TransformOutcome:
-        request = self._request
-        query = read_query(request.transform)
-        analysis = self._analyse(query)
-        if analysis.classification is None or analysis.columns is None:
+        request, query = self._request, self._query
+        analysis = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), request.vocab)
+        shape = analysis.classification
+        if shape is None or analysis.columns is None:
             return InvalidQuery(message=as_text(analysis.diagnostics, len(query.steps)))
         schema = schema_in_force(analysis.columns, request.vocab, request.output_schema)
         identity = str(Multihash.sha3_256(msgspec.json.encode(request.transform, order="sorted")))
-        previous = self._previous(identity, analysis.classification)
-        inputs = tuple(self._facts(given, analysis.classification, query.declarations, previous)
-                       for given in request.query_inputs)  # fmt: skip
-        step = plan_step(analysis.classification, inputs, previous, Sessions(self._vocabs).oldest)
+        state = load(request.prev_checkpoint_path, identity, shape.mode.value)
+        facts = self._inputs.facts(shape, self._blocks(state))
+        if shape.table is not None:
+            return self._table(shape, shape.table, facts, state, identity, schema)
+        step = plan_step(shape, facts, state.checkpoint, Sessions(self._inputs.vocabs).oldest)
         late = self._late(step, query.declarations)
+        versions = self._versions(step, state)
         self._control.check()
-        rows = None if step.idle else self._rows(query, analysis.classification, step, schema)
+        rows = None if step.idle else self._rows(query, shape, step, versions, schema)
         self._control.check()
-        checkpoint = next_checkpoint(analysis.classification, identity, step, late, previous)
-        self._check_open(checkpoint)
-        _write(Path(request.new_checkpoint_path), encode_checkpoint(checkpoint))
+        checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
+        save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
+        return self._answer(rows, step, late, schema)
+
+    def _table(
+        self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
+        schema: pa.Schema,
+    ) -> TransformOutcome:  # fmt: skip
+        """A transaction in table mode."""
+        request = self._request
+        changelog = any(given.changelog for given in request.query_inputs)
+        check_mergeable(shape, changelog)
+        step, ticking, waiting = plan_table(facts, state.checkpoint)
+        sources = {
+            alias: Source(columns, self._inputs.vocabs[alias]) for alias, columns in self._inputs.schemas.items()
+        }
+        self._control.check()
+        if changelog:
+            done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate)
+        else:
+            done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate)
+        self._control.check()
+        rows = None
+        if done.rows is not None:
+            written = as_written(done.rows)
+            rows = slice_of(
+                written, pa.array(done.ops), schema, request.vocab, request.system_time, request.next_offset
+            )
+        checkpoint = next_checkpoint(shape, identity, step, {}, state.checkpoint, waiting)
+        save(request.new_checkpoint_path, checkpoint, done.state)
+        return self._answer(rows, step, {}, schema)
+
+    def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
+        """The query over rows in memory, with the round that each is for carried through."""
+        for alias, table in rows.items():
+            visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names if name != HIDDEN_ROUND]
+            name_view(frame_of_rows(self._session, table).selectExpr(*visible), alias)
+        self._control.progress()
+        return carried(self._session, run_queries(self._session, self._query.steps), (HIDDEN_ROUND,)).toArrow()
+
+    def _answer(
+        self, rows: pa.Table | None, step: Step, late: Mapping[str, int], schema: pa.Schema
+    ) -> TransformOutcome:
         interval = None
         if rows is not None and rows.num_rows:
-            write_slice(rows, Path(request.new_data_path))
-            start = request.next_offset
+            write_slice(rows, Path(self._request.new_data_path))
+            start = self._request.next_offset
             interval = OffsetInterval(start=start, end=start + rows.num_rows - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
         return Success(
             new_offset_interval=interval, new_watermark=watermark, schema=from_arrow(schema), late=sum(late.values())
         )
 
-    def _analyse(self, query: Query) -> Analysis:
-        views = [
-            InputView(alias, view_schema(schema, self._vocabs[alias]), self._vocabs[alias].event_time_column)
-            for alias, schema in self._schemas.items()
-        ]
-        return self._bench.analyst.analyse(self._session, query.steps, views, self._request.vocab)
-
-    def _previous(self, identity: str, query: Classification) -> Checkpoint | None:
-        path = self._request.prev_checkpoint_path
-        if path is None:
-            return None
-        previous = decode_checkpoint(_read(Path(path)))
-        if previous.transform != identity or previous.mode != query.mode.value:
-            raise Invalid(
-                "the checkpoint is of another query", rule="checkpoint-transform",
-                hint="start the transform anew after a change of its query",
-            )  # fmt: skip
-        return previous
-
-    def _facts(
-        self, given: TransformInput, query: Classification, declared: Declarations, previous: Checkpoint | None
-    ) -> InputFacts:
-        blocks = given.blocks if given.blocks is not None else _foreign_blocks(given, query, previous)
-        facts = tuple(self._block(block, given, query) for block in blocks)
-        return InputFacts(str(given.dataset_id), given.query_alias, facts, declared.lateness_of(given.query_alias))
-
-    def _block(self, block: InputBlock, given: TransformInput, query: Classification) -> BlockFacts:
-        name = str(Multihash.from_bytes(block.block_hash)) if block.block_hash else ""
-        before, after = _micros(block.watermark_before), _micros(block.watermark_after)
-        reopened = bool(block.reopened)
-        if block.data_path is None:
-            return BlockFacts(name, None, before, after, reopened=reopened)
-        path = Path(block.data_path)
-        if query.mode is Mode.LOG:
-            with open_slice(path) as source:
-                return BlockFacts(name, block.data_path, before, after, rows=source.rows, reopened=reopened)
-        facts = self._bench.slices.facts(path, given.vocab)
-        if facts.changes:
-            raise Invalid(
-                f"input {given.query_alias} holds corrections or retractions, and this engine cannot yet window those",
-                rule="shape-not-supported",
-                hint="map or filter it only, or window a dataset that is merged by append or ledger",
-            )
-        return BlockFacts(
-            name, block.data_path, before, after, facts.rows, facts.untimed, facts.first, facts.last, reopened
-        )
+    def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:
+        declared = self._query.declarations
+        return {
+            given.query_alias: given.blocks
+            if given.blocks is not None
+            else blocks_of(given, state, declared.lateness_of(given.query_alias), self._folder)
+            for given in self._request.query_inputs
+        }
 
     def _late(self, step: Step, declared: Declarations) -> dict[str, int]:
         late: dict[str, int] = {}
         for check in step.late_checks:
-            vocab = self._vocabs[check.alias]
+            vocab = self._inputs.vocabs[check.alias]
             count = count_before(Path(check.path), vocab.event_time_column, check.threshold)
             if count and declared.late_of(check.alias) is Late.FAIL:
                 raise Invalid(
@@ -168,13 +195,45 @@ class _Transaction:
             late[check.alias] = late.get(check.alias, 0) + count
         return late
 
-    def _rows(self, query: Query, shape: Classification, step: Step, schema: pa.Schema) -> pa.Table:
+    def _versions(self, step: Step, state: State) -> dict[str, Versions]:
+        found = {}
+        for alias, each in step.versions.items():
+            changelog = self._inputs.changelog(alias)
+            if changelog and not each.life.clamped:
+                raise Invalid(
+                    f"input {alias} is a changelog: an as-of join would match its retractions", rule="as-of-changelog",
+                    hint=f"declare it: temporalTables: [{{name: {alias}, primaryKey: [...]}}]",
+                )  # fmt: skip
+            former = state.tables.get(f"versions:{alias}")
+            schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
+            found[alias] = advance(each, former, schema, vocab, changelog if each.life.clamped else False)
+        return found
+
+    def _embedding(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Without blocks to mount again where the coordinator cannot: their rows are kept instead."""
+        inputs = tuple(
+            msgspec.structs.replace(item, open=()) if item.alias in self._foreign else item
+            for item in checkpoint.inputs
+        )
+        return msgspec.structs.replace(checkpoint, inputs=inputs)
+
+    def _kept(self, step: Step, versions: Mapping[str, Versions]) -> dict[str, pa.Table]:
+        """State that is rows."""
+        embedded = {alias: reads for alias, reads in step.kept.items() if alias in self._foreign}
+        return {
+            **{f"versions:{alias}": each.kept for alias, each in versions.items()},
+            **kept_rows(embedded, self._inputs.schemas, self._inputs.vocabs),
+        }
+
+    def _rows(
+        self, query: Query, shape: Classification, step: Step, versions: Mapping[str, Versions], schema: pa.Schema
+    ) -> pa.Table:
         for number, (alias, reads) in enumerate(step.reads.items()):
-            vocab = self._vocabs[alias]
-            view = slices_view(self._session, reads, view_schema(self._schemas[alias], vocab), vocab, number)
-            name_view(view, alias)
+            name_view(self._inputs.view(self._session, alias, reads, number), alias)
+        for alias, each in versions.items():
+            name_view(frame_of_rows(self._session, each.seen), alias)
         plan = run_queries(self._session, query.steps)
-        frame = carried(self._session, plan) if shape.mode is Mode.LOG else frame_of(self._session, plan)
+        frame = carried(self._session, plan, HIDDEN) if shape.mode is Mode.LOG else frame_of(self._session, plan)
         self._control.progress()
         result = frame.toArrow()
         request = self._request
@@ -186,65 +245,3 @@ class _Transaction:
             rows = final_rows(result, request.vocab, step.emit_from, step.emit_until)
             ops = pa.repeat(pa.scalar(ADDED, pa.int32()), rows.num_rows)
         return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)
-
-    def _check_open(self, checkpoint: Checkpoint) -> None:
-        for item in checkpoint.inputs:
-            if any("" in run for run in item.open):
-                raise Invalid(
-                    f"input {item.alias}: rows must be kept, and their blocks were given without hashes",
-                    rule="open-blocks",
-                    hint="the coordinator must state block_hash",
-                )
-
-
-def _input_schema(given: TransformInput) -> pa.Schema:
-    """Schema of an input's slices: from the file that states it, else from a slice. Raises Invalid."""
-    slices = [block.data_path for block in given.blocks or () if block.data_path is not None]
-    sources = [given.schema_file, *reversed(slices), *reversed(given.data_paths)]
-    for source in sources:
-        if source:
-            with open_slice(Path(source)) as file:
-                return file.schema.remove_metadata()
-    raise Invalid(
-        f"input {given.query_alias} has neither data nor a schema", rule="input-schema",
-        hint="run the transform when the input has its first data",
-    )  # fmt: skip
-
-
-def _foreign_blocks(
-    given: TransformInput, query: Classification, previous: Checkpoint | None
-) -> tuple[InputBlock, ...]:
-    """Slices of a coordinator that does not speak of blocks: enough where rows speak for themselves."""
-    if query.mode is not Mode.LOG:
-        raise Invalid(
-            f"input {given.query_alias}: a window needs the watermark of every block, and blocks were not given",
-            rule="input-blocks",
-            hint="use a coordinator that sends blocks",
-        )
-    stated = max((mark.event_time for mark in given.explicit_watermarks), default=None)
-    known = {item.alias: item.w for item in previous.inputs} if previous is not None else {}
-    before = known.get(given.query_alias)
-    first = None if before is None else from_millis(before)
-    blocks = [InputBlock(data_path=path, watermark_before=first, watermark_after=first) for path in given.data_paths]
-    return (*blocks, InputBlock(watermark_before=first, watermark_after=stated if stated is not None else first))
-
-
-def _micros(instant: Instant | None) -> int | None:
-    """Whole milliseconds, rounded towards the past: an earlier watermark promises less, so it is always true."""
-    return None if instant is None else instant // _NANOS * MILLISECOND
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_CHECKPOINT:
-            raise Invalid(f"the checkpoint {path.name} is too large", rule="checkpoint-size")
-        return path.read_bytes()
-    except OSError as error:
-        raise Environment(f"cannot read checkpoint {path}: {error.strerror}", rule="disk") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise Environment(f"cannot write checkpoint {path}: {error.strerror}", rule="disk") from error

@@ -203,6 +203,7 @@ def _input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Pa
             if each.stated_watermark is not None
         ),
         blocks=(*(block(each, True) for each in view.reopened), *(block(each, False) for each in view.new)),
+        changelog=view.changelog,
     )
 
 

@@ -22,7 +22,7 @@ from chain.model.events import (
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
-from chain.state import ChainState, InputPosition, Vocab
+from chain.state import ChainState, InputPosition, Vocab, load_state
 from chain.store.base import ChainReader, Head
 from odfd.transform.plan import DataBlock, Diverged, InputView
 
@@ -94,7 +94,13 @@ def view_input(
         reopened=tuple(_reopened(reader, start, reopen)),
         schema=_schema(reader, stop),
         vocab=_vocab(reader, stop),
+        changelog=_changelog(load_state(UpTo(reader, stop))),
     )
+
+
+def _changelog(state: ChainState) -> bool | None:
+    """``None`` for a derived input: only an engine can tell from its query."""
+    return None if state.set_transform is not None else is_changelog(state)
 
 
 def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlock]:

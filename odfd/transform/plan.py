@@ -69,6 +69,8 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     schema: DataSchema | None
     """At the cut; ``None``: it never had data."""
     vocab: Vocab
+    changelog: bool | None = None
+    """Whether its rows can be retracted and corrected, as its chain says; ``None``: it does not say."""
 
     @property
     def consumed(self) -> ExecuteTransformInput:

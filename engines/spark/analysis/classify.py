@@ -10,15 +10,17 @@ import enum
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.determinism import Finding
-from engines.spark.analysis.influence import Influence, Session
+from engines.spark.analysis.influence import Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
 from engines.spark.analysis.relation import Relation, path_of
-from engines.spark.analysis.tree import parse_plan
+from engines.spark.analysis.tables import TableShape, table_shape
+from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
 
 END: Final = Floor(MILLISECOND)
@@ -34,6 +36,8 @@ class Mode(enum.Enum):
     """Each row speaks for itself: at once, in the input's order."""
     FINAL = "final"
     """When no later row can change them, sorted by event time and all columns."""
+    TABLE = "table"
+    """As the history of a table: additions, corrections and retractions, tick by tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Path:
     """Query alias."""
     low: Function
     high: Function
-    session: Session | None = None
-    """If there is one, ``high`` is of the end of the session that the row is in."""
+    life: Life | None = None
+    """If there is one, ``high`` is of the end of the row's session, or of its being in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Classification:
     """Names that the query selects."""
     dropped: tuple[str, ...] = ()
     """Of these, system columns that a ``*`` brought along in log mode: the engine supplies them anew."""
+    table: TableShape | None = None
+    """In table mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +75,21 @@ class Verdict:
     findings: tuple[Finding, ...]
 
 
-def classify(plan: str | bytes, event_times: Mapping[str, str], output: Vocabulary) -> Verdict:
-    """Judge an analysed plan. ``event_times``: the event time column of each input by alias.
+def classify(
+    plan: str | bytes,
+    event_times: Mapping[str, str],
+    output: Vocabulary,
+    temporal: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Verdict:
+    """Judge an analysed plan. ``event_times``: the event time column of each input by alias; ``temporal``: primary
+    keys of those inputs that the query sees as versions.
 
     Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
     """
-    walk = Walk(event_times)
+    walk = Walk(event_times, temporal)
     try:
-        relation = walk.of(parse_plan(plan))
+        root = parse_plan(plan)
+        relation = walk.of(root)
     except Invalid as fault:
         if fault.rule != "plan-too-large":
             raise
@@ -84,6 +97,8 @@ def classify(plan: str | bytes, event_times: Mapping[str, str], output: Vocabula
     dropped = _repeated(relation, output)
     findings = [*walk.findings, *_names([name for name, _ in relation.columns if name not in dropped], output)]
     linear = relation.linear
+    if walk.tables:
+        return _table(root, walk, relation, findings)
     influence = _event_time(relation, output)
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
@@ -102,13 +117,25 @@ def classify(plan: str | bytes, event_times: Mapping[str, str], output: Vocabula
             walk.paths[path],
             (*interval.low, Floor(MILLISECOND)),
             (*interval.high, Floor(MILLISECOND)),
-            interval.session,
+            interval.life,
         )
         for path, interval in sorted(influence.items())
         if complete
     )
     names = tuple(name for name, _ in relation.columns)
     return Verdict(Classification(Mode.LOG if linear else Mode.FINAL, paths, names, dropped), ())
+
+
+def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) -> Verdict:
+    if len(walk.tables) > 1 or any(finding.code != "partial-order" for finding in findings):
+        findings.extend(core.blocker for core in walk.tables)
+    if not findings:
+        shape = table_shape(root, walk.shared, walk.tables[0], relation, walk.paths)
+        if isinstance(shape, TableShape):
+            names = tuple(name for name, _ in relation.columns)
+            return Verdict(Classification(Mode.TABLE, (), names, table=shape), ())
+        findings.append(shape)
+    return Verdict(None, tuple(_once(findings)))
 
 
 def _event_time(relation: Relation, output: Vocabulary) -> Influence:

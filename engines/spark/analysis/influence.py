@@ -41,17 +41,31 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """Rows of an input that hold until a later one of the same key supersedes them."""
+
+    keys: tuple[str, ...]
+    """Columns of the input."""
+    clamped: bool
+    """Whether a late row counts from when its block was written; else it is not accepted."""
+
+
+Life: TypeAlias = Session | Versions
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """From ``low(t)`` to ``high(t)``, both included."""
 
     low: Function = IDENTITY
     high: Function = IDENTITY
-    session: Session | None = None
-    """If there is one, ``high`` is of the end of the session that the row is in; only the data says when that is."""
+    life: Life | None = None
+    """If there is one, ``high`` is of the end of the row's session, or of its being in force: only the data says when
+    that is."""
 
     def then(self, low: Function, high: Function | None = None) -> Interval:
         """This, and then a function of its result; or two that enclose it."""
-        return Interval(self.low + low, self.high + (low if high is None else high), self.session)
+        return Interval(self.low + low, self.high + (low if high is None else high), self.life)
 
 
 Influence: TypeAlias = Mapping[int, Interval]
@@ -139,12 +153,12 @@ def _starts_session(node: Node) -> bool:
     return node.kind == "PreciseTimestampConversion" and node.only.kind == "PreciseTimestampConversion"
 
 
-def _session(window: Node, scope: Scope) -> Unmerged | None:
-    """``struct(start: t, end: t + gap)``. A gap that is computed has no bound."""
+def _session(window: Node, scope: Scope) -> Unmerged:
+    """``struct(start: t, end: t + gap)``. A gap that is computed has no bound: it counts as none."""
     start, end = (part for part in window.children[1::2])
     base = _plain(influence(start, scope))
     spans = [span for part in end.preorder() if part.kind in ("Cast", "Literal") and (span := _written(part))]
-    return Unmerged(spans[0], base) if base and len(spans) == 1 else None
+    return Unmerged(spans[0] if len(spans) == 1 else 0, base or {})
 
 
 def _written(node: Node) -> int | None:
@@ -338,7 +352,7 @@ def widened(value: Influence, key: Influence) -> Influence | None:
 
     For a path that ``key`` knows, the times of the rows whose keys it can touch. ``None`` if that has no bound.
     """
-    sessions = any(interval.session for part in (value, key) for interval in part.values())
+    sessions = any(interval.life for part in (value, key) for interval in part.values())
     if sessions or not value or not set(value) <= set(key):
         return None
     lows = [first(key[path].high) + interval.low for path, interval in value.items()]

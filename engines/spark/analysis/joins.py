@@ -116,6 +116,38 @@ def _times(value: Value) -> list[tuple[int, Interval] | None]:
     return [next(iter(part.items())) if part and len(part) == 1 else None for part in parts]
 
 
+def until_superseded(condition: tuple[Node, ...], ends: Mapping[int, int], near: Nearness) -> bool:
+    """Adds what ``x < valid_to`` says to ``near``. Whether the conditions ask anything else of a ``valid_to``."""
+    misused = False
+    for comparison in (part for whole in condition for part in conjuncts(whole)):
+        if not any(part.id in ends for part in comparison.preorder() if part.kind == "AttributeReference"):
+            continue
+        sides = comparison.children if comparison.kind == "LessThan" else comparison.children[::-1]
+        plain = len(sides) == 2 and all(side.kind == "AttributeReference" and side.id is not None for side in sides)
+        if not plain or comparison.kind not in ("LessThan", "GreaterThan") or sides[1].id not in ends:
+            misused = True
+            continue
+        x, end = sides[0].id, sides[1].id
+        begin = ends[end] if end is not None else -1
+        if x is not None and ((x, None), (begin, None)) in near.lower:
+            near.upper[(x, None), (begin, None)] = ()
+    return misused
+
+
+def equal_columns(condition: tuple[Node, ...], right: Relation) -> list[str] | None:
+    """Columns of the right side's input that have to equal something of the left; ``None`` for other conditions."""
+    names: list[str] = []
+    ids = {identity for _, identity in right.columns}
+    for comparison in (part for whole in condition for part in conjuncts(whole)):
+        mine = [side for side in comparison.children if side.kind == "AttributeReference" and side.id in ids]
+        used = [part.id in ids for part in comparison.preorder() if part.kind == "AttributeReference"]
+        sources = right.origins.get(mine[0].id, {}) if len(mine) == 1 and mine[0].id is not None else {}
+        if comparison.kind != "EqualTo" or sum(used) != 1 or len(sources) != 1:
+            return None
+        names.extend(sources.values())
+    return names
+
+
 def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int) -> tuple[Relation, bool]:
     """The relation of a join, and whether any time of it is bounded. ``pair``: a number for its halves."""
     scope: dict[int, Value] = {}

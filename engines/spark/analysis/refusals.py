@@ -54,13 +54,25 @@ UNBOUNDED_FRAME: Final = Refusal(
     "current row",
 )
 NO_WINDOW: Final = Refusal(
-    NOT_YET,
-    "GROUP BY without a window of event time makes a table that changes for ever; not supported yet",
-    "group by time_bucket(interval '1' day, event_time) too",
+    "table-shape",
+    "GROUP BY without a window of event time makes a table that changes for ever",
+    "group by time_bucket(interval '1' day, event_time) too, or keep the query to one GROUP BY",
 )
-NO_TIME: Final = Refusal(NOT_YET, "DISTINCT without event time in the rows; not supported yet", "select event_time")
+NO_TIME: Final = Refusal(
+    "table-shape", "DISTINCT without event time in the rows makes a table that changes for ever", "select event_time"
+)
 OUTER_TIME: Final = Refusal(
     "outer-null-time",
     "a full outer join has rows without a time of one side",
     "join on equal windows and select coalesce(a.event_time, b.event_time) as event_time",
+)
+VALID_TO_USED: Final = Refusal(
+    "valid-to-used",
+    "valid_to is a guess about the future: it can only say up to when a version is joined",
+    "on a.k = b.k and a.event_time >= b.valid_from and a.event_time < b.valid_to",
+)
+AS_OF: Final = Refusal(
+    NOT_YET,
+    "an as-of join needs an input itself on its right side, equal columns, and no other use of that input",
+    "declare the input in temporalTables, and join on valid_from and valid_to",
 )

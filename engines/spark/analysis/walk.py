@@ -19,14 +19,16 @@ from engines.spark.analysis.influence import (
     Session,
     Unmerged,
     Value,
+    Versions,
     influence,
     widened,
 )
-from engines.spark.analysis.joins import TYPES, joined, kind_of, nearness
+from engines.spark.analysis.joins import TYPES, Nearness, equal_columns, joined, kind_of, nearness, until_superseded
 from engines.spark.analysis.liveness import live_columns
 from engines.spark.analysis.monotone import Shift
-from engines.spark.analysis.over import relation_of, undecided
+from engines.spark.analysis.over import frames_of, relation_of, undecided
 from engines.spark.analysis.refusals import (
+    AS_OF,
     NO_TIME,
     NO_WINDOW,
     NOT_YET,
@@ -34,6 +36,7 @@ from engines.spark.analysis.refusals import (
     REFUSED,
     UNBOUNDED_FRAME,
     UNBOUNDED_JOIN,
+    VALID_TO_USED,
     Refusal,
 )
 from engines.spark.analysis.relation import (
@@ -47,6 +50,7 @@ from engines.spark.analysis.relation import (
     time_of,
     timed,
 )
+from engines.spark.analysis.tables import RANKS, Core
 from engines.spark.analysis.tree import Node, build
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -59,6 +63,10 @@ _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Window": ("windowExpressions", "partitionSpec", "orderSpec"),
 }
 """Fields of operators that hold expressions of the person's making."""
+JOINS: Final = ("Join", "AsOfJoin")
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+"""Columns of an input that the query sees as versions."""
 LINEAR: Final = frozenset({"Project", "Filter", "Generate", "Union", "SubqueryAlias", "View"})
 """Operators under which every row speaks for itself."""
 MAX_PATHS: Final = 64
@@ -72,11 +80,19 @@ class Walk:
 
     event_times: Mapping[str, str]
     """Name of the event time column by input alias."""
+    temporal: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Primary keys of inputs that the query sees as versions, by alias."""
     paths: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    _shared: dict[int, Node] = field(default_factory=dict)
+    tables: list[Core] = field(default_factory=list)
+    """Operators whose results change for ever."""
+    shared: dict[int, Node] = field(default_factory=dict)
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
     _pairs: int = 0
+    _ends: dict[int, int] = field(default_factory=dict)
+    """By id of a column ``valid_to`` that of ``valid_from``."""
+    _as_of: set[str] = field(default_factory=set)
+    """Inputs of which as-of joins see the latest rows only, so nothing else can read them in this query."""
 
     def of(self, plan: Node) -> Relation:
         """The relation of a whole plan."""
@@ -92,7 +108,10 @@ class Walk:
                 self.findings.extend(examine(expression))
         rule = _RULES.get(node.kind)
         if rule is not None:
-            return rule(self, node)
+            relation = rule(self, node)
+            if node.kind not in JOINS and self._ends:
+                self._guard_ends(node)
+            return relation
         refusal = REFUSED.get(node.kind)
         if refusal is None:
             refusal = Refusal(
@@ -101,6 +120,19 @@ class Walk:
             )  # fmt: skip
         self._refuse(refusal, node)
         return self._opaque(node)
+
+    def _guard_ends(self, node: Node) -> None:
+        """When a version ends may be asked in a join; anything else would be a guess about the future."""
+        for name in _EXPRESSIONS.get(node.kind, ()):
+            for expression in node.expressions(name):
+                used = {part.id for part in expression.preorder() if part.kind == "AttributeReference"}
+                if expression.kind != "AttributeReference" and used & set(self._ends):
+                    self._refuse(VALID_TO_USED, node)
+
+    def _table(self, node: Node, below: Relation, refusal: Refusal) -> None:
+        """The result changes for ever; whether it can be kept up is decided for the plan as a whole."""
+        finding = Finding(refusal.code, refusal.message, refusal.replace, node)
+        self.tables.append(Core(node, below, finding))
 
     def _refuse(self, refusal: Refusal, node: Node) -> None:
         self.findings.append(Finding(refusal.code, refusal.message, refusal.replace, node))
@@ -117,6 +149,8 @@ class Walk:
             leaf = leaf.only
         attributes = leaf.expressions("output")
         path = len(self.paths)
+        if alias in self._as_of:
+            self._refuse(AS_OF, node)
         if path == MAX_PATHS:
             raise Invalid(
                 f"the query reads its inputs more than {MAX_PATHS} times",
@@ -127,6 +161,10 @@ class Walk:
         time = self.event_times[alias]
         known = [(attribute.name, attribute.id) for attribute in attributes if attribute.id is not None]
         scope: dict[int, Value] = {identity: {path: Interval()} for name, identity in known if name == time}
+        if alias in self.temporal:
+            ids = dict(known)
+            scope = {ids[VALID_FROM]: {path: Interval(life=Versions(self.temporal[alias], clamped=True))}}
+            self._ends[ids[VALID_TO]] = ids[VALID_FROM]
         origins = {identity: {path: name} for name, identity in known}
         return Relation(scope, columns_of(attributes), floats_of(attributes), origins=origins)
 
@@ -162,7 +200,7 @@ class Walk:
         below = self._sessions(node, keys, below)
         times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
         if not times and not any(isinstance(influence(key, below.scope), Unmerged) for key in keys):
-            self._refuse(NO_WINDOW, node)
+            self._table(node, below, NO_WINDOW)
         made = node.expressions("aggregateExpressions")
         relation = projection(made, below, linear=False)
         extremes = {
@@ -183,10 +221,10 @@ class Walk:
                 interval.low == interval.high and all(isinstance(step, Shift) for step in interval.low)
                 for interval in whole.of.values()
             )
-            if not below.linear or not shifted or key.id is None:
+            if not (whole.gap and whole.of and below.linear and shifted) or key.id is None:
                 self._refuse(
                     Refusal(
-                        NOT_YET, "sessions can be made of an input's own rows and times only",
+                        NOT_YET, "sessions are made of an input's own rows and times, with a constant gap",
                         "group by session_window(event_time, …) straight over an input",
                     ), node,
                 )  # fmt: skip
@@ -205,7 +243,7 @@ class Walk:
             if identity in below.floats:
                 self.findings.append(_float_key(node, name))
         if not any(timed(below.scope.get(identity)) for _, identity in below.columns):
-            self._refuse(NO_TIME, node)
+            self._table(node, below, NO_TIME)
         return replace(below, linear=False)
 
     def _join(self, node: Node) -> Relation:
@@ -214,12 +252,36 @@ class Walk:
         if kind not in TYPES:
             self._refuse(Refusal(NOT_YET, f"this engine does not know a join of kind {kind}", "use JOIN … ON"), node)
             return self._opaque_join(left, right)
+        conditions = (*node.expressions("asOfCondition"), *node.expressions("condition"))
+        near = nearness(conditions, left.scope, right.scope)
+        if until_superseded(conditions, self._ends, near):
+            self._refuse(VALID_TO_USED, node)
+        if node.kind == "AsOfJoin" and not set(self._ends.values()) & set(right.scope):
+            right = self._latest(node, right, near)
         self._pairs += 1
-        near = nearness(node.expressions("condition"), left.scope, right.scope)
         relation, bounded = joined(kind, left, right, near, self._pairs)
         if not bounded and not self.findings:
             self._refuse(OUTER_TIME if kind == "FullOuter" else UNBOUNDED_JOIN, node)
         return relation
+
+    def _latest(self, node: Node, right: Relation, near: Nearness) -> Relation:
+        """As-of onto an input that only grows: of each key the latest row so far is in force until the next."""
+        inside = node.children[1]
+        while inside.kind == "SubqueryAlias":
+            inside = inside.only
+        keys = equal_columns(node.expressions("condition"), right)
+        found = [(identity, time) for identity, value in right.scope.items() if (time := path_of(value))]
+        alias = _table(inside) if inside.kind == "View" else ""
+        if alias not in self.event_times or keys is None or len(found) != 1 or self.paths.count(alias) != 1:
+            self._refuse(AS_OF, node)
+            return right
+        (identity, time), names = found[0], tuple(sorted(keys))
+        self._as_of.add(alias)
+        for x, _ in [pair for pair in near.lower if pair[1] == (identity, None)]:
+            near.upper[x, (identity, None)] = ()
+        life = Versions(names, clamped=False)
+        scope: dict[int, Value] = {identity: {path: replace(each, life=life) for path, each in time.items()}}
+        return replace(right, scope=scope)
 
     def _opaque_join(self, left: Relation, right: Relation) -> Relation:
         return Relation({}, left.columns + right.columns, left.floats | right.floats, linear=False)
@@ -229,7 +291,10 @@ class Walk:
         self.findings.extend(undecided(node, self._live.get(id(node)), below))
         relation = relation_of(node, below)
         if relation is None:
-            self._refuse(UNBOUNDED_FRAME, node)
+            if all(frame.function in RANKS for frame in frames_of(node)) and node.fields.get("partitionSpec"):
+                self._table(node, below, UNBOUNDED_FRAME)
+            else:
+                self._refuse(UNBOUNDED_FRAME, node)
             made = node.expressions("windowExpressions")
             return Relation({}, below.columns + columns_of(made), below.floats | floats_of(made), linear=False)
         return relation
@@ -264,12 +329,12 @@ class Walk:
         return relation
 
     def _definition(self, node: Node) -> Relation:
-        self._shared[node.fields["id"]] = node.only
+        self.shared[node.fields["id"]] = node.only
         return Relation({}, (), frozenset())
 
     def _reference(self, node: Node) -> Relation:
         """Every use of a common table expression reads its inputs anew: other uses, other paths."""
-        shared = self.go(self._shared[node.fields["cteId"]])
+        shared = self.go(self.shared[node.fields["cteId"]])
         attributes = node.expressions("output")
         renamed = {
             attribute.id: shared.scope.get(identity)
@@ -297,6 +362,7 @@ _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
     "Distinct": Walk._distinct,
     "Union": Walk._union,
     "Join": Walk._join,
+    "AsOfJoin": Walk._join,
     "Window": Walk._window,
     "Expand": Walk._expand,
     "WithCTE": Walk._with,

@@ -7,9 +7,11 @@ numpy's calendar, and order with Python's sort.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -179,6 +181,43 @@ class Lab:
             tables.append(table)
             before = after if after is not None else before
         return Stream(tuple(made), tuple(tables))
+
+    def changing(self, name: str, seed: int, blocks: int) -> Stream:
+        """A legal changelog with key k: additions, corrections that move in time, retractions at old and new times."""
+        rng, parts, clock, number = random.Random(seed), [], START, 0
+        current: dict[str, tuple[object, ...]] = {}
+        for _ in range(blocks):
+            clock += rng.randrange(0, 5 * DAY)
+            rows: list[tuple[object, ...]] = []
+            for _ in range(rng.randrange(0, 5)):
+                key, number = f"k{rng.randrange(3)}", number + 1
+                time = clock + rng.randrange(-4 * DAY, 2 * DAY)
+                if key not in current:
+                    rows.append((time, key, number, 0))
+                    current[key] = rows[-1]
+                elif rng.random() < 0.6:
+                    rows += [(*current[key][:3], 2), (time, key, number, 3)]
+                    current[key] = rows[-1]
+                else:
+                    old = current.pop(key)
+                    rows.append((old[0] if rng.random() < 0.5 else time, *old[1:3], 1))
+            parts.append((rows, clock - rng.randrange(0, DAY) if rng.random() < 0.8 else None))
+        mark, rising = None, []
+        for rows, after in parts:
+            mark = after if mark is None else mark if after is None else max(mark, after)
+            rising.append((rows, mark))
+        return self.given(name, rising)
+
+    @staticmethod
+    def statements(stream: Stream) -> Iterator[tuple[Any, ...]]:
+        """(milliseconds, k, v, op, watermark before, after), in chain order; -2**62 stands for no watermark."""
+        for block, table in zip(stream.blocks, stream.tables, strict=True):
+            marks = [
+                -(2**62) if mark is None else mark // 10**6 for mark in (block.watermark_before, block.watermark_after)
+            ]
+            for row in table.to_pylist() if table is not None else ():
+                time = None if row["event_time"] is None else int(row["event_time"].timestamp() * 1000)
+                yield (time, row["k"], row["v"], row["op"], *marks)
 
     def _block(self, name: str, table: pa.Table | None, before: int | None, after: int | None) -> InputBlock:
         path = self.folder / f"in-{name}"

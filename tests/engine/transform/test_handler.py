@@ -62,7 +62,11 @@ def test_validate_says_mode_and_schema(handler):
     window = "select window(event_time, '1 day').start as event_time, sum(v) as s from `nyc.flights` group by 1"
     assert handler.validate(validation(window)).mode == "final"
     refused = handler.validate(validation(window, changelog=True))
-    assert [one.code for one in refused.diagnostics] == ["shape-not-supported"]
+    assert [one.code for one in refused.diagnostics] == ["changelog-late"]
+    stated = handler.validate(validation("set odf.late = 'drop'; " + window, changelog=True))
+    assert (stated.ok, stated.changelog) == (True, False)
+    table = handler.validate(validation("select v, max(event_time) as event_time from `nyc.flights` group by v"))
+    assert (table.ok, table.mode, table.changelog) == (True, "table", True)
 
 
 def test_diagnostics_name_query_and_place(handler):

@@ -45,7 +45,7 @@ def influence(path):
     """``input: low .. high`` without the cut to milliseconds that every path ends with."""
     low, high = (written(function).removesuffix("floor(1ms)").strip() or "t" for function in (path.low, path.high))
     words = f"{path.input}: {low}" if low == high else f"{path.input}: {low} .. {high}"
-    return words + (f" of sessions({span(path.session.gap)}: {','.join(path.session.keys)})" if path.session else "")
+    return words + (f" of sessions({span(path.life.gap)}: {','.join(path.life.keys)})" if path.life else "")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -59,6 +59,10 @@ def test_verdict(name):
         return
     found = verdict.classification
     assert found.mode.value == case["mode"]
+    if "keys" in case:
+        table = found.table
+        assert [list(table.keys), table.single, table.merge] == [case["keys"], case["single"], case["merge"]]
+        assert {alias: list(names) for alias, names in table.grouping.items()} == case["grouping"]
     if "influence" in case:
         assert [influence(path) for path in found.paths] == case["influence"]
         return

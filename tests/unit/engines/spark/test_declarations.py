@@ -58,6 +58,10 @@ def test_other_settings_are_not_declarations():
     assert of((None, "set spark.sql.shuffle.partitions = 7; select 1")).steps[0].query.startswith("set spark")
 
 
-def test_temporal_tables_wait():
-    with pytest.raises(Invalid, match="temporalTables"):
-        of((None, "select 1"), temporal_tables=(TemporalTable(name="b", primary_key=("k",)),))
+def test_temporal_tables_and_their_faults():
+    table = TemporalTable(name="b", primary_key=("k",))
+    assert of((None, "select 1"), temporal_tables=(table,)).temporal == {"b": ("k",)}
+    for wrong in ((table, table), (TemporalTable(name="b", primary_key=()),)):
+        with pytest.raises(Invalid) as caught:
+            of((None, "select 1"), temporal_tables=wrong)
+        assert caught.value.rule == "temporal-table"

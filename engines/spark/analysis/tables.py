@@ -1,0 +1,182 @@
+"""Queries whose result is a table that changes for ever: which columns are its key, and how it can be kept up.
+
+A closed list: one ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that speak for themselves, with projections
+and filters above. Anything else around it is refused. Pure. Engine semantics, sections 3, 6 and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.relation import Relation, source_of
+from engines.spark.analysis.tree import Node, same
+
+MERGED_BY: Final[Mapping[str, str]] = {
+    "Count": "sum", "CountIf": "sum", "Sum": "sum", "Min": "min", "Max": "max", "BoolAnd": "bool_and",
+    "BoolOr": "bool_or", "BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor",
+}  # fmt: skip
+"""Aggregates of parts that can be put together, and by which function."""
+RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """How a changing table is kept up."""
+
+    keys: tuple[str, ...]
+    """Columns of the output that tell its rows, or groups of rows, apart."""
+    single: bool
+    """Whether a key has one row."""
+    merge: Mapping[str, str] | None
+    """By other column the function that merges a former value with a new one; ``None``: it takes all live rows."""
+    grouping: Mapping[str, tuple[str, ...]]
+    """By alias the columns of an input that decide which keys a row bears on; some may be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The operator that makes a table, as the walk met it."""
+
+    node: Node
+    below: Relation
+    blocker: Finding
+    """Why it cannot be evaluated once and for all."""
+
+
+def table_shape(
+    root: Node, shared: Mapping[int, Node], core: Core, relation: Relation, paths: Sequence[str]
+) -> TableShape | Finding:
+    """The shape of a whole plan with one such operator, or why it is none."""
+    above = list(_down_to(root, shared, core.node))
+    if not above or above[-1] is not core.node or not core.below.linear:
+        return Finding(
+            "mixed-mode",
+            "a table that changes for ever stands inside a larger query",
+            "make the inner query a dataset of its own",
+            core.node,
+        )
+    keys, ids = _keys(core.node, core.below)
+    if not keys and core.node.kind == "Aggregate":
+        return Finding(
+            "global-aggregate", "an aggregate over everything has no key", "select 'all' as k, … group by k", core.node
+        )
+    names = _carried_up(above[:-1], ids, relation, shared)
+    if any(name is None for name in names):
+        return Finding(
+            "key-not-selected", "what rows are grouped by must be selected: it is the key of the result",
+            "select the grouping columns too", core.node,
+        )  # fmt: skip
+    known = tuple(dict.fromkeys(name for name in names if name is not None))
+    merge = _merge(above, relation, known, shared)
+    single = core.node.kind != "Window"
+    return TableShape(known, single, merge, _grouping(keys, core.below, paths))
+
+
+def _down_to(root: Node, shared: Mapping[int, Node], core: Node) -> Iterator[Node]:
+    """Operators from the root to the core, as long as they pass rows one by one."""
+    node = root
+    while True:
+        if node.kind != "WithCTE":
+            yield node
+        if node is core:
+            return
+        if node.kind == "WithCTE":
+            node = node.children[-1]
+        elif node.kind == "CTERelationRef":
+            node = shared[node.fields["cteId"]]
+        elif node.kind in ("Project", "Filter", "SubqueryAlias", "View") and node.children:
+            node = node.only
+        else:
+            return
+
+
+def _keys(core: Node, below: Relation) -> tuple[list[Node], list[int | None]]:
+    """Expressions that make the key, and the ids that they have in the operator's output."""
+    if core.kind == "Distinct":
+        return [], [identity for _, identity in below.columns]
+    if core.kind == "Window":
+        keys = list(core.expressions("partitionSpec"))
+        return keys, [key.id for key in keys]
+    keys = list(core.expressions("groupingExpressions"))
+    made = core.expressions("aggregateExpressions")
+    return keys, [next((each.id for each in made if _is_key(each, key)), None) for key in keys]
+
+
+def _is_key(made: Node, key: Node) -> bool:
+    inner = made.only if made.kind == "Alias" else made
+    return same(inner, key)
+
+
+def _carried_up(
+    above: list[Node], ids: list[int | None], relation: Relation, shared: Mapping[int, Node]
+) -> list[str | None]:
+    """Names under which columns come out at the root."""
+    for operator in reversed(above):
+        if operator.kind == "CTERelationRef":
+            outside = [each.id for each in operator.expressions("output")]
+            moved = dict(zip(_output(shared[operator.fields["cteId"]]), outside, strict=False))
+            ids = [moved.get(identity) for identity in ids]
+        if operator.kind == "Project":
+            renamed: dict[int | None, int | None] = {}
+            for each in operator.expressions("projectList"):
+                inner = each.only if each.kind == "Alias" else each
+                if inner.kind == "AttributeReference":
+                    renamed.setdefault(inner.id, each.id)
+            ids = [renamed.get(identity) if identity is not None else None for identity in ids]
+    names = {identity: name for name, identity in relation.columns}
+    return [names.get(identity) if identity is not None else None for identity in ids]
+
+
+def _output(node: Node) -> list[int | None]:
+    """Ids of an operator's columns, in order; none for operators that do not name them."""
+    while node.kind in ("SubqueryAlias", "View", "Filter") and node.children:
+        node = node.only
+    field = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(node.kind, "output")
+    return [each.id for each in node.expressions(field)]
+
+
+def _merge(
+    above: list[Node], relation: Relation, keys: tuple[str, ...], shared: Mapping[int, Node]
+) -> Mapping[str, str] | None:
+    """Only where nothing but names stands between the aggregates and the result."""
+    core = above[-1]
+    if core.kind == "Window" or not all(_only_names(each) for each in above[:-1]):
+        return None
+    if core.kind == "Distinct":
+        return {}
+    made = {each.id: each for each in core.expressions("aggregateExpressions")}
+    found = {}
+    for identity, each in made.items():
+        names = _carried_up(above[:-1], [identity], relation, shared)
+        if names[0] is None or names[0] in keys:
+            continue
+        inner = each.only if each.kind == "Alias" else each
+        function = MERGED_BY.get(inner.only.kind) if inner.kind == "AggregateExpression" else None
+        if function is None or inner.fields.get("isDistinct"):
+            return None
+        found[names[0]] = function
+    return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
+
+
+def _only_names(operator: Node) -> bool:
+    if operator.kind != "Project":
+        return operator.kind in ("SubqueryAlias", "View", "CTERelationRef")
+    return all(
+        (each.only if each.kind == "Alias" else each).kind == "AttributeReference"
+        for each in operator.expressions("projectList")
+    )
+
+
+def _grouping(keys: list[Node], below: Relation, paths: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """Columns that every occurrence of every input has for the same part of the key."""
+    found: dict[str, list[str]] = {alias: [] for alias in paths}
+    for key in keys:
+        sources = source_of(key, below) or {}
+        by_alias = {alias: {sources.get(at) for at, other in enumerate(paths) if other == alias} for alias in found}
+        if all(len(names) == 1 and None not in names for names in by_alias.values()):
+            for alias, names in by_alias.items():
+                found[alias].append(next(str(name) for name in names))
+    return {alias: tuple(names) for alias, names in found.items()}

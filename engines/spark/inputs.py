@@ -1,0 +1,159 @@
+"""The inputs of one request: their columns, their blocks as facts for planning, their rows as views.
+
+Made for a request and gone with it. Reads slices, writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+
+from chain.data.parquet import open_slice
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from engines.contract import InputBlock, TransformInput, Vocabulary
+from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.changes import cancelled_by, positive, row_codes
+from engines.spark.declarations import Query
+from engines.spark.facts import SliceFacts, SliceReader
+from engines.spark.incremental import BlockFacts, InputFacts, Read
+from engines.spark.queries import InputView
+from engines.spark.rows import event_times, frame_of_rows, read_rows
+from engines.spark.views import slices_view, view_schema
+
+_NANOS: Final = 1_000_000
+"""In a millisecond."""
+
+
+class Inputs:
+    """Of one request, by alias."""
+
+    def __init__(self, given: Sequence[TransformInput], query: Query, slices: SliceReader) -> None:
+        self._given = {each.query_alias: each for each in given}
+        self._query = query
+        self._slices = slices
+        unknown = sorted(set(query.temporal) - set(self._given))
+        if unknown:
+            raise Invalid(
+                f"temporal table {unknown[0]} is not an input", rule="temporal-table",
+                hint=f"inputs: {', '.join(self._given)}",
+            )  # fmt: skip
+        self.vocabs: dict[str, Vocabulary] = {alias: each.vocab for alias, each in self._given.items()}
+        self.schemas: dict[str, st.StructType] = {
+            alias: view_schema(_input_schema(each), each.vocab) for alias, each in self._given.items()
+        }
+        self._changes: set[str] = set()
+
+    def views(self) -> list[InputView]:
+        """As the query is analysed over them."""
+        return [
+            InputView(alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()))
+            for alias, schema in self.schemas.items()
+        ]
+
+    def changelog(self, alias: str) -> bool | None:
+        return self._given[alias].changelog
+
+    def facts(self, query: Classification, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
+        """What planning needs to know of the given blocks. Raises Invalid for an input that the query cannot take."""
+        found = []
+        for alias, given in self._given.items():
+            facts = tuple(self._block(block, given, query) for block in blocks[alias])
+            lateness = self._query.declarations.lateness_of(alias)
+            found.append(InputFacts(str(given.dataset_id), alias, facts, lateness))
+        return tuple(found)
+
+    def _block(self, block: InputBlock, given: TransformInput, query: Classification) -> BlockFacts:
+        name = str(Multihash.from_bytes(block.block_hash)) if block.block_hash else ""
+        before, after = _micros(block.watermark_before), _micros(block.watermark_after)
+        reopened = bool(block.reopened)
+        if block.data_path is None:
+            return BlockFacts(name, None, before, after, reopened=reopened)
+        path = Path(block.data_path)
+        if query.mode is Mode.LOG:
+            with open_slice(path) as source:
+                return BlockFacts(name, block.data_path, before, after, rows=source.rows, reopened=reopened)
+        facts = self._slices.facts(path, given.vocab)
+        self._check_changes(given, facts, query)
+        return BlockFacts(
+            name, block.data_path, before, after, facts.rows, facts.untimed, facts.first, facts.last, reopened
+        )
+
+    def _check_changes(self, given: TransformInput, facts: SliceFacts, query: Classification) -> None:
+        alias = given.query_alias
+        if not facts.changes:
+            return
+        if given.changelog is False:
+            raise Invalid(
+                f"input {alias} holds corrections or retractions, though its chain says that it only grows",
+                rule="append-only", hint="the input's merge strategy and its data disagree",
+            )  # fmt: skip
+        lives = [path.life for path in query.paths if path.input == alias]
+        if query.mode is Mode.FINAL and not any(isinstance(life, Versions) for life in lives):
+            check_late_stated(alias, self._query)
+        self._changes.add(alias)
+
+    def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int) -> DataFrame:
+        """Rows of an input for the query; of an input with changes those that were not taken back."""
+        schema, vocab = self.schemas[alias], self.vocabs[alias]
+        if alias not in self._changes:
+            return slices_view(session, reads, schema, vocab, number)
+        parts = []
+        for read in reads:
+            rows = read_rows(read.paths, schema)
+            times, timed = event_times(rows, vocab)
+            parts.append(rows.filter(pa.array(timed & (times >= read.low) & (times < read.high))))
+        rows = pa.concat_tables(parts) if parts else read_rows((), schema)
+        return frame_of_rows(session, net(rows, vocab))
+
+
+def check_late_stated(alias: str, query: Query) -> None:
+    """Raises Invalid: late corrections of a changelog must not vanish without the author's word."""
+    if not query.declarations.states_late(alias):
+        raise Invalid(
+            f"input {alias} is a changelog: most of its retractions come after their window has closed",
+            rule="changelog-late",
+            hint=f"begin the query with SET odf.late.{alias} = 'drop'; to leave out corrections of closed windows",
+        )
+
+
+def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Rows asserted and not taken back, in chain order; equal rows cancel one another."""
+    order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    rows = rows.take(pa.array(order))
+    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    canceller, _ = cancelled_by(row_codes(data_of(rows, vocab)), ops)
+    return rows.filter(pa.array(positive(ops) & (canceller < 0)))
+
+
+def data_of(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Event time and data: what a retraction repeats of the row that it takes back."""
+    return rows.drop_columns([vocab.offset_column, vocab.operation_type_column, vocab.system_time_column])
+
+
+def _input_schema(given: TransformInput) -> pa.Schema:
+    """Schema of an input's slices: from the file that states it, else from a slice. Raises Invalid."""
+    slices = [block.data_path for block in given.blocks or () if block.data_path is not None]
+    sources = [given.schema_file, *reversed(slices), *reversed(given.data_paths)]
+    for source in sources:
+        if source:
+            with open_slice(Path(source)) as file:
+                return file.schema.remove_metadata()
+    raise Invalid(
+        f"input {given.query_alias} has neither data nor a schema", rule="input-schema",
+        hint="run the transform when the input has its first data",
+    )  # fmt: skip
+
+
+def _micros(instant: Instant | None) -> int | None:
+    """Whole milliseconds, rounded towards the past: an earlier watermark promises less, so it is always true."""
+    return None if instant is None else instant // _NANOS * MILLISECOND

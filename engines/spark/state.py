@@ -1,0 +1,62 @@
+"""Checkpoints as files: read whole under limits, written whole. Engine semantics, section 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from chain.errors import Environment, Invalid
+from engines.spark.arranged import MAX_STATE, pack, unpack
+from engines.spark.checkpoint import MAX_CHECKPOINT, Checkpoint, decode_checkpoint, encode_checkpoint, split
+
+_HINT: Final = "start the transform anew after a change of its query"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the last transaction left."""
+
+    checkpoint: Checkpoint | None = None
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    """By name; empty ones are missing."""
+
+
+def load(path: str | None, transform: str, mode: str) -> State:
+    """The state of a transform whose query has the digest ``transform``. Raises Invalid, Environment."""
+    if path is None:
+        return State()
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_CHECKPOINT + MAX_STATE:
+            raise Invalid(f"the checkpoint {file.name} is too large", rule="checkpoint-size")
+        raw = file.read_bytes()
+    except OSError as error:
+        raise Environment(f"cannot read checkpoint {file}: {error.strerror}", rule="disk") from error
+    checkpoint = decode_checkpoint(raw)
+    if checkpoint.transform != transform or checkpoint.mode != mode:
+        raise Invalid("the checkpoint is of another query", rule="checkpoint-transform", hint=_HINT)
+    described = () if checkpoint.arranged is msgspec.UNSET else checkpoint.arranged
+    return State(checkpoint, unpack(described, split(raw)[1]))
+
+
+def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, pa.Table]) -> None:
+    """Raises Invalid for a state that cannot be kept, Environment."""
+    for item in checkpoint.inputs:
+        if any("" in run for run in item.open):
+            raise Invalid(
+                f"input {item.alias}: rows must be kept, and their blocks were given without hashes",
+                rule="open-blocks", hint="the coordinator must state block_hash",
+            )  # fmt: skip
+    described, body = pack(tables)
+    if described:
+        checkpoint = msgspec.structs.replace(checkpoint, arranged=described)
+    raw = encode_checkpoint(checkpoint)
+    try:
+        Path(path).write_bytes(raw + b"\n" + body if body else raw)
+    except OSError as error:
+        raise Environment(f"cannot write checkpoint {path}: {error.strerror}", rule="disk") from error

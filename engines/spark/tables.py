@@ -1,0 +1,211 @@
+"""Keeps up a table that changes for ever: its rows at every tick, and the corrections from one to the next.
+
+Over inputs that only grow, the row last written for a key is an accumulator: new rows are aggregated and merged with
+it. Over changelogs the rows that stand are kept, and those of a changed key are evaluated anew. Either way the user's
+query runs once per transaction, with the round as one more column to group by. Engine semantics, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as st
+
+from chain.errors import Invalid
+from engines.contract import Vocabulary
+from engines.spark.analysis.tables import TableShape
+from engines.spark.changes import (
+    CORRECT_FROM,
+    LONG_AGO,
+    NEVER,
+    RETRACTED,
+    cancelled_by,
+    positive,
+    row_codes,
+)
+from engines.spark.inputs import data_of
+from engines.spark.plans import HIDDEN_ROUND
+from engines.spark.rounds import differences, lived, rounds_of
+from engines.spark.rows import arrow_columns, event_times, frame_of_rows, read_rows
+from engines.spark.ticking import TableStep
+
+ENTER: Final = "__odf_enter"
+LEAVE: Final = "__odf_leave"
+"""From when a row counts, and up to when: effective times, microseconds."""
+WRITTEN: Final = "written"
+Evaluate: TypeAlias = Callable[[Mapping[str, pa.Table]], pa.Table]
+"""Runs the query over rows of each input, which have a column ``HIDDEN_ROUND``; so has the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An input."""
+
+    schema: st.StructType
+    vocab: Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Rows in the types that Spark gave, ops, and the state tables."""
+
+    rows: pa.Table | None
+    ops: np.ndarray
+    state: dict[str, pa.Table]
+
+
+def statements(step: TableStep, sources: Mapping[str, Source], former: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """By alias the rows that stand or waited, and new ones, each with when it counts. Raises Invalid, Environment."""
+    found = {}
+    for alias, source in sources.items():
+        columns = arrow_columns(source.schema)
+        old = former.get(f"rows:{alias}")
+        parts = [] if old is None else [old.select([*columns.names, ENTER, LEAVE])]
+        for block in step.blocks[alias]:
+            if block.path is not None:
+                parts.append(_new(block.path, block.before, block.after, step.lateness[alias], source))
+        schema = pa.schema([*columns, pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
+        rows = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+        found[alias] = _taken_back(rows, source.vocab)
+    return found
+
+
+def _new(path: str, before: int | None, after: int | None, lateness: int, source: Source) -> pa.Table:
+    """Rows of a slice that have a time, with when each statement counts by itself."""
+    rows = read_rows([path], source.schema)
+    times, timed = event_times(rows, source.vocab)
+    marks = [-NEVER if mark is None else mark - lateness for mark in (before, after)]
+    ops = np.asarray(rows.column(source.vocab.operation_type_column))
+    enter = np.maximum(times, marks[0])
+    enter = np.where(ops == RETRACTED, np.maximum(enter, marks[1]), enter)
+    enter = np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
+    rows = rows.append_column(ENTER, pa.array(enter)).append_column(LEAVE, pa.array(np.full(len(enter), NEVER)))
+    return rows.filter(pa.array(timed))
+
+
+def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Rows asserted, each with when it is taken back, if it is; those that never count are left out."""
+    order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    rows = rows.take(pa.array(order))
+    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    enter, leave = (np.asarray(rows.column(name)).copy() for name in (ENTER, LEAVE))
+    open_rows = np.flatnonzero(leave == NEVER)
+    if not ops.any():
+        return rows
+    codes = row_codes(data_of(rows.drop_columns([ENTER, LEAVE]), vocab).take(pa.array(open_rows)))
+    canceller, _ = cancelled_by(codes, ops[open_rows])
+    ended = open_rows[canceller >= 0]
+    leave[ended] = np.maximum(enter[open_rows[canceller[canceller >= 0]]], enter[ended])
+    rows = rows.set_column(rows.column_names.index(LEAVE), LEAVE, pa.array(leave))
+    return rows.filter(pa.array(positive(ops) & (enter < leave)))
+
+
+def accumulate(
+    session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, Source],
+    former: Mapping[str, pa.Table], evaluate: Evaluate,
+) -> Outcome:  # fmt: skip
+    """Over inputs that only grow."""
+    rows = statements(step, sources, former)
+    for alias, table in rows.items():
+        if np.any(np.asarray(table.column(sources[alias].vocab.operation_type_column))):
+            raise Invalid(
+                f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
+                hint="the coordinator must state that the input is a changelog",
+            )  # fmt: skip
+    times = np.array([LONG_AGO if step.since is None else step.since, *step.ticks], np.int64)
+    ready, waiting = {}, {}
+    for alias, table in rows.items():
+        enter = np.asarray(table.column(ENTER))
+        due = np.full(len(enter), False) if step.until is None else enter < step.until
+        waiting[f"rows:{alias}"] = table.filter(pa.array(~due))
+        now = table.filter(pa.array(due)).drop_columns([ENTER, LEAVE])
+        ready[alias] = now.append_column(HIDDEN_ROUND, pa.array(np.searchsorted(times, enter[due], side="right")))
+    written = former.get(WRITTEN)
+    if not any(table.num_rows for table in ready.values()):
+        return Outcome(None, np.empty(0, np.int32), waiting if written is None else {**waiting, WRITTEN: written})
+    parts = evaluate(ready)
+    columns = [name for name in parts.column_names if name != HIDDEN_ROUND]
+    old = parts.slice(0, 0)
+    if written is not None:
+        before = pa.array(np.zeros(written.num_rows, np.int64))
+        old = written.append_column(HIDDEN_ROUND, before).select(parts.column_names).cast(parts.schema)
+    both = pa.concat_tables([old, parts])
+    keys = row_codes(both.select(shape.keys))
+    touched = np.isin(keys, keys[old.num_rows :])
+    merged = _merged(session, shape, both.filter(pa.array(touched)))
+    keys, ticks = row_codes(merged.select(shape.keys)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
+    rounds = rounds_of(keys, ticks, times)
+    at = np.searchsorted(rounds.places, keys * len(times) + ticks)
+    visible = merged.select(columns)
+    changed, ops = differences(visible, at, rounds, shape.keys, single=True)
+    last = np.zeros(len(rounds.places), bool)
+    last[np.append(np.flatnonzero(rounds.first)[1:], len(last)) - 1] = True
+    untouched = both.select(columns).filter(pa.array(~touched))
+    state = pa.concat_tables([untouched, visible.filter(pa.array(last[at]))])
+    return Outcome(changed, ops, {**waiting, WRITTEN: state})
+
+
+def _merged(session: SparkSession, shape: TableShape, parts: pa.Table) -> pa.Table:
+    """What was written and what each tick adds, summed up from tick to tick by the functions of the shape."""
+    frame = frame_of_rows(session, parts)
+    quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
+    by = f"partition by {', '.join(quoted[key] for key in shape.keys)} order by {HIDDEN_ROUND}"
+    made = []
+    for field in frame.schema:
+        name = quoted[field.name]
+        function = (shape.merge or {}).get(field.name)
+        over = f"{function}({name}) over ({by} rows between unbounded preceding and current row)"
+        made.append(name if function is None else f"cast({over} as {field.dataType.simpleString()}) as {name}")
+    return frame.selectExpr(*made).toArrow().cast(parts.schema)
+
+
+def evaluate_anew(
+    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Mapping[str, pa.Table],
+    evaluate: Evaluate,
+) -> Outcome:  # fmt: skip
+    """Over changelogs: all rows that stand, for the keys that something happens to."""
+    rows = statements(step, sources, former)
+    since = LONG_AGO if step.since is None else step.since
+    until = since if step.until is None else step.until
+    times = np.array([since, *step.ticks], np.int64)
+    keys = _common_codes([rows[alias].select(shape.grouping.get(alias, ())) for alias in rows])
+    enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
+    leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
+    moments = np.concatenate([*enter, *leave])
+    moved = (moments >= since) & (moments < until)
+    happening = np.concatenate([*keys, *keys])[moved]
+    rounds = rounds_of(happening, np.searchsorted(times, moments[moved], side="right"), times)
+    state = {
+        f"rows:{alias}": table.filter(pa.array(left >= until))
+        for (alias, table), left in zip(rows.items(), leave, strict=True)
+    }
+    if not len(rounds.places):
+        return Outcome(None, np.empty(0, np.int32), state)
+    ready = {
+        alias: _placed(table, *lived(rounds, mine, entered, left))
+        for (alias, table), mine, entered, left in zip(rows.items(), keys, enter, leave, strict=True)
+    }
+    result = evaluate(ready)
+    of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+    changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, shape.single)
+    return Outcome(changed, ops, state)
+
+
+def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
+    plain = table.drop_columns([ENTER, LEAVE]).take(pa.array(rows))
+    return plain.append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
+
+
+def _common_codes(keys: Sequence[pa.Table]) -> list[np.ndarray]:
+    """Numbers of keys, the same for the same key in all tables; columns correspond by position."""
+    sizes = [table.num_rows for table in keys]
+    renamed = [table.rename_columns([str(at) for at in range(table.num_columns)]) for table in keys]
+    if not renamed[0].num_columns:
+        return [np.zeros(size, np.int64) for size in sizes]
+    codes = row_codes(pa.concat_tables(renamed, promote_options="permissive"))
+    return np.split(codes, np.cumsum(sizes)[:-1])
