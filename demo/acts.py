@@ -238,6 +238,20 @@ def lie(stage: Stage) -> None:
     reach = trust["reach"]["use"] - 1
     said = f"Carol keeps it, relies on nothing after #{reach} and refuses to serve it"
     story.claim(f"refuted at #{trust['why']['block']} by Bob's signed verdict: {said}", "C")
+    _re_check(stage, b, found["bundle"])
+
+
+def _re_check(stage: Stage, node: Node, bundle: str) -> None:
+    """Take the evidence out of the network, and judge it with nothing but the file."""
+    file = stage.folder / "lie.odfe"
+    node.do("trust", "evidence", bundle, "-O", str(file))
+    answer = node.ask("trust", "recheck", str(file))
+    if answer.code != 0 or answer.json["result"] != "confirmed":
+        raise Broken(f"recheck ended with {answer.code}: {answer.out} {answer.err}")
+    size = f"{file.stat().st_size / 1e6:.1f} MB"
+    stage.story.claim(
+        f"the evidence is a file of {size}: run again from it alone, the lie is confirmed", "anyone, offline"
+    )
 
 
 def accident(stage: Stage) -> None:
