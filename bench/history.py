@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,16 +58,38 @@ def _verified(length: int, folder: Path, rounds: int) -> Row:
                 hashlib.sha3_256(raw).digest()
 
         ours, peer = in_turns(verify, hash_all, rounds, CPU)
-        with Peak() as peak:
-            verify()
+        peak = _alone("verify", folder)
         stored = sum(len(raw) for raw in raws)
     return Row(
         name=f"verify {length:,}",
         measures=f"CPU time of level chain, {length:,} blocks in SQLite",
         ours=Side(name="hash, decode, link, rules", costs=ours, amount=length, unit="blocks"),
         peer=Side(name="SHA3-256 of each block in memory", costs=peer, amount=length, unit="blocks"),
-        facts={"MB": stored / 1e6, "more MiB at peak": peak.bytes / 2**20, "s to commit": made},
+        facts={"MB": stored / 1e6, "more MiB at peak": peak, "s to commit": made},
     )
+
+
+def _alone(what: str, *places: Path) -> float:
+    """MiB by which a process of its own grows over its imports: this one keeps what earlier rounds took."""
+    words = [sys.executable, "-m", "bench.history", what, *map(str, places)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    return float(done.stdout)
+
+
+def main(what: str, *places: str) -> None:
+    """``verify STORE`` or ``import FOLDER STORE``, once; prints the growth."""
+    with Peak() as peak:
+        if what == "verify":
+            database = open_database(Path(places[0]) / "odfd.sqlite")
+            kept = SqliteChains(database, DiskObjects(Path(places[0]) / "objects", database))
+            verify_chain(
+                kept.chain(chains.DATASET), DirectoryObjects(Path(places[0])), Request(ref="long", level=Level.CHAIN)
+            )
+            database.close()
+        else:
+            with store(Path(places[1])) as (fresh, objects):
+                import_dataset(Path(places[0]), fresh, objects)
+    print(peak.bytes / 2**20)
 
 
 def measure_import(size: Size, folder: Path) -> list[Row]:
@@ -90,15 +114,13 @@ def measure_import(size: Size, folder: Path) -> list[Row]:
             hashlib.sha3_256(path.read_bytes()).digest()
 
     ours, peer = in_turns(take, read, size.pick(1, 3))
-    with Peak() as peak:
-        take()
     return [
         Row(
             name=f"import {length:,}",
             measures=f"a folder of {length:,} blocks, verified and committed",
             ours=Side(name="import", costs=ours, amount=length, unit="blocks"),
             peer=Side(name="read and hash each file", costs=peer, amount=length, unit="blocks"),
-            facts={"more MiB at peak": peak.bytes / 2**20},
+            facts={"more MiB at peak": _alone("import", source, folder / "alone")},
         )
     ]
 
@@ -125,3 +147,7 @@ def measure_state(size: Size, folder: Path) -> list[Row]:
             goal="≤ 1.2",
         )
     ]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
