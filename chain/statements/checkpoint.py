@@ -1,0 +1,133 @@
+"""Checkpoints and signed notes of C2SP: how a dataset's tree reads to the witnesses of transparency logs.
+
+A checkpoint is ``origin\\nsize\\nroot\\n``: the origin is ``<did:odf>/<epoch>``, or ``<did:odf>/authority``, whose
+leaves are the ids of the authority's versions. A note adds a blank line and signature lines, each ``— <name> <base64>``
+of four bytes that tell the key and what that kind of key writes. Pure. Spec: c2sp.org/signed-note, tlog-checkpoint;
+trust.md sections 0 and 3.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.statements.canonical import MAX_INTEGER
+from chain.statements.tree import HASH_SIZE
+
+MAX_CHECKPOINT: Final = 512
+"""Bytes of a checkpoint; ours have about 150."""
+MAX_LINE: Final = 512
+"""Bytes of one signature line."""
+NOTE_KEY: Final = 0x01
+"""An Ed25519 key that signs notes as they are."""
+COSIGNATURE_KEY: Final = 0x04
+"""An Ed25519 key that signs notes with a time before them."""
+AUTHORITY: Final = "authority"
+_DASH: Final = "— "
+_ID_SIZE: Final = 4
+_ORIGIN: Final = re.compile(r"(did:odf:f[0-9a-f]{68})/(0|[1-9][0-9]{0,15}|authority)\Z", re.ASCII)
+_SIZE: Final = re.compile(r"(0|[1-9][0-9]{0,15})\Z", re.ASCII)
+_NAME: Final = re.compile(r"[!-*,-~]+\Z", re.ASCII)
+"""Neither spaces nor plus signs; ours are DIDs, and those of others are host names and paths."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A tree under the name of what it is the tree of."""
+
+    dataset: DatasetId
+    epoch: int | None
+    """``None``: the tree of the authority's versions."""
+    size: int
+    root_hash: bytes
+
+    @property
+    def origin(self) -> str:
+        return f"{self.dataset}/{AUTHORITY if self.epoch is None else self.epoch}"
+
+    def encode(self) -> bytes:
+        """The text that is signed."""
+        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root_hash).decode()}\n".encode()
+
+
+class SignatureLine(msgspec.Struct, frozen=True):
+    """A line below a note; what ``data`` is depends on the kind of key."""
+
+    name: str
+    key_id: bytes
+    data: bytes
+
+    def encode(self) -> str:
+        return f"{_DASH}{self.name} {base64.b64encode(self.key_id + self.data).decode()}\n"
+
+
+def decode(text: bytes) -> Checkpoint:
+    """The exact bytes of one of our checkpoints. Raises Invalid."""
+    if len(text) > MAX_CHECKPOINT:
+        raise Invalid(f"checkpoint of {len(text)} bytes, the limit is {MAX_CHECKPOINT}", rule="checkpoint-size")
+    lines = _text(text, "checkpoint").split("\n")
+    if len(lines) != 4 or lines[3]:
+        raise Invalid("a checkpoint has three lines", rule="checkpoint", hint="origin, size, root")
+    return checkpoint_of(lines[0], lines[1], lines[2])
+
+
+def checkpoint_of(origin: str, size: str, root: str) -> Checkpoint:
+    """From the lines of one. Raises Invalid."""
+    named = _ORIGIN.match(origin)
+    if named is None:
+        raise Invalid(f"origin {origin[:100]!r}", rule="checkpoint-origin", hint="did:odf:f…/EPOCH or /authority")
+    if _SIZE.match(size) is None or not 0 < int(size) <= MAX_INTEGER:
+        raise Invalid(f"size {size[:20]!r} of a checkpoint", rule="checkpoint-tree")
+    root_hash = _base64(root, "root of a checkpoint")
+    if len(root_hash) != HASH_SIZE:
+        raise Invalid(f"a root of {len(root_hash)} bytes", rule="checkpoint-tree")
+    epoch = None if named[2] == AUTHORITY else int(named[2])
+    return Checkpoint(DatasetId.parse(named[1]), epoch, int(size), root_hash)
+
+
+def decode_line(text: str) -> SignatureLine:
+    """One signature line, with its newline. Raises Invalid."""
+    if len(text) > MAX_LINE:
+        raise Invalid(f"signature line of {len(text)} characters", rule="note-line", hint=f"at most {MAX_LINE}")
+    parts = text.removeprefix(_DASH).removesuffix("\n").split(" ")
+    if not text.startswith(_DASH) or not text.endswith("\n") or len(parts) != 2 or _NAME.match(parts[0]) is None:
+        raise Invalid(f"not a signature line: {text[:60]!r}", rule="note-line", hint="— NAME BASE64")
+    data = _base64(parts[1], "signature line")
+    if len(data) <= _ID_SIZE:
+        raise Invalid("a signature line without a signature", rule="note-line")
+    return SignatureLine(parts[0], data[:_ID_SIZE], data[_ID_SIZE:])
+
+
+def key_id(name: str, kind: int, public_key: bytes) -> bytes:
+    """Four bytes that tell a key of this kind and name from others."""
+    return hashlib.sha256(name.encode() + b"\n" + bytes([kind]) + public_key).digest()[:_ID_SIZE]
+
+
+def verifier_key(name: str, kind: int, public_key: bytes) -> str:
+    """As the configuration of witnesses and logs writes a key: ``name+id+base64``."""
+    told = base64.b64encode(bytes([kind]) + public_key).decode()
+    return f"{name}+{key_id(name, kind, public_key).hex()}+{told}"
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"a {what} that is not ASCII", rule="checkpoint") from error
+
+
+def _base64(text: str, what: str) -> bytes:
+    """Only the one spelling that encoding gives. Raises Invalid."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Invalid(f"the {what} is not base64", rule="checkpoint-base64") from error
+    if base64.b64encode(raw).decode() != text:
+        raise Invalid(f"the {what} is not the base64 of its bytes", rule="checkpoint-base64")
+    return raw

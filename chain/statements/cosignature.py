@@ -1,0 +1,113 @@
+"""Cosignatures: a witness promises that of this origin it never signed two trees of which neither begins the other.
+
+The bytes signed are ``cosignature/v1\\ntime <seconds>\\n`` and the checkpoint; the name is the witness's did:key.
+Between nodes it travels as a JSON object beside the tree that it is about. Pure. Spec: c2sp.org/tlog-cosignature;
+trust.md section 3.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.ids import KeyDid
+from chain.instant import SECOND, Instant
+from chain.multihash import Multihash
+from chain.statements import canonical, checkpoint, keys
+from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, SignatureLine
+from chain.statements.keys import SigningKey
+from chain.statements.statement import NS, Count
+
+COSIGNATURE: Final = NS + "cosignature/v1"
+MAX_COSIGNATURE: Final = 1 << 10
+"""Bytes of one on the wire; 0.4 KiB."""
+_TIME_SIZE: Final = 8
+_MAX_TIME: Final = 2**53
+"""Seconds; far beyond any clock, and safe in every language."""
+
+
+class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
+    """A cosignature that was verified. Made by ``cosign``, ``verify`` and ``decode`` only."""
+
+    witness: KeyDid
+    checkpoint: Checkpoint
+    at: Instant
+    line: str
+    """As it stands below the note."""
+
+    def encode(self) -> bytes:
+        """The canonical bytes that nodes pass on."""
+        return canonical.encode(
+            {
+                "type": COSIGNATURE,
+                "origin": self.checkpoint.origin,
+                "size": self.checkpoint.size,
+                "rootHash": base64.b64encode(self.checkpoint.root_hash).decode(),
+                "line": self.line,
+            }
+        )
+
+    @property
+    def id(self) -> Multihash:
+        return Multihash.sha3_256(self.encode())
+
+
+def message(tree: Checkpoint, seconds: int) -> bytes:
+    """What a witness signs."""
+    return b"cosignature/v1\ntime %d\n" % seconds + tree.encode()
+
+
+def cosign(key: SigningKey, tree: Checkpoint, now: Instant) -> Cosignature:
+    """Sign. Whoever calls has compared the tree with the last one signed, and stored it, before this leaves."""
+    seconds = now // SECOND
+    name = str(key.did)
+    line = SignatureLine(
+        name,
+        checkpoint.key_id(name, COSIGNATURE_KEY, key.public),
+        seconds.to_bytes(_TIME_SIZE, "big") + key.sign(message(tree, seconds)),
+    )
+    return Cosignature(witness=key.did, checkpoint=tree, at=Instant(seconds * SECOND), line=line.encode())
+
+
+def verify(tree: Checkpoint, line: str, witness: KeyDid | None = None, name: str | None = None) -> Cosignature:
+    """A line below a checkpoint. Raises Invalid.
+
+    ``witness`` and ``name`` are needed for a witness that goes by another name than its did:key.
+    """
+    read = checkpoint.decode_line(line)
+    key = KeyDid.parse(read.name) if witness is None else witness
+    if read.name != (name or str(key)):
+        raise Invalid(f"cosigned by {read.name[:80]!r}, not by {name or key}", rule="cosignature-name")
+    if read.key_id != checkpoint.key_id(read.name, COSIGNATURE_KEY, key.public_key):
+        raise Invalid("the line names another key, or another kind of signature", rule="cosignature-key")
+    seconds = int.from_bytes(read.data[:_TIME_SIZE], "big")
+    if not 0 < seconds < _MAX_TIME or not keys.verify(key.public_key, message(tree, seconds), read.data[_TIME_SIZE:]):
+        raise Invalid("the cosignature does not verify", rule="cosignature-signature")
+    return Cosignature(witness=key, checkpoint=tree, at=Instant(seconds * SECOND), line=line)
+
+
+def decode(raw: bytes) -> Cosignature:
+    """Read and verify one from another node. Raises Invalid."""
+    if len(raw) > MAX_COSIGNATURE:
+        raise Invalid(f"cosignature of {len(raw)} bytes, the limit is {MAX_COSIGNATURE}", rule="cosignature-size")
+    try:
+        form = msgspec.convert(canonical.decode(raw), _Form)
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"not a cosignature: {error}", rule="cosignature") from error
+    if form.type != COSIGNATURE:
+        raise Invalid(f"cosignature of type {form.type[:80]!r}", rule="cosignature-type", hint=COSIGNATURE)
+    made = verify(checkpoint.checkpoint_of(form.origin, str(form.size), form.root_hash), form.line)
+    if made.encode() != raw:
+        raise Invalid("a cosignature with more in it than it says", rule="cosignature")
+    return made
+
+
+class _Form(msgspec.Struct, frozen=True, rename="camel"):
+    type: str
+    origin: str
+    size: Count
+    root_hash: str
+    line: str
