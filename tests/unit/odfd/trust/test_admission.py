@@ -1,0 +1,199 @@
+"""Admission by the authority's walk: who may write, which epoch holds, what becomes of blocks that are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chain import instant
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.authority import Rights, follow, implicit
+from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
+from odfd.trust.admission import Ground, Outcome, admit_authority, admit_head
+from odfd.trust.epochs import turn_to
+
+OWNER, NODE, NEW, STRANGER = (SigningKey(letter * 32) for letter in (b"d", b"n", b"m", b"s"))
+SEED = Multihash.sha3_256(b"seed")
+NOW = instant.parse("2026-11-20T08:00:00Z")
+DAY = 86400 * instant.SECOND
+ROOT = b"r" * 32
+
+
+def signed(said: statement.AnyPredicate, *keys: SigningKey) -> Signed:
+    return envelope.unseal(envelope.seal(statement.encode(said), *keys), statement.MAX_ANY)
+
+
+def tree(size: int, root: bytes = ROOT) -> TreeHead:
+    return TreeHead(size=size, root_hash=root)
+
+
+def version(before: Rights, writers: list[SigningKey], *epochs: Epoch, at: Instant = NOW) -> Authority:
+    return Authority(
+        dataset=OWNER.dataset_id,
+        version=before.version + 1,
+        previous=before.sid,
+        issued_at=statement.when(at),
+        roots=Roots(threshold=1, keys=(OWNER.did,)),
+        writers=tuple(Writer(key=key.did, expires_at=statement.when(Instant(NOW + 90 * DAY))) for key in writers),
+        epochs=(*before.epochs, *epochs),
+        head=SEED,
+    )
+
+
+def opened(number: int, base: int, last: int | None = None, root: bytes = ROOT) -> Epoch:
+    reason = "rotation" if last in (None, base) else "reset"
+    return Epoch(number=number, reason=reason, base=tree(base, root), last=tree(last or base, root))
+
+
+def grown(before: Rights, writers: list[SigningKey], *epochs: Epoch) -> Rights:
+    said = version(before, writers, *epochs)
+    return follow(before, said, signed(said, OWNER))
+
+
+ZERO = implicit(OWNER.dataset_id)
+ONE = grown(ZERO, [OWNER, NODE])
+TWO = grown(ONE, [NEW], opened(1, 8))
+"""The node's key was stolen: it is out, and epoch 1 begins at 8 blocks."""
+RESET = grown(TWO, [NEW], opened(2, 5, 12))
+
+
+def head(size: int, epoch: int = 0, authority: int = 0, root: bytes = ROOT, at: Instant = NOW) -> HeadStatement:
+    return HeadStatement(
+        dataset=OWNER.dataset_id,
+        epoch=epoch,
+        size=size,
+        root_hash=root,
+        authority=authority,
+        issued_at=statement.when(at),
+        expires_at=statement.when(Instant(at + 7 * DAY)),
+        head=SEED,
+    )
+
+
+def admitted(said: HeadStatement, by: SigningKey, newest: HeadStatement | None = None, **ground: Any) -> Outcome:
+    mine = ground.pop("mine", {})
+    walk = ground.pop("walk", (ZERO, ONE, TWO))
+    terms = Ground(walk, **ground)
+    return admit_head(said, signed(said, by), newest, mine.get, ground.pop("now", NOW), ground=terms).outcome
+
+
+@pytest.mark.parametrize(
+    ("said", "by", "outcome"),
+    [
+        (head(9, epoch=1, authority=2), NEW, Outcome.ADVANCE),
+        (head(9, epoch=1, authority=2), STRANGER, Outcome.REJECTED),
+        (head(9, epoch=1, authority=2), NODE, Outcome.REJECTED),
+        (head(9, epoch=0, authority=1), NODE, Outcome.OLD_EPOCH),
+        (head(10**9, epoch=0, authority=1), NODE, Outcome.OLD_EPOCH),
+        (head(9, epoch=0, authority=0), NODE, Outcome.REJECTED),
+        (head(9, epoch=0, authority=0), OWNER, Outcome.OLD_EPOCH),
+        (head(9, epoch=1, authority=1), NODE, Outcome.REJECTED),
+        (head(9, epoch=2, authority=2), NEW, Outcome.REJECTED),
+        (head(9, epoch=2, authority=3), NEW, Outcome.UNKNOWN_AUTHORITY),
+        (head(7, epoch=1, authority=2), NEW, Outcome.REJECTED),
+        (head(8, epoch=1, authority=2), NEW, Outcome.ADVANCE),
+        (head(8, epoch=1, authority=2, root=b"x" * 32), NEW, Outcome.REJECTED),
+    ],
+)
+def test_who_may_write_and_in_which_epoch(said: HeadStatement, by: SigningKey, outcome: Outcome) -> None:
+    assert admitted(said, by) is outcome
+
+
+def test_a_writer_added_since_may_name_the_version_it_knew() -> None:
+    assert admitted(head(9), OWNER, walk=(ZERO, ONE)) is Outcome.ADVANCE
+    assert admitted(head(9), NODE, walk=(ZERO, ONE)) is Outcome.ADVANCE
+
+
+def test_a_right_that_has_ended_writes_no_more() -> None:
+    late = Instant(NOW + 90 * DAY)
+    said = head(9, authority=1, at=late)
+    verdict = admit_head(said, signed(said, NODE), None, {}.get, late, ground=Ground((ZERO, ONE)))
+    assert verdict.outcome is Outcome.REJECTED
+
+
+def test_a_disputed_authority_stops_its_heads() -> None:
+    assert admitted(head(9, epoch=1, authority=2), NEW, conflict=True) is Outcome.OLDER
+
+
+def test_fast_forward_is_undone_by_an_epoch() -> None:
+    """The thief's head of a billion blocks is the newest known: the first head of the next epoch comes after it."""
+    thief = head(10**9, authority=1)
+    assert admitted(head(9, epoch=1, authority=2), NEW, thief) is Outcome.ADVANCE
+    assert admitted(thief, NODE, head(9, epoch=1, authority=2)) is Outcome.OLD_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("size", "root", "outcome"),
+    [
+        (3, ROOT, Outcome.ADVANCE),
+        (8, ROOT, Outcome.ADVANCE),
+        (8, b"x" * 32, Outcome.REWRITE),
+        (11, ROOT, Outcome.REWRITE),
+    ],
+)
+def test_blocks_that_an_epoch_gives_up_are_seen(size: int, root: bytes, outcome: Outcome) -> None:
+    said = head(12, epoch=1, authority=2)
+    assert admitted(said, NEW, head(size), size=size, mine={size: root}) is outcome
+
+
+def test_heads_of_different_epochs_never_form_a_fork() -> None:
+    said = head(11, epoch=1, authority=2, root=b"x" * 32)
+    assert admitted(said, NEW, head(11), size=11, mine={11: ROOT}) is Outcome.REWRITE
+    in_epoch = head(11, epoch=1, authority=2)
+    assert admitted(said, NEW, in_epoch, size=11, epoch=1, mine={11: ROOT}) is Outcome.FORK
+    assert admitted(said, NEW, in_epoch) is Outcome.FORK
+
+
+def test_a_turn_tells_what_is_kept_over_several_epochs() -> None:
+    walk = (ZERO, ONE, TWO, RESET)
+    assert turn_to(1, 0, walk) is not None
+    both = turn_to(2, 0, walk)
+    assert both is not None
+    assert (both.base.size, both.reasons, both.replaces) == (5, ("rotation", "reset"), True)
+    rotation = turn_to(1, 0, walk)
+    assert rotation is not None
+    assert not rotation.replaces
+    assert turn_to(3, 0, walk) is None
+    assert turn_to(2, 2, walk) is None
+
+
+def test_authorities_are_admitted_in_order() -> None:
+    walk = [ZERO, ONE]
+    new = version(ONE, [OWNER, NODE, NEW])
+    verdict, rights = admit_authority(new, signed(new, OWNER), walk, NOW)
+    assert (verdict.outcome, rights.version) == (Outcome.NEW, 2)
+    after = version(rights, [OWNER, NODE, NEW])
+    assert admit_authority(after, signed(after, OWNER), walk, NOW)[0].outcome is Outcome.UNKNOWN_AUTHORITY
+    again = admit_authority(new, signed(new, OWNER), [*walk, rights], NOW)
+    assert (again[0].outcome, again[1]) == (Outcome.OLDER, rights)
+    other = version(ONE, [OWNER, NODE])
+    disputed = admit_authority(other, signed(other, OWNER), [*walk, rights], NOW)
+    assert (disputed[0].outcome, disputed[1]) == (Outcome.FORK, rights)
+
+
+def test_retired_root_cannot_rotate() -> None:
+    """The dataset key, once out of the roots, signs no version, and its old ones change nothing."""
+    handed = Authority(
+        dataset=OWNER.dataset_id, version=2, previous=ONE.sid, issued_at=statement.when(NOW),
+        roots=Roots(threshold=1, keys=(NEW.did,)), writers=tuple(
+            Writer(key=key.did, expires_at=statement.when(Instant(NOW + DAY))) for key in (OWNER, NODE)
+        ), head=SEED,
+    )  # fmt: skip
+    two = follow(ONE, handed, signed(handed, OWNER, NEW))
+    third = version(two, [STRANGER, OWNER, NODE])
+    assert admit_authority(third, signed(third, OWNER), [ZERO, ONE, two], NOW)[0].outcome is Outcome.REJECTED
+    stolen = version(ONE, [OWNER, NODE, STRANGER])
+    verdict, rights = admit_authority(stolen, signed(stolen, OWNER), [ZERO, ONE, two], NOW)
+    assert (verdict.outcome, rights) == (Outcome.FORK, two)
+
+
+def test_forged_and_early_authorities_are_not_taken() -> None:
+    new = version(ONE, [OWNER, NODE, STRANGER])
+    assert admit_authority(new, signed(new, STRANGER), [ZERO, ONE], NOW)[0].outcome is Outcome.REJECTED
+    early = version(ONE, [OWNER, NODE], at=Instant(NOW + 3600 * instant.SECOND))
+    assert admit_authority(early, signed(early, OWNER), [ZERO, ONE], NOW)[0].outcome is Outcome.EARLY
