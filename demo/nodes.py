@@ -72,11 +72,12 @@ class Node:
             start_new_session=True,
         )
         log.close()
-        until(f"node {self.letter} answers", lambda: self.answers() or self._check_alive(), 60)
+        until(f"node {self.letter} answers", self._is_up, 60)
 
-    def _check_alive(self) -> None:
+    def _is_up(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
             raise Broken(f"node {self.letter} ended with {self.process.returncode}:\n{self.last_words()}")
+        return self.answers()
 
     def last_words(self) -> str:
         return (self.folder / "odfd.log").read_text(errors="replace")[-2000:]
