@@ -18,10 +18,12 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, Seed
+from chain.statements.authority import Rights
 from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
+from odfd.trust.authorities import Authorities
 from odfd.trust.judge import Bench, Decision, Extent, Reach, Said, Voice, decide, quorum_of, reach, value_id
 from odfd.trust.ledger import Ledger, Run, run_at
 from odfd.trust.policy import Expression, Policy
@@ -94,7 +96,7 @@ class Standing:
             runs = ledger.runs(dataset)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, newest[0].epoch if newest else 0)
-            silent = self._silent(proofs.double_voters(), dataset)
+            silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
         signed = newest[0] if newest else None
         seed = chain.block_at(0).event if size else None
         is_root = isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
@@ -136,10 +138,10 @@ class Standing:
         bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum)
         return decide(bench, known.heard, own_voice(run_at(known.runs, step)), step)
 
-    def _silent(self, double_voters: frozenset[KeyDid], dataset: DatasetId) -> Callable[[KeyDid], bool]:
-        """Whose word does not count here: who contradicted himself, the dataset's own writer, and their groups."""
+    def _silent(self, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
+        """Whose word does not count here: who contradicted himself, the dataset's writers and roots, their groups."""
         policy = self.policy
-        keys = {*double_voters, dataset_key(dataset)}
+        keys = {*double_voters, dataset_key(rights.dataset), *rights.writers, *rights.roots}
         groups = {policy.group_of(key) for key in keys} - {None}
         return lambda key: key in keys or policy.group_of(key) in groups
 

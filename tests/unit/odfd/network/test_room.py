@@ -1,0 +1,192 @@
+"""What strangers say has its limits; what must wait is tried again; what time changes is not remembered."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain import instant
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Attestation, Authority, EngineUsed, HeadStatement, Roots, Span, Writer
+from chain.store.database import Database, open_database
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.room import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, Room
+from odfd.network.waiting import MAX_OF_ONE, MAX_WAITING, Waiting
+from odfd.trust import ledger as ledger_room
+from odfd.trust.authorities import Authorities
+from odfd.trust.ledger import Ledger
+from p2p.ports import Judgement, PeerId, Topic
+
+UNTIL = "2027-06-01T00:00:00Z"
+NOW = instant.parse("2026-11-20T08:00:00Z")
+PEER, OTHER = PeerId("12D3KooWPeer"), PeerId("12D3KooWOther")
+
+
+def key(number: int) -> SigningKey:
+    return SigningKey(number.to_bytes(32, "big"))
+
+
+def head(owner: SigningKey, at: Instant = NOW, authority: int = 0, by: SigningKey | None = None) -> bytes:
+    said = HeadStatement(
+        dataset=owner.dataset_id, epoch=0, size=8, root_hash=b"r" * 32, authority=authority,
+        issued_at=statement.when(at), expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
+        head=Multihash.sha3_256(b"block"),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), by or owner)
+
+
+def attestation(validator: SigningKey, dataset: DatasetId) -> bytes:
+    said = Attestation(
+        validator=validator.did, dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, serial=1,
+        determinism="strict", finished_at=statement.when(NOW),
+        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
+        spans=(Span(first=0, last=7, verdict="reproduced", state="genesis", engine=0),),
+        head=Multihash.sha3_256(b"block"),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), validator)
+
+
+def authority(owner: SigningKey, version: int, previous: Multihash | None) -> tuple[bytes, Multihash]:
+    said = Authority(
+        dataset=owner.dataset_id, version=version, previous=previous, issued_at=statement.when(NOW),
+        roots=Roots(threshold=1, keys=(owner.did,)), head=Multihash.sha3_256(b"seed"),
+        writers=tuple(
+            Writer(key=each.did, expires_at=UNTIL) for each in (owner, *map(key, range(1, version + 1)))
+        ),
+    )  # fmt: skip
+    payload = statement.encode(said)
+    return envelope.seal(payload, owner), envelope.sid(payload)
+
+
+class Board:
+    def __init__(self, database: Database, room: Room, folder: Path) -> None:
+        self.database, self.now = database, NOW
+        self.news: list[Any] = []
+        chains: Any = SqliteChains(database, DiskObjects(folder / "objects", database))
+        self.board = LedgerNoticeboard(database, chains, lambda: self.now, self.news.append, room=room)
+
+    def hear(self, raw: bytes, peer: PeerId = PEER, topic: Topic = Topic.HEADS) -> Judgement:
+        return self.board.judge(topic, raw, peer)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(tmp_path / "odfd.sqlite")) as opened:
+        opened.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        yield opened
+
+
+def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
+    wished = key(5000).dataset_id
+    board = Board(database, Room(is_wished=lambda _connection, dataset: dataset == wished), tmp_path)
+    burst = int(NEW_DATASETS.burst)
+    heads = [head(key(number)) for number in range(1000, 1000 + burst + 2)]
+    assert [board.hear(raw) for raw in heads[:burst]] == [Judgement.ACCEPT] * burst
+    assert board.hear(heads[burst]) is Judgement.IGNORE
+    assert board.hear(head(key(5000))) is Judgement.ACCEPT, "one that is to be mirrored is always heard"
+    assert board.hear(head(key(1000), Instant(NOW + instant.SECOND))) is Judgement.ACCEPT, "one that is known, too"
+    assert board.hear(heads[burst + 1], OTHER) is Judgement.ACCEPT, "another peer has a budget of its own"
+    board.now = Instant(NOW + 120 * instant.SECOND)
+    assert board.hear(heads[burst]) is Judgement.ACCEPT, "refused for want of room is not remembered"
+
+
+def test_datasets_not_held_make_room_for_others(database: Database, tmp_path: Path) -> None:
+    board = Board(database, Room(most=3), tmp_path)
+    for number in (1, 2, 3):
+        board.hear(head(key(number)))
+    board.hear(head(key(1), Instant(NOW + instant.SECOND)))
+    board.hear(head(key(4)))
+    assert {ref.dataset for ref in board.board.refs()} == {key(number).dataset_id for number in (1, 3, 4)}
+    again = Board(database, Room(most=3), tmp_path)
+    assert again.hear(head(key(2))) is Judgement.ACCEPT, "what had to go is new when it comes again"
+
+
+def test_listed_validators_have_room_that_others_cannot_take(database: Database, tmp_path: Path) -> None:
+    owner = key(1)
+    listed = {key(number).did for number in range(9000, 9000 + MAX_LISTED + 1)}
+    board = Board(database, Room(is_listed=lambda each: each in listed), tmp_path)
+    board.hear(head(owner))
+
+    def hear(number: int) -> Judgement:
+        return board.hear(attestation(key(number), owner.dataset_id), topic=Topic.ATTEST)
+
+    strangers = [hear(number) for number in range(100, 100 + MAX_UNLISTED + 3)]
+    assert strangers == [Judgement.ACCEPT] * MAX_UNLISTED + [Judgement.IGNORE] * 3
+    known = [hear(number) for number in range(9000, 9000 + MAX_LISTED + 1)]
+    assert known == [Judgement.ACCEPT] * MAX_LISTED + [Judgement.IGNORE]
+
+
+def test_what_came_too_early_is_heard_later(database: Database, tmp_path: Path) -> None:
+    board = Board(database, Room(), tmp_path)
+    raw = head(key(1), Instant(NOW + 3600 * instant.SECOND))
+    assert board.hear(raw) is Judgement.IGNORE
+    board.now = Instant(NOW + 3600 * instant.SECOND)
+    assert board.hear(raw) is Judgement.ACCEPT
+
+
+def test_what_rests_on_a_later_version_waits_for_it(database: Database, tmp_path: Path) -> None:
+    """A head under version 3, and the versions in the wrong order: all are taken once the first is there."""
+    board, owner = Board(database, Room(), tmp_path), key(77)
+    one, sid = authority(owner, 1, None)
+    two, sid = authority(owner, 2, sid)
+    three, _ = authority(owner, 3, sid)
+    for raw in (head(owner, authority=3, by=key(3)), three, two):
+        assert board.hear(raw) is Judgement.IGNORE
+    with database.read() as connection:
+        assert not Ledger(connection).speaks_of(owner.dataset_id)
+    assert board.hear(one) is Judgement.ACCEPT
+    with database.read() as connection:
+        assert Authorities(connection).rights(owner.dataset_id).version == 3
+        newest = Ledger(connection).newest_head(owner.dataset_id)
+    assert newest is not None
+    assert newest[1].signers == (key(3).did,)
+    assert len(board.news) == 4
+
+
+def test_two_versions_of_one_number_are_kept_as_a_proof(database: Database, tmp_path: Path) -> None:
+    board, owner = Board(database, Room(), tmp_path), key(77)
+    one, _ = authority(owner, 1, None)
+    said = Authority(
+        dataset=owner.dataset_id, version=1, issued_at=statement.when(NOW), head=Multihash.sha3_256(b"seed"),
+        roots=Roots(threshold=1, keys=(owner.did,)), writers=(Writer(key=owner.did, expires_at=UNTIL),),
+    )  # fmt: skip
+    other = envelope.seal(statement.encode(said), owner)
+    assert board.hear(one) is Judgement.ACCEPT
+    assert board.hear(other) is Judgement.ACCEPT
+    assert board.news[-1].proof.kind == "authority-fork"
+    assert board.hear(head(owner)) is Judgement.IGNORE, "who may write is disputed"
+
+
+def test_waiting_is_bounded() -> None:
+    waiting = Waiting()
+    one = key(1).dataset_id
+    for number in range(MAX_OF_ONE + 5):
+        waiting.put(one, b"%d" % number, PEER)
+    assert [raw for raw, _ in waiting.take(one)] == [b"%d" % number for number in range(5, MAX_OF_ONE + 5)]
+    assert waiting.take(one) == []
+    for number in range(MAX_WAITING + 5):
+        waiting.put(key(number + 1).dataset_id, b"%d" % number, PEER)
+    left = [waiting.take(key(number + 1).dataset_id) for number in range(MAX_WAITING + 5)]
+    assert [bool(each) for each in left] == [False] * 5 + [True] * MAX_WAITING
+
+
+def test_an_old_database_gains_the_tables(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "old.sqlite")) as opened:
+        opened.migrate(ledger_room.ROOM, ledger_room.STEPS[:2])
+        with opened.write() as connection:
+            connection.execute("INSERT INTO trust_chains VALUES (?, ?, 0)", (key(1).dataset_id, bytes(8)))
+        opened.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        with opened.read() as connection:
+            assert Ledger(connection).chain(key(1).dataset_id).epoch == 0
+            assert isinstance(connection, sqlite3.Connection)
