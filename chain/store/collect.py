@@ -1,7 +1,7 @@
 """Collection: objects that no chain names any more are freed; nothing that anyone may still need ever is.
 
-Reachable is what blocks of any chain name, and what the caller adds (evidence, objects linked from rows). Beside that
-the store's holds decide: what was just added, what was asked for or handed out, what a reader holds
+Reachable is what blocks of any chain name, what rows of their slices link to, and what the caller adds (evidence).
+Beside that the store's holds decide: what was just added, what was asked for or handed out, what a reader holds
 (``chain.store.holds``). Before each object is freed, blocks that came since are looked at too; a collection that was
 killed is simply done again. Memory: 9 bytes an object, however long the chains are. Made for one collection. It knows
 no clock: how often to collect is the caller's.
@@ -16,17 +16,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
+from chain.data.links import link_columns, links_of
+from chain.data.parquet import open_slice
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import AddData, ExecuteTransform
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.multihash import Multihash
 from chain.rules.pages import Pages
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, Head, StoredPage
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from chain.walk import newest_first
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
 _KEY: Final = 8
@@ -59,6 +63,8 @@ def collect(
     marks = _Marks(chains, objects.names())
     for name in also_reachable:
         marks.reach(np.frombuffer(name.digest, np.uint8)[None, :])
+    for name in linked_objects(chains, objects):
+        marks.reach(np.frombuffer(name.digest, np.uint8)[None, :])
     marks.reach_chains()
     objects.holds.settle(marks.reached)
     done = Collected()
@@ -79,6 +85,26 @@ def collect(
         freed(name, size)
         done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
     return done
+
+
+def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multihash]:
+    """What rows of all datasets link to. Only slices of datasets that ever declared links are opened.
+
+    Raises Invalid for a slice that cannot be read: what it links to cannot be told. One that is not here links nothing.
+    """
+    for dataset in chains.datasets():
+        chain = chains.chain(dataset)
+        declared = [block.event for block in newest_first(chain, ("SetDataSchema",))]
+        columns = {
+            name for event in declared if isinstance(event, SetDataSchema) for name in link_columns(schema_of(event))
+        }
+        for block in newest_first(chain, ("AddData", "ExecuteTransform")) if columns else ():
+            event = block.event
+            if isinstance(event, AddData | ExecuteTransform) and event.new_data:
+                name = event.new_data.physical_hash
+                if objects.has(name):
+                    with open_slice(objects.path(name)) as source:
+                        yield from links_of(source, tuple(sorted(columns)))
 
 
 class _Marks:

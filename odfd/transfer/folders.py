@@ -9,7 +9,7 @@ end the work. Spec: Recommended Dataset Layout; Simple Transfer Protocol.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,22 +19,15 @@ from chain.codec.blocks import decode_block
 from chain.compare import Relation, compare
 from chain.errors import Conflict, Invalid, NotFound
 from chain.ids import DatasetId
-from chain.model.block import Block, SealedBlock
-from chain.model.events import AddData, ExecuteTransform, Seed
+from chain.model.block import SealedBlock
+from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.rules.judge import Judge
 from chain.state import load_state
 from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore, StoredPage
-from chain.store.layout import (
-    CHECKPOINTS,
-    DATA,
-    DirectoryChain,
-    DirectoryObjects,
-    DirectoryWriter,
-    is_dataset,
-    read_head,
-)
+from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter, is_dataset, read_head
 from chain.store.objects import disk
+from odfd.transfer.named import NamedObjects
 from odfd.verify.report import Verification
 from odfd.verify.verify import Request, verify_chain
 
@@ -86,9 +79,10 @@ def export_dataset(
     start = 0 if there is None else _continues(chain, directory)
     writer = DirectoryWriter(directory)
     done = Transfer(dataset=dataset, head=head.hash)
+    named = NamedObjects(load_state(chain, start), objects)
     for raw in chain.raw_blocks(start, head.size):
         block = decode_block(raw)
-        for folder, name, size in _objects_of(block):
+        for folder, name, size in named.of(block):
             writer.add_object(folder, name, objects.path(name))
             done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
         writer.add_block(block.hash, raw)
@@ -131,19 +125,20 @@ def import_dataset(
     if not report.ok:
         raise NotVerified(directory, report)
     dataset, ours = _identity(source), _head_of(source)
-    start = _missing_from(chains.chain(dataset), source, directory)
+    kept = chains.chain(dataset)
+    start = _missing_from(kept, source, directory)
     done = Transfer(dataset=dataset, head=ours.hash)
-    judge = Judge(load_state(source, start))
+    state = load_state(kept, start)
+    judge, named = Judge(state), NamedObjects(state, files)
     for page in source.stored_pages(start, ours.size):
         batch = _unchanged(page, judge, directory)
         names = []
         for block in batch:
-            for _, name, size in _objects_of(decode_block(block.raw)) if block.has_objects else ():
+            for _, name, size in named.of_sealed(block):
                 _take(name, files, objects)
                 names.append(name)
                 done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
-        expected = chains.chain(dataset).head()
-        chains.commit([Append(dataset=dataset, expected=expected, blocks=batch, objects=names)])
+        chains.commit([Append(dataset=dataset, expected=kept.head(), blocks=batch, objects=names)])
         done = msgspec.structs.replace(done, blocks=done.blocks + len(batch))
         if progress is not None:
             progress(done)
@@ -192,15 +187,6 @@ def _unchanged(page: StoredPage, judge: Judge, directory: Path) -> list[SealedBl
             hint="try again when nobody writes to the folder",
         )
     return sealed
-
-
-def _objects_of(block: Block) -> Iterator[tuple[str, Multihash, int]]:
-    event = block.event
-    if isinstance(event, AddData | ExecuteTransform):
-        if event.new_data is not None:
-            yield DATA, event.new_data.physical_hash, event.new_data.size
-        if event.new_checkpoint is not None:
-            yield CHECKPOINTS, event.new_checkpoint.physical_hash, event.new_checkpoint.size
 
 
 def _take(name: Multihash, files: DirectoryObjects, objects: ObjectStore) -> None:

@@ -21,6 +21,7 @@ from chain import instant
 from chain.data import parquet
 from chain.data.arrow_schema import differences
 from chain.data.buffers import numbers
+from chain.data.links import link_columns, links_of
 from chain.data.logical_hash import LogicalHasher
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
@@ -84,6 +85,7 @@ def check_slice(objects: ObjectReader, claim: SliceClaim) -> list[Finding]:
     try:
         with parquet.open_slice(path) as source:
             findings += _check_rows(source, claim)
+            findings += _check_links(objects, source, claim)
     except Invalid as error:
         findings.append(Finding(rule=error.rule, message=str(error)))
     return findings
@@ -148,6 +150,19 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
         expected = claim.slice.logical_hash
         message = f"the rows hash to {actual.short}, the block says {expected.short}"
         yield Finding(rule="slice-logical-hash", message=message, expected=str(expected), actual=str(actual))
+
+
+def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Finding]:
+    """Objects that rows name are here, and are what they are named."""
+    columns = link_columns(claim.schema)
+    for name in links_of(source, columns) if columns else ():
+        try:
+            size = objects.size(name)
+        except NotFound:
+            message = f"object {name.short}, which a row links to, is not here"
+            yield Finding(rule="linked-object-missing", message=message, expected=str(name))
+            continue
+        yield from check_object(objects, "linked-object", name, size)
 
 
 def _check_types(schema: pa.Schema, claim: SliceClaim) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.multihash import Multihash
-from chain.store.base import Append
+from chain.store.base import PAGE_BLOCKS, Append, Rewrite
 
 
 def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
@@ -229,3 +229,52 @@ def _compare(world: Any, worlds: ModuleType, model: dict[int, list[Any]]) -> Non
         infos = [one for one in kept if type(one.event).__name__ == "SetInfo"]
         assert chain.last_of(["SetInfo"]) == (infos[-1] if infos else None)
     assert set(world.chains.datasets()) == {worlds.dataset(n) for n, kept in model.items() if kept}
+
+
+def test_pages_hold_the_same_blocks(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made = worlds.blocks(owner, 11)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    chain = world.chains.chain(owner)
+    for start, stop in ((0, None), (3, None), (0, 7), (4, 4), (20, None)):
+        found = []
+        for page in chain.stored_pages(start, stop):
+            assert len(page.names) == 34 * len(page.raws)
+            assert len(page.raws) <= PAGE_BLOCKS
+            found += [(page.start + row, page.name(row), raw) for row, raw in enumerate(page.raws)]
+        assert found == [(one.sequence_number, one.hash, one.raw) for one in made[start:stop]]
+
+
+def test_a_rewrite_puts_another_history_in_place(world: Any, worlds: ModuleType) -> None:
+    owner, other = worlds.dataset(1), worlds.dataset(2)
+    made, beside = worlds.blocks(owner, 8), worlds.blocks(other, 3)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    world.chains.commit([Append(dataset=other, expected=None, blocks=beside)])
+    after = worlds.blocks(owner, 2, after=made[4], note="again")
+    head = world.chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(made[-1]), keep=5, blocks=iter(after)))
+    chain = world.chains.chain(owner)
+    assert head == chain.head() == worlds.head(after[-1])
+    assert [chain.block_at(n) for n in range(7)] == [*made[:5], *after]
+    assert chain.last_of(["AddData", "SetInfo"]) == after[-1]
+    with pytest.raises(NotFound):
+        chain.block_by_hash(made[-1].hash)
+    assert list(world.chains.chain(other).raw_blocks(0, 9)) == [one.raw for one in beside]
+
+
+def test_a_rewrite_that_cannot_be_changes_nothing(world: Any, worlds: ModuleType) -> None:
+    owner = worlds.dataset(1)
+    made = worlds.blocks(owner, 6)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    here = worlds.head(made[-1])
+    stranger = worlds.blocks(owner, 2, after=made[2])
+    for error, rewrite in [
+        (Conflict, Rewrite(dataset=owner, expected=worlds.head(made[-2]), keep=2)),
+        (Invalid, Rewrite(dataset=owner, expected=here, keep=0)),
+        (Invalid, Rewrite(dataset=owner, expected=here, keep=7)),
+        (Invalid, Rewrite(dataset=owner, expected=here, keep=6)),
+        (Invalid, Rewrite(dataset=owner, expected=here, keep=5, blocks=stranger)),
+        (Invalid, Rewrite(dataset=owner, expected=here, keep=5, objects=[worlds.MISSING])),
+    ]:
+        with pytest.raises(error):
+            world.chains.rewrite(rewrite)
+        assert list(world.chains.chain(owner).raw_blocks(0, 9)) == [one.raw for one in made]

@@ -1,0 +1,64 @@
+"""The objects that blocks name, in their order: slices, checkpoints, and what the rows of slices link to.
+
+A ``NamedObjects`` is made for one walk along a chain and remembers the schema in force, which says what is a link.
+Slices with links are opened to read that one column; all others are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from chain.codec.arrow_schema import schema_of
+from chain.codec.blocks import decode_block
+from chain.data.links import link_columns, links_of
+from chain.data.parquet import open_slice
+from chain.model.block import Block, SealedBlock
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema
+from chain.multihash import Multihash
+from chain.state import ChainState
+from chain.store.base import ObjectReader
+from chain.store.layout import CHECKPOINTS, DATA
+from chain.store.schema import KINDS
+
+_PLAIN = (KINDS["AddData"], KINDS["ExecuteTransform"])
+
+
+class NamedObject(NamedTuple):
+    folder: str
+    """Where it lies in the ODF layout."""
+    name: Multihash
+    size: int
+
+
+class NamedObjects:
+    """See the module. ``objects`` holds the slices that are looked into."""
+
+    def __init__(self, state: ChainState, objects: ObjectReader) -> None:
+        self._objects = objects
+        self._links = link_columns(schema_of(state.schema)) if state.schema else ()
+
+    def of_sealed(self, block: SealedBlock) -> Iterator[NamedObject]:
+        """As ``of``; data events without objects are not decoded."""
+        if block.has_objects or block.variant not in _PLAIN:
+            yield from self.of(decode_block(block.raw))
+
+    def of(self, block: Block) -> Iterator[NamedObject]:
+        """Blocks are given one after the other. Raises Invalid, NotFound for a slice that cannot be looked into."""
+        event = block.event
+        if isinstance(event, SetDataSchema):
+            self._links = link_columns(schema_of(event))
+        if not isinstance(event, AddData | ExecuteTransform):
+            return
+        if (data := event.new_data) is not None:
+            yield from self._linked(data.physical_hash)
+            yield NamedObject(DATA, data.physical_hash, data.size)
+        if event.new_checkpoint is not None:
+            yield NamedObject(CHECKPOINTS, event.new_checkpoint.physical_hash, event.new_checkpoint.size)
+
+    def _linked(self, name: Multihash) -> Iterator[NamedObject]:
+        if not self._links:
+            return
+        with open_slice(self._objects.path(name)) as source:
+            for linked in links_of(source, self._links):
+                yield NamedObject(DATA, linked, self._objects.size(linked))
