@@ -51,6 +51,11 @@ def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple
     return [(DatasetId(dataset), sequence) for dataset, sequence in rows]
 
 
+def drop_later(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
+    """A chain goes back to ``size`` blocks: forget what only later ones name."""
+    connection.execute("DELETE FROM object_references WHERE dataset = ? AND sequence >= ?", (dataset, size))
+
+
 def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:
     """Forget a dataset's references; the objects that nobody names any more."""
     named = [

@@ -36,7 +36,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references, objects_of
 from odfd.errors import sole_fault
 from odfd.mirrors.sinks import PartialObject, VerifiedChain
-from odfd.mirrors.turning import check_base, check_turn
+from odfd.mirrors.turning import check_base, go_back, turn_of
 from odfd.mirrors.wish import Wish
 from odfd.transform.inputs import UpTo
 from odfd.trust.authorities import Authorities
@@ -61,6 +61,8 @@ class MirrorLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     object_bytes: int = 16 << 30
     """Of one object; larger ones are refused before a byte of them is asked for."""
+    follow: bool = False
+    """Whether an epoch is followed that gives up blocks which are here."""
     disk_reserve: int = 0
     """Bytes left free on the disk of the state directory: below it nothing more is taken."""
 
@@ -205,10 +207,13 @@ class MirrorSync:
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             walk = Authorities(connection).walk(dataset)
         head = newest[0] if newest else None
-        if head is not None and check_turn(checked, head, walk):
-            checked = msgspec.structs.replace(checked, epoch=head.epoch)
-            with self._database.write() as connection:
-                Ledger(connection).keep_chain(dataset, checked)
+        turn = None if head is None else turn_of(checked, head, walk, follow=self.limits.follow)
+        if head is not None and turn is not None:
+            turned = go_back(self._chains, dataset, checked, turn, head.epoch)
+            if turned is not None:
+                checked = turned
+                with self._database.write() as connection:
+                    Ledger(connection).keep_chain(dataset, checked)
         return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1])
 
     async def _holders(self, dataset: DatasetId, size: int) -> list[PeerId]:

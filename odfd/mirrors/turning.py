@@ -1,41 +1,82 @@
-"""What a mirror does when its dataset turns to a new epoch: go on where nothing here is given up, else wait.
+"""What a mirror does when its dataset turns to a new epoch: go on, go back to where the epoch begins, or wait.
 
-Blocks that an epoch gives up are not taken away by this version of the store; the mirror stands still, keeps and serves
-what it has, and says so. Pure.
+Blocks beyond what an epoch keeps are given up when nothing that was published goes with them, or when the policy
+follows; else the mirror stands still, keeps and serves what it has, and says so. Decisions are pure; ``go_back`` is one
+transaction of the store. Spec: trust.md section 2.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 
 from chain.errors import Invalid, Refused
+from chain.ids import DatasetId
 from chain.model.block import Block
+from chain.multihash import Multihash
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
-from odfd.trust.epochs import turn_to
-from odfd.trust.ledger import Checked
+from chain.store.base import ChainStore, Rewrite
+from odfd.datasets.references import drop_later
+from odfd.trust.epochs import Turn, turn_to
+from odfd.trust.ledger import Checked, Ledger
 
 
 class RewriteWaiting(Refused):
     """An epoch was opened that gives up blocks which are here."""
 
 
-def check_turn(checked: Checked, head: HeadStatement, walk: Sequence[Rights]) -> bool:
-    """Whether the blocks here already are the beginning of the head's epoch. Raises RewriteWaiting."""
+def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> Turn | None:
+    """The turn that blocks which are here have to take; ``None`` when there is none. Raises RewriteWaiting."""
     tree = checked.frontier
     if not tree.size or head.epoch <= checked.epoch:
-        return False
+        return None
     turn = turn_to(head.epoch, checked.epoch, walk)
-    if turn is None or not turn.keeps(tree.size, lambda size: tree.root if size == tree.size else None):
-        kept = "other blocks" if turn is None else f"{turn.base.size} blocks"
-        why = "" if turn is None else f" ({', '.join(turn.reasons)})"
+    if turn is None:
+        raise _waiting(checked, head, "it is not known how it began")
+    if turn.replaces and not follow and not turn.keeps(tree.size, lambda _: tree.root):
+        raise _waiting(checked, head, f"{', '.join(turn.reasons)}, of which {turn.base.size} blocks are kept")
+    return turn
+
+
+def _waiting(checked: Checked, head: HeadStatement, why: str) -> RewriteWaiting:
+    return RewriteWaiting(
+        f"epoch {head.epoch} gives up blocks that are here ({why}; {checked.frontier.size} of epoch {checked.epoch})",
+        rule="rewrite-waiting",
+        hint='to follow it, set policy.rewrite.follow = "follow" and start anew; to keep what is here, do nothing',
+    )
+
+
+def go_back(chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn, epoch: int) -> Checked | None:
+    """Give up what lies beyond the base, all in one transaction; what is checked then.
+
+    ``None`` while fewer blocks are here than are kept. Raises RewriteWaiting when the base is not of this chain.
+    """
+    tree, keep = checked.frontier, turn.base.size
+    if tree.size < keep:
+        return None
+    chain = chains.chain(dataset)
+    kept = Frontier().extend(Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, keep))
+    if kept.root != turn.base.root_hash:
         raise RewriteWaiting(
-            f"epoch {head.epoch}{why} keeps {kept}, and {tree.size} of epoch {checked.epoch} are here",
+            f"epoch {epoch} begins with {keep} blocks that are not those here",
             rule="rewrite-waiting",
-            hint="to follow it, delete the dataset here and mirror it anew; to keep what is here, do nothing",
+            hint="another branch was kept: delete the dataset here and mirror it anew",
         )
-    return tree.size == turn.base.size
+    now = Checked(kept, min(checked.data, keep), epoch)
+    head = chain.head()
+    if tree.size == keep or head is None:
+        return now
+
+    def together(connection: sqlite3.Connection) -> None:
+        ledger = Ledger(connection)
+        ledger.forget(dataset)
+        ledger.keep_chain(dataset, now)
+        drop_later(connection, dataset, keep)
+
+    chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=keep), together)
+    return now
 
 
 def check_base(frontier: Frontier, blocks: Sequence[Block], head: HeadStatement, rights: Rights) -> None:

@@ -61,7 +61,7 @@ from odfd.transform.driver import Workshop as TransformShop
 from odfd.trust import validator
 from odfd.trust.admission import Outcome
 from odfd.trust.policy import Expression, Policy
-from odfd.trust.profiles import policy_of
+from odfd.trust.profiles import follows_rewrites, policy_of
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
@@ -124,7 +124,11 @@ class NodeParts:
             home.objects,
             home.folder(PARTIAL),
             self.membership,
-            MirrorLimits(object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes),
+            MirrorLimits(
+                object_bytes=settings.limits.object_bytes,
+                disk_reserve=settings.limits.disk_reserve_bytes,
+                follow=follows_rewrites(settings.policy),
+            ),
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         self.carrying = Carrying(home, self.sync, ground.clock, self._moved)

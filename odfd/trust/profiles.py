@@ -21,13 +21,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     attest: bool
     max_stale: int
     """Seconds."""
+    follow: str = "ask"
+    """An epoch that gives up what was published."""
 
 
 PROFILES: Final = {
     "laptop": Profile(use="data", serve="chain", attest=False, max_stale=14 * DAY),
-    "mirror": Profile(use="data", serve="data", attest=False, max_stale=30 * DAY),
+    "mirror": Profile(use="data", serve="data", attest=False, max_stale=30 * DAY, follow="follow"),
     "validator": Profile(use="data", serve="data", attest=True, max_stale=14 * DAY),
-    "archive": Profile(use="data", serve="chain", attest=False, max_stale=_FOREVER),
+    "archive": Profile(use="data", serve="chain", attest=False, max_stale=_FOREVER, follow="follow"),
 }
 """The validator's own default asks for ``reproduced | attested:2`` once it lists groups; without any it is ``data``."""
 
@@ -51,3 +53,8 @@ def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> 
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
     )
     return msgspec.structs.replace(policy, max_stale=profile.max_stale)
+
+
+def follows_rewrites(settings: model.Policy) -> bool:
+    """Whether mirrors follow an epoch that gives up what was published; else they stand still and a person decides."""
+    return (settings.rewrite.follow or PROFILES[settings.profile].follow) == "follow"

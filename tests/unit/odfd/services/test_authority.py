@@ -14,10 +14,14 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.keys import SigningKey
-from chain.statements.statement import HeadStatement
+from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
+from chain.statements.tree import Frontier
+from chain.store import rewriting
+from config import model
 from odfd.control import wire
+from odfd.mirrors.turning import RewriteWaiting
 from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -200,3 +204,58 @@ async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: Any, wor
         (item,) = await alice.pull("cities")
         assert "signed already" in item.message
         assert alice.size("cities") == head.size
+
+
+def reset_to(node: Any, dataset: Any, size: int) -> bytes:
+    """The owner gives up all but ``size`` blocks, as an epoch; the version that says so."""
+    chain, home = node.home.chains.chain(dataset), node.home
+    tree = Frontier().extend(Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, size))
+    with home.database.read() as connection:
+        last = Ledger(connection).chain(dataset).frontier
+    ends = [TreeHead(size=each.size, root_hash=each.root) for each in (tree, last)]
+    key, now = home.keys.dataset_key(dataset), node.clock.now()
+    until = statement.when(Instant(now + 86400 * instant.SECOND))
+    said = Authority(
+        dataset=dataset, version=1, issued_at=statement.when(now), roots=Roots(threshold=1, keys=(key.did,)),
+        writers=(Writer(key=key.did, expires_at=until),), head=chain.block_at(0).hash,
+        epochs=(Epoch(number=1, reason="reset", base=ends[0], last=ends[1]),),
+    )  # fmt: skip
+    raw = envelope.seal(statement.encode(said), key)
+    assert node.parts.board.judge(Topic.HEADS, raw, PEER) is Judgement.ACCEPT
+
+    def together(connection: Any) -> None:
+        Ledger(connection).keep_chain(dataset, Checked(tree, tree.size, 1))
+
+    rewriting.reset(home.chains, dataset, chain.block_at(size - 1).hash, together)
+    node.parts.outbox.put(Topic.HEADS, raw)
+    assert node.parts.committer.sign_unsigned(dataset)
+    return raw
+
+
+@pytest.mark.parametrize("follow", ["follow", "ask"])
+async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: Any, worlds: Any, follow: str) -> None:
+    policy = model.Policy(rewrite=model.Rewrite(follow=follow))
+    async with world.running("alice") as alice, world.running("bob", policy) as bob:
+        cities = await published(world, worlds, alice)
+        size = alice.size("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        await trio.to_thread.run_sync(reset_to, alice, cities, size - 1)
+        await bob.heard_head(size - 1)
+        with trio.fail_after(20):
+            mirror = bob.parts.keeper.get(cities)
+            while bob.size("theirs") != size - 1 and not isinstance(mirror.fault, RewriteWaiting):
+                await mirror.turned.wait()
+        if follow == "ask":
+            assert (bob.size("theirs"), mirror.state.value) == (size, "refused")
+            assert "reset" in str(mirror.fault)
+            return
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        with trio.fail_after(20):
+            while newest(bob, cities) != newest(alice, cities) or bob.size("theirs") < alice.size("cities"):
+                await mirror.turned.wait()
+        mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
+        assert mine == theirs
+        assert (await bob.api.trust.show("theirs")).reach.use == alice.size("cities")
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
