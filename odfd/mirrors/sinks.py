@@ -29,19 +29,23 @@ _READ: Final = 1 << 20
 class VerifiedChain:
     """Blocks after ``state``, up to the signed ``head``: each hashed, linked and judged by the rules as it comes.
 
-    Only ``finish`` proves that they are the blocks that the head's signer meant; until then nothing is committed.
+    Only ``finish`` proves that they are the blocks that the head's signer meant; until then nothing is committed. A
+    step that ends at ``until``, before the head, it cannot prove: that ``frontier`` is the beginning of the signed tree
+    is then for a peer to show.
     """
 
-    def __init__(self, state: ChainState, frontier: Frontier, head: HeadStatement) -> None:
+    def __init__(self, state: ChainState, frontier: Frontier, head: HeadStatement, until: int | None = None) -> None:
         self._start, self._tree = state, frontier
         self._head = head
+        self.until = head.size if until is None else until
+        self.givers: set[PeerId] = set()
         self.blocks: list[Block] = []
         self.states: list[ChainState] = []
         """The state before each of ``blocks``."""
         self._state, self.frontier = state, frontier
-        if head.size - state.size > MAX_PENDING:
+        if self.until - state.size > MAX_PENDING:
             raise Refused(
-                f"{head.dataset.short} is {head.size - state.size:,} blocks ahead",
+                f"{head.dataset.short} is {self.until - state.size:,} blocks ahead",
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING:,} at once for now; import it from a directory first",
             )
@@ -56,8 +60,9 @@ class VerifiedChain:
         return self._head.epoch
 
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
-        if start != self.size or start + len(blocks) > self._head.size:
+        if start != self.size or start + len(blocks) > self.until:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
+        self.givers.add(peer)
         for raw in blocks:
             block = decode_block(raw)
             for broken in check_block(self._state, block, as_author=False):
@@ -73,6 +78,8 @@ class VerifiedChain:
         """Raises Invalid when the tree is not the signed one; all that came is then forgotten."""
         if self._state.dataset != self._head.dataset:
             self._forget("its Seed names another dataset", "graft")
+        if self.until < self._head.size:
+            return
         if self._state.head != self._head.head or self.frontier.root != self._head.root_hash:
             self._forget("the blocks are not those that the signed head commits to", "trust.tree")
 

@@ -4,9 +4,9 @@ Blocks are judged as they arrive and proven by the signed tree; objects come sev
 and checked against their blocks; then blocks, references and the chain's tree are one transaction. A pass that is cut
 off anywhere leaves the old head, and what arrived of objects is kept for the next pass.
 
-A whole step, from the head here to the newest signed one, waits in memory until its tree is proven; ``MAX_PENDING`` of
-``sinks`` bounds it. What the publisher signed and what breaks a rule all the same is not looked at again before
-something else is signed.
+A step waits in memory until it is proven: to the newest signed head, or, when that is far, some thousand blocks that a
+peer shows to be the beginning of what was signed. What the publisher signed and what breaks a rule all the same is not
+looked at again before something else is signed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ from odfd.transform.inputs import UpTo
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.objects import check_event
-from p2p.ports import PeerId, Replication
+from p2p.peers.score import BAD_BYTES
+from p2p.ports import PeerId, Replication, TreeHead
 
+STEP: Final = 20_000
+"""Blocks that are committed together when the signed head is farther: about 100 MB in memory."""
 AT_ONCE: Final = 4
 """Objects on their way at the same time, for one mirror."""
 PROBE_SECONDS: Final = 10.0
@@ -116,6 +119,13 @@ class _Held(msgspec.Struct, frozen=True):
     """By the newest version of its authority."""
 
 
+class _Step(msgspec.Struct, frozen=True):
+    """Blocks up to ``head`` are here, and ``objects`` came with them."""
+
+    head: Head
+    objects: int
+
+
 class _Holders(msgspec.Struct, frozen=True):
     """Who said to serve a dataset, and when (trio's clock)."""
 
@@ -184,15 +194,45 @@ class MirrorSync:
         objects = await self._missing_data(wish, held, peers, tally) if lacks_data else 0
         if signed.size <= held.state.size:
             return Current(len(peers))
-        sink = VerifiedChain(held.state, held.checked.frontier, signed)
-        await self._replication.pull_chain(peers, wish.id, signed.size, sink)
+        begun_at = held.state.size
+        while True:
+            step = await self._step(wish, held, signed, peers, tally)
+            objects += step.objects
+            size = step.head.sequence_number + 1
+            held = held if size >= signed.size else await trio.to_thread.run_sync(self._held, wish.id)
+            if size >= signed.size or held.head is None or held.head.epoch != signed.epoch:
+                return Synced(step.head, size - begun_at, objects, len(peers))
+
+    async def _step(
+        self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
+    ) -> _Step:
+        """Fetch, prove and commit the next blocks, with their objects where they are wished."""
+        sink = VerifiedChain(held.state, held.checked.frontier, signed, _end_of_step(wish, held, signed))
+        await self._replication.pull_chain(peers, wish.id, sink.until, sink)
+        if sink.until < signed.size:
+            await self._prove(peers, sink, signed)
         self._check_expected(wish, sink, held)
         check_base(held.checked.frontier, sink.blocks, signed, held.rights)
         tally.blocks = sink.size
+        objects = 0
         if wish.want == "data":
-            objects += await self._fetch_all(peers, list(zip(sink.states, sink.blocks, strict=True)), tally)
-        head = await trio.to_thread.run_sync(self._commit, wish, held, sink)
-        return Synced(head, len(sink.blocks), objects, len(peers))
+            objects = await self._fetch_all(peers, list(zip(sink.states, sink.blocks, strict=True)), tally)
+        return _Step(await trio.to_thread.run_sync(self._commit, wish, held, sink), objects)
+
+    async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
+        """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""
+        here = TreeHead(sink.size, sink.frontier.root)
+        whole = TreeHead(signed.size, signed.root_hash)
+        if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
+            return
+        if len(sink.givers) == 1:
+            (giver,) = sink.givers
+            self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
+        raise Remote(
+            f"{sink.size:,} blocks of {signed.dataset.short} are not the beginning of what was signed",
+            rule="trust.tree",
+            hint="they are forgotten and asked for again",
+        )
 
     async def repair(self, dataset: DatasetId, names: Sequence[tuple[Multihash, int]]) -> int:
         """Fetch objects anew, over damaged ones. Raises Remote."""
@@ -376,6 +416,14 @@ class MirrorSync:
         names = [name for block in sink.blocks for name, _ in objects_of(block)] if wish.want == "data" else []
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
+
+
+def _end_of_step(wish: Wish, held: _Held, signed: HeadStatement) -> int:
+    """How far to go before committing. What only the whole can show is shown before any of it is kept."""
+    opened = held.rights.opened(signed.epoch)
+    turns = opened is not None and opened.base.size > held.state.size
+    looks_for = wish.expect is not None and not held.state.size
+    return signed.size if turns or looks_for else min(signed.size, held.state.size + STEP)
 
 
 def _states_from(chain: ChainReader, start: int, stop: int) -> list[tuple[ChainState, Block]]:

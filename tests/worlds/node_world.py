@@ -22,6 +22,7 @@ from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.statements.tree import is_consistent
 from config import model
 from engines.fake import FakeEngine
 from odfd.control import wire
@@ -33,7 +34,7 @@ from odfd.obs.events import Event, EventLog
 from odfd.services.home import Home, open_home
 from odfd.services.node import NodeParts
 from p2p.host.identity import peer_of_seed
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
 
 START = instant.parse("2026-01-01T00:00:00Z")
 PART = 4096
@@ -212,6 +213,13 @@ class Member:
             else:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
+
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        def prove(peer: PeerId) -> bool:
+            nodes = self._other(peer).library.prove(dataset, signed.size, old=old.size)
+            return is_consistent(old.size, old.root, signed.size, signed.root, nodes)
+
+        return any([await trio.to_thread.run_sync(prove, peer) for peer in peers])
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
         reasons = []

@@ -1,0 +1,93 @@
+"""A long way is gone in steps, each proven to be the beginning of what was signed before it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import NotFound
+from odfd.mirrors import sync
+from odfd.mirrors.keeper import State
+
+DAYS = 9
+
+
+async def published(world: Any, worlds: Any, node: Any) -> Any:
+    """A chain of a dozen blocks."""
+    await_rows = [f"2024-01-{day:02}T00:00:00Z,Graz,{day}" for day in range(1, DAYS + 1)]
+    world.write("alice", "a0.csv", await_rows[0])
+    await node.apply(worlds.ROOT)
+    for number, row in enumerate(await_rows[1:], 1):
+        await node.pull("cities")
+        world.write("alice", f"a{number}.csv", row)
+    await node.pull("cities")
+    return node.dataset("cities")
+
+
+async def settled(node: Any, name: str, size: int) -> None:
+    with trio.fail_after(20):
+        while node.size(name) < size:
+            await node.parts.keeper.get(node.dataset(name)).turned.wait()
+
+
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "STEP", 3)
+
+
+async def test_each_step_is_kept(world: Any, worlds: Any, short_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[int] = []
+    commit = sync.MirrorSync._commit
+
+    def counted(self: Any, wish: Any, held: Any, sink: Any) -> Any:
+        commits.append(len(sink.blocks))
+        return commit(self, wish, held, sink)
+
+    monkeypatch.setattr(sync.MirrorSync, "_commit", counted)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        view = await bob.mirror(cities, "theirs")
+        size = alice.size("cities")
+        assert size > 9
+        assert (view.state, view.blocks.have) == ("current", size)
+        assert commits == [3] * (size // 3) + ([size % 3] if size % 3 else [])
+        mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
+        assert mine == theirs
+        assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows
+
+
+async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_steps: None) -> None:
+    """Alice gives good blocks and proofs that prove nothing, then none, then she mends her ways."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        library, prove = alice.parts.library, alice.parts.library.prove
+        library.prove = lambda *args, **more: [bytes(32)] * 3
+        with trio.move_on_after(3):
+            await bob.mirror(cities, "theirs")
+        mirror = bob.parts.keeper.get(cities)
+        assert mirror.state in (State.STALLED, State.SYNCING)
+        assert bob.size("theirs") == 0
+        library.prove = prove
+        bob.parts.keeper.poke(cities)
+        await settled(bob, "theirs", alice.size("cities"))
+
+
+async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any, short_steps: None) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        library, prove = alice.parts.library, alice.parts.library.prove
+
+        def tired(dataset: Any, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
+            if old is not None and old > 6:
+                raise NotFound("not now")
+            return prove(dataset, size, old=old, index=index)  # type: ignore[no-any-return]
+
+        library.prove = tired
+        with trio.move_on_after(3):
+            await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == 6
+        library.prove = prove
+        bob.parts.keeper.poke(cities)
+        await settled(bob, "theirs", alice.size("cities"))
