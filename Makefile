@@ -42,6 +42,9 @@ check: lint types test  ## what CI runs
 bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.json
 	@$(PY) -m bench $(T)
 
+soak: install  ## ten thousand simulated networks of each kind; some hours
+	@ODFD_SIM_SEEDS=10000 $(PY) -m pytest tests/sim $(T)
+
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt
 	printf 'uv\nsetuptools==84.2.1\nwheel\n' | .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/bootstrap.txt

@@ -60,6 +60,8 @@ def _figure(side: Side) -> str:
         return f"{_scaled(middle)}{side.unit}/s"
     if side.unit == "B":
         return f"{middle / 2**20:.1f} MiB"
+    if side.unit:
+        return f"{middle:.3g} {side.unit}"
     return f"{middle * 1e3:.3g} ms" if middle >= 1e-3 else f"{middle * 1e6:.3g} µs"
 
 
