@@ -8,6 +8,7 @@ semantics, section 10; ODF engine contract.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -85,7 +86,7 @@ def _laid_out(given: TransformInput, state: State, folder: Path) -> list[InputBl
         place, _, alias = rest.partition(":")
         if kind != _OPEN or alias != given.query_alias:
             continue
-        path = folder / f"open-{len(found)}-{given.dataset_id.short}"
+        path = folder / f"open-{_digest(given.query_alias)}-{len(found)}"
         write_slice(state.tables[name], path)
         mark = int(place)
         found.append(InputBlock(
@@ -93,6 +94,11 @@ def _laid_out(given: TransformInput, state: State, folder: Path) -> list[InputBl
             reopened=True,
         ))  # fmt: skip
     return found
+
+
+def _digest(alias: str) -> str:
+    """A file's name for an alias, which may hold anything."""
+    return hashlib.sha3_256(alias.encode()).hexdigest()[:16]
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from engines.spark import session, settings
 from engines.spark.session import SessionOptions, start_session, stop_session
+
+
+def _quick_to_start(*given: Any) -> str:
+    """Hundreds of small queries never pay back what the JVM's optimising compiler takes of two cores."""
+    return settings.jvm_options(*given) + " -XX:TieredStopAtLevel=1"
 
 
 @pytest.fixture(scope="session")
 def spark_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    spark = start_session(SessionOptions(scratch=tmp_path_factory.mktemp("spark"), cores=2, heap="1g"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "jvm_options", _quick_to_start)
+        spark = start_session(SessionOptions(scratch=tmp_path_factory.mktemp("spark"), cores=2, heap="1g"))
     yield spark
     stop_session(spark)
 

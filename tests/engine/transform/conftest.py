@@ -25,7 +25,15 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
-from engines.contract import InputBlock, Success, TransformInput, TransformOutcome, TransformRequest, Vocabulary
+from engines.contract import (
+    InputBlock,
+    Success,
+    TransformInput,
+    TransformOutcome,
+    TransformRequest,
+    Vocabulary,
+    Watermark,
+)
 from engines.spark.checkpoint import open_blocks
 from engines.spark.facts import SliceReader
 from engines.spark.queries import Analyst
@@ -46,6 +54,10 @@ DAY = 86_400_000
 START = 1_704_067_200_000  # 2024-01-01: the walk goes over 29 February
 IN, OUT = DatasetId.from_public_key(b"i" * 32), DatasetId.from_public_key(b"o" * 32)
 SYSTEM_TIME = from_millis(START + 1000 * DAY)
+
+
+ANALYST = Analyst()
+"""Of all tests: what a text means does not change, and finding out takes longer than a small transaction."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +167,8 @@ class Lab:
             if rng.random() < 0.7:
                 stated = clock - int(rng.integers(0, DAY)) if rng.random() < 0.8 else day(clock)
                 after = stated if before is None else max(before, stated)
-            made.append(self._block(f"{seed}-{position}", table, before, after))
-            tables.append(table)
+            made.append(self._block(f"{seed}-{position}", _made_at(table, position), before, after))
+            tables.append(_made_at(table, position))
             before = after
         return Stream(tuple(made), tuple(tables))
 
@@ -177,6 +189,7 @@ class Lab:
                 }
                 table = pa.table([pa.array(list(columns[f.name])).cast(f.type) for f in SCHEMA], schema=SCHEMA)
                 offset += len(rows)
+            table = _made_at(table, position)
             made.append(self._block(f"{name}-{position}", table, before, after if after is not None else before))
             tables.append(table)
             before = after if after is not None else before
@@ -271,13 +284,13 @@ class Lab:
 
     def replay(self, sql: str, stream: Stream, groups: Sequence[int], restart: bool = False) -> Replayed:
         """Run the stream's blocks in transactions of the given sizes. ``restart``: forget everything in between."""
-        bench = Workbench(Analyst(), SliceReader())
+        bench = Workbench(ANALYST, SliceReader())
         previous: Path | None = None
         slices: list[pa.Table] = []
         late, at, watermark, runs = 0, 0, None, 0
         for size in groups:
             if restart:
-                bench = Workbench(Analyst(), SliceReader())
+                bench = Workbench(ANALYST, SliceReader())
             fresh = stream.blocks[at : at + size]
             again = _reopened(stream.blocks[:at], previous)
             offset = sum(one.num_rows for one in slices)
@@ -301,26 +314,30 @@ class Lab:
         schedule: Sequence[Mapping[str, int]],
         restart: bool = False,
         changelogs: Sequence[str] = (),
+        foreign: bool = False,
     ) -> Replayed:
-        """Transactions that each take so many blocks of each stream. ``restart``: forget everything in between."""
-        bench = Workbench(Analyst(), SliceReader())
+        """Transactions that each take so many blocks of each stream.
+
+        ``restart``: forget all that was read in between. ``foreign``: the coordinator does not speak of blocks.
+        """
+        bench = Workbench(ANALYST, SliceReader())
         done = dict.fromkeys(streams, 0)
         kept = Kept(self)
         transform = sql if isinstance(sql, TransformSql) else TransformSql(engine="spark", query=sql)
         for takes in schedule:
             inputs = []
             for alias, stream in streams.items():
-                again = _reopened(stream.blocks[: done[alias]], kept.previous, dataset_of(alias))
+                first = done[alias]
+                again = [] if foreign else _reopened(stream.blocks[:first], kept.previous, dataset_of(alias))
                 fresh = stream.blocks[done[alias] : done[alias] + takes[alias]]
                 done[alias] += takes[alias]
                 schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
-                inputs.append(
-                    TransformInput(
-                        dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
-                        blocks=(*again, *fresh), schema_file=schema or "", changelog=alias in changelogs,
-                    )
+                given = TransformInput(
+                    dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                    blocks=(*again, *fresh), schema_file=schema or "", changelog=alias in changelogs,
                 )  # fmt: skip
-            kept.transact(transform, tuple(inputs), Workbench(Analyst(), SliceReader()) if restart else bench)
+                inputs.append(_spoken_plainly(given, first) if foreign else given)
+            kept.transact(transform, tuple(inputs), Workbench(ANALYST, SliceReader()) if restart else bench)
         assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}
         return kept.replayed()
 
@@ -369,6 +386,25 @@ class Lab:
         settled = [row for row in rows if row["event_time"].timestamp() * 1000 < bound]
         names = ["event_time", *(name for name in (rows[0] if rows else {}) if name != "event_time")]
         return sorted(settled, key=lambda row: [(row[name] is not None, row[name]) for name in names]), late
+
+
+def _made_at(table: pa.Table | None, position: int) -> pa.Table | None:
+    """Rows of a block say when it was made: blocks are made one second after another."""
+    if table is None:
+        return None
+    stamp = pa.array([START + 1000 * position] * table.num_rows, pa.int64()).cast(TIME)
+    return table.set_column(SCHEMA.get_field_index("system_time"), SCHEMA.field("system_time"), stamp)
+
+
+def _spoken_plainly(given: TransformInput, first: int) -> TransformInput:
+    """As a coordinator says it that knows no blocks: new slices, and watermarks with their system times."""
+    marks = [
+        Watermark(system_time=from_millis(START + 1000 * (first + at)), event_time=block.watermark_after)
+        for at, block in enumerate(given.blocks or ())
+        if block.watermark_after is not None and block.watermark_after != block.watermark_before
+    ]
+    paths = tuple(block.data_path for block in given.blocks or () if block.data_path is not None)
+    return msgspec.structs.replace(given, blocks=None, data_paths=paths, explicit_watermarks=tuple(marks))
 
 
 def dataset_of(alias: str) -> DatasetId:
