@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,8 +24,10 @@ from odfd.services.datasets import known_dataset
 from odfd.services.home import Home
 from odfd.trust.ledger import Ledger
 from odfd.trust.standing import Standing
-from p2p.ports import PeerView
+from p2p.ports import PeerId, PeerView
 
+_WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
+"""Base58 of an Ed25519 key as libp2p writes it."""
 SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
 PATIENCE_SECONDS: Final = 60.0
@@ -214,14 +217,18 @@ class PeerService:
         return _peer(self._find(peer))
 
     async def block(self, peer: str) -> wire.PeerInfo:
-        return _peer(await self._membership.block(self._find(peer).peer, blocked=True))
+        return _peer(await self._membership.block(self._named(peer), blocked=True))
 
     async def unblock(self, peer: str) -> wire.PeerInfo:
-        return _peer(await self._membership.block(self._find(peer).peer, blocked=False))
+        return _peer(await self._membership.block(self._named(peer), blocked=False))
 
     async def connect(self, multiaddr: str) -> wire.PeerInfo:
         peer = await self._membership.connect(multiaddr)
         return await self.show(peer)
+
+    def _named(self, peer: str) -> PeerId:
+        """One that is known, or a whole id: a peer may be shut out before it is ever met."""
+        return PeerId(peer) if _WHOLE_ID.fullmatch(peer) else self._find(peer).peer
 
     def _find(self, peer: str) -> PeerView:
         found = [view for view in self._membership.peers() if view.peer.startswith(peer)]

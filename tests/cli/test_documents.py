@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from odfd.cli import registry
+from odfd.cli import main, registry
 
 HERE = Path(__file__).parent
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
@@ -25,6 +26,31 @@ def test_every_command_is_in_some_document() -> None:
     shown = set(re.findall(r"(?m)^\$ .*?odfctl(?: -\S+(?: \S+)?)* ([a-z]+)", text))
     missing = set(registry.entries()) - shown
     assert not missing, f"show these in a document: {sorted(missing)}"
+
+
+def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Commands without commands below."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield words
+    for action in below:
+        for name, child in action.choices.items():
+            yield from leaves(child, (*words, name))
+
+
+def test_every_command_to_its_last_word_is_in_some_document() -> None:
+    parser = main.Parser(prog="odfctl")
+    subparsers = parser.add_subparsers(parser_class=main.Parser)
+    for entry in {entry.module: entry for entry in registry.entries().values()}.values():
+        registry.load(entry, subparsers)
+    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), HERE.parents[1] / "README.md"])
+    shown = re.findall(r"(?m)^\$ .*?odfctl (.*)$", text)
+    missing = [
+        " ".join(words)
+        for words in leaves(parser)
+        if not any(re.match(rf"(?:-\S+(?: \S+)? )*{' '.join(words)}\b", line) for line in shown)
+    ]
+    assert not missing, f"show these in a document: {missing}"
 
 
 def test_wildcards(documents: ModuleType) -> None:
