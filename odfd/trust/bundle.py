@@ -19,9 +19,9 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.multihash import SHA3_256, Multihash
-from chain.statements import canonical, envelope, statement
+from chain.statements import authority, canonical, envelope, statement
 from chain.statements.envelope import Signed
-from chain.statements.statement import NS, Actual, Count, HeadStatement, from_text
+from chain.statements.statement import MAX_VERSION, NS, Actual, Authority, Count, HeadStatement, from_text
 from chain.statements.tree import MAX_PATH
 
 BUNDLE: Final = NS + "bundle/v1"
@@ -47,8 +47,8 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     path: Annotated[tuple[_Node, ...], msgspec.Meta(max_length=MAX_PATH)] | None = None
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a bundle says of itself. Only ``head`` is signed; the rest is where to look."""
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a bundle says of itself. Only ``head`` and ``authority`` are signed; the rest is where to look."""
 
     type: str
     head: dict[str, Any]
@@ -58,6 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     actual: Actual
     """What the reporter's re-runs gave."""
     objects: Annotated[tuple[Listed, ...], msgspec.Meta(max_length=MAX_OBJECTS)]
+    authority: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=MAX_VERSION)] = ()
+    """Envelopes of the versions 1, 2, … of the dataset's authority, up to the one that the head names."""
 
     @property
     def size(self) -> int:
@@ -78,11 +80,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         head = statement.decode(signed.payload)
         if not isinstance(head, HeadStatement):
             raise Invalid("the bundle accuses something that is not a head", rule="bundle-head")
-        if head.authority > 0:
-            raise Invalid(f"authority version {head.authority} is not known here", rule="bundle-authority")
-        if envelope.dataset_key(head.dataset) not in signed.signers:
+        walk = authority.walk(head.dataset, map(_version, self.authority))
+        if head.authority >= len(walk):
+            raise Invalid(
+                f"the bundle does not hold version {head.authority} of the authority",
+                rule="bundle-authority",
+                hint=_HINT,
+            )
+        if not any(walk[head.authority].may_write(key, head.issued) for key in signed.signers):
             raise Invalid("the accused head is not signed by a writer of its dataset", rule="bundle-head")
         return head, signed
+
+
+def _version(sealed: dict[str, Any]) -> tuple[Authority, Signed]:
+    signed = envelope.unseal(canonical.encode(sealed), statement.MAX_ENVELOPE[statement.AUTHORITY])
+    said = statement.decode_any(signed.payload)
+    if not isinstance(said, Authority):
+        raise Invalid("something else stands among the versions of the authority", rule="bundle-authority")
+    return said, signed
 
 
 def decode_manifest(raw: bytes) -> Manifest:

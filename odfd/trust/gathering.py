@@ -43,6 +43,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: bytes | None
     """What this node's own run of the step before left."""
     actual: Actual
+    authority: tuple[Signed, ...] = ()
+    """The versions 1, 2, … of the dataset's authority that are known."""
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -82,6 +84,7 @@ def gather(chains: ChainStore, objects: ObjectReader, case: Case) -> Gathered | 
     manifest = Manifest(
         type=BUNDLE,
         head=_envelope(case.signed),
+        authority=tuple(_envelope(each) for each in case.authority[: case.head.authority]),
         sequence_number=case.step.sequence_number,
         actual=case.actual,
         objects=tuple(pile.listed.values()),

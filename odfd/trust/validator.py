@@ -33,6 +33,7 @@ from odfd.obs.events import EventLog
 from odfd.transform.driver import fresh_folder
 from odfd.transform.replay import Replayed, ReplayShop, replay_step
 from odfd.trust.attesting import Subject, Tried, actual_of, attest
+from odfd.trust.authorities import Authorities
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.gathering import Case, Gathered, gather
 from odfd.trust.keystore import KeyStore
@@ -262,11 +263,19 @@ class Validator:
             return None
         with self._database.read() as connection:
             newest = Ledger(connection).newest_head(dataset)
+            versions = tuple(signed for _, signed in Authorities(connection).versions(dataset))
         name = self._settings.name_of(dataset)
         if newest is None:
             self._journal.info("no bundle kept", dataset=name, reason="no signed head is known")
             return None
-        case = Case(head=newest[0], signed=newest[1], step=step.block, checkpoint=step.checkpoint, actual=actual)
+        case = Case(
+            head=newest[0],
+            signed=newest[1],
+            step=step.block,
+            checkpoint=step.checkpoint,
+            actual=actual,
+            authority=versions,
+        )
         try:
             found = gather(self._chains, self._objects, case)
             if isinstance(found, Gathered):
@@ -340,9 +349,10 @@ class Validator:
             ledger = Ledger(connection)
             for each in transform.inputs if transform else ():
                 read = DatasetId.parse(each.dataset_ref)
-                frontier = ledger.chain(read).frontier
-                if frontier.size:
-                    trees.append(InputTree(dataset=read, epoch=0, size=frontier.size, root_hash=frontier.root))
+                checked = ledger.chain(read)
+                tree = checked.frontier
+                if tree.size:
+                    trees.append(InputTree(dataset=read, epoch=checked.epoch, size=tree.size, root_hash=tree.root))
         return trees
 
 
