@@ -46,7 +46,7 @@ LAYERS = {
         "errors",
         ".",
     ],
-    "p2p": ["driver", "host", "machines", "peers", "yamux", "wire", "address", "identity", "ports", "errors", "."],
+    "p2p": ["driver", "host", "machines", "peers", "yamux ipfs", "wire", "address", "identity", "ports", "errors", "."],
     "odfd": [
         "daemon",
         "cli",
@@ -75,6 +75,7 @@ PURE = [
     "p2p.yamux",
     "p2p.peers",
     "p2p.address",
+    "p2p.ipfs",
     "p2p.identity",
     "engines.contract",
     "engines.codec",

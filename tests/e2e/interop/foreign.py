@@ -135,6 +135,12 @@ class Kubo:
     def ipfs(self, *words: str) -> str:
         return run(str(self._binary), *words, cwd=self._folder, IPFS_PATH=str(self._folder))
 
+    def fetch(self, *words: str) -> bytes:
+        """What a command gives that is not text."""
+        command = [str(self._binary), *words]
+        environment = {**os.environ, "IPFS_PATH": str(self._folder)}
+        return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout
+
     async def do(self, *words: str) -> str:
         return await trio.to_thread.run_sync(self.ipfs, *words)
 

@@ -1,0 +1,143 @@
+"""IPNS records: what the owner of a name says it points to, until when, signed with the dataset's key.
+
+Made and read here, so that the key never goes into an IPFS daemon. Both signatures are written, as today's nodes want;
+only the second, over a canonical CBOR map, is believed, and the fields beside it must say the same. Spec: IPNS Record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multibase import varint
+from chain.statements.keys import SigningKey, verify
+
+MAX_RECORD: Final = 10 << 10
+"""Bytes, the limit of the specification."""
+SIGNED: Final = b"ipns-signature:"
+_BYTES, _NUMBER, _TEXT_KEY = 0x40, 0x00, 0x60
+Field: TypeAlias = bytes | int
+
+
+class Pointer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a name points. ``sequence`` grows with every change; ``ttl`` is how long others may remember it."""
+
+    value: str
+    """``/ipfs/`` and a CID."""
+    sequence: int
+    expires: Instant
+    ttl: int
+    """Nanoseconds."""
+
+
+def seal(pointer: Pointer, key: SigningKey) -> bytes:
+    """A record of ``key``'s name."""
+    value, validity = pointer.value.encode(), instant.render(pointer.expires).encode()
+    data = _cbor(pointer, value, validity)
+    fields: list[tuple[int, Field]] = [
+        (1, value),
+        (2, key.sign(value + validity + b"0")),
+        (3, 0),
+        (4, validity),
+        (5, pointer.sequence),
+        (6, pointer.ttl),
+        (8, key.sign(SIGNED + data)),
+        (9, data),
+    ]
+    return b"".join(_field(number, content) for number, content in fields)
+
+
+def unseal(raw: bytes, dataset: DatasetId) -> Pointer:
+    """The record of a dataset's name. Whether it has expired is for the caller to say. Raises Invalid."""
+    if len(raw) > MAX_RECORD:
+        raise Invalid(f"an IPNS record of {len(raw)} bytes", rule="ipns-record", hint=f"at most {MAX_RECORD}")
+    fields = dict(_fields(raw))
+    data, signature = fields.get(9), fields.get(8)
+    if not isinstance(data, bytes) or not isinstance(signature, bytes):
+        raise _bad("it has no second signature")
+    if not verify(dataset.public_key, SIGNED + data, signature):
+        raise _bad("its signature is not that of the dataset's key")
+    value, validity = fields.get(1, b""), fields.get(4, b"")
+    sequence, ttl = fields.get(5, 0), fields.get(6, 0)
+    if not (isinstance(value, bytes) and isinstance(validity, bytes)):
+        raise _bad("its fields are of other types")
+    if not (isinstance(sequence, int) and isinstance(ttl, int)):
+        raise _bad("its fields are of other types")
+    try:
+        said = Pointer(
+            value=value.decode(), sequence=sequence, expires=instant.parse(validity.decode()), ttl=ttl
+        )  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise _bad("its fields are not text") from error
+    if _cbor(said, value, validity) != data:
+        raise _bad("the fields and what is signed do not say the same")
+    return said
+
+
+def _cbor(pointer: Pointer, value: bytes, validity: bytes) -> bytes:
+    """The signed map in its one canonical spelling: keys by length, then by bytes."""
+    entries: list[tuple[str, Field]] = [
+        ("TTL", pointer.ttl),
+        ("Value", value),
+        ("Sequence", pointer.sequence),
+        ("Validity", validity),
+        ("ValidityType", 0),
+    ]
+    body = b"".join(_head(_TEXT_KEY, len(name)) + name.encode() + _item(content) for name, content in entries)
+    return bytes([0xA0 | len(entries)]) + body
+
+
+def _item(content: Field) -> bytes:
+    return _head(_NUMBER, content) if isinstance(content, int) else _head(_BYTES, len(content)) + content
+
+
+def _head(kind: int, number: int) -> bytes:
+    if number < 24:
+        return bytes([kind | number])
+    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if number < 1 << 8 * size:
+            return bytes([kind | code]) + number.to_bytes(size, "big")
+    raise _bad(f"the number {number}")
+
+
+def _field(number: int, content: Field) -> bytes:
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def _fields(raw: bytes) -> Iterator[tuple[int, Field]]:
+    """Protobuf fields: numbers and bytes; each at most once is expected, the last counts."""
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        content, at = _varint(raw, at)
+        if tag & 7 == 0:
+            yield tag >> 3, content
+        elif tag & 7 == 2 and at + content <= len(raw):
+            yield tag >> 3, raw[at : at + content]
+            at += content
+        else:
+            raise _bad("it is not protobuf")
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if at >= len(raw):
+            break
+        value |= (raw[at] & 0x7F) << shift
+        at += 1
+        if raw[at - 1] < 0x80:
+            return value, at
+    raise _bad("it is not protobuf")
+
+
+def _bad(what: str) -> Invalid:
+    return Invalid(f"not an IPNS record: {what}", rule="ipns-record")
