@@ -450,7 +450,7 @@ class Kept:
     def replayed(self) -> Replayed:
         rows = [row for one in self.slices for row in one.to_pylist()]
         state = self.previous.read_bytes() if self.previous is not None else b""
-        return Replayed(rows, state, self.late, self.watermark, len(self.slices))
+        return Replayed(rows, state, self.late, self.watermark, len(self.slices), tuple(self.slices))
 
 
 @dataclass(frozen=True)
@@ -460,6 +460,7 @@ class Replayed:
     late: int
     watermark: int | None
     with_data: int
+    slices: tuple[pa.Table, ...] = ()
 
     def data(self) -> list[dict[str, object]]:
         """Without the columns that the engine supplies, which are checked here."""

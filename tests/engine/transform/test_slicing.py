@@ -118,20 +118,3 @@ def settled_rows_read_again(monkeypatch):
 def test_a_broken_engine_is_caught(lab, shapes, monkeypatch, mutate, name):
     mutate(monkeypatch)
     assert differs(lab, shapes[name], range(3))
-
-
-def test_layout_does_not_show(lab, shapes):
-    """Partitions, file splits and shuffles are Spark's affair."""
-    stream = lab.stream(5)
-    sizes = groups(len(stream.blocks), 5)
-    for name in ("bucket-day", "map"):
-        plain = lab.replay(shapes[name].sql, stream, sizes)
-        lab.settings = {
-            "spark.sql.shuffle.partitions": "7",
-            "spark.sql.files.maxPartitionBytes": "200",
-            "spark.sql.files.openCostInBytes": "0",
-            "spark.sql.leafNodeDefaultParallelism": "4",
-        }
-        spread = lab.replay(shapes[name].sql, stream, sizes)
-        lab.settings = {}
-        assert spread.rows == plain.rows
