@@ -103,6 +103,7 @@ class World:
         self.heal = self.rng.choice([0, 0, EVENTS + 3])
         """The round in which partitions and eclipses end."""
         self.promises = Promises(self)
+        self.rounds_to_settle = 0
         self._people()
         self._links()
         self._publishers()
@@ -371,15 +372,18 @@ class World:
             self.meet(node, peer)
 
     def run(self) -> World:
-        """Until all is settled, and two rounds more; then two days pass."""
+        """Until all is settled and everybody was told; then two days pass."""
         last = max(EVENTS, self.heal)
         calm = 0
-        while calm < 2:
+        while calm < 2 or not self.promises.told_alike():
             self.one_round()
-            calm = calm + 1 if self.round >= last and self.promises.settled() else 0
-            if self.round > last + self.bound + 2:
-                raise Broken("L", f"not settled {self.bound} rounds after the last event: {self.promises.unsettled()}")
-        self.rounds_to_settle = max(0, self.round - 2 - last)
+            settled = self.round >= last and self.promises.settled()
+            calm = calm + 1 if settled else 0
+            if calm == 1:
+                self.rounds_to_settle = self.round - last
+            late = self.round - last > self.bound * (2 if settled else 1)
+            if late:
+                raise Broken("L", f"{self.round - last} rounds after the last event: {self.promises.unsettled()}")
         self.round += 49 * 60
         for node in self.sound:
             node.review()

@@ -166,6 +166,18 @@ class Promises:
         decision = answer and answer[1].get(1)
         return bool(decision) and decision.status in (Status.NONDETERMINISTIC, Status.OWN_MISMATCH)
 
+    def told_alike(self) -> bool:
+        """Whether all have heard what honest validators said last, and no node knows a proof that another lacks."""
+        heard = {
+            (
+                frozenset(signed.sid for book in node.books.values() for key, (_, signed) in book.said.items()
+                          if key in self.world.honest_keys),
+                frozenset(node.accused),
+            )
+            for node in self.world.sound
+        }  # fmt: skip
+        return len(heard) == 1
+
     def at_rest(self) -> None:
         """Two days later: S3, S5, S7."""
         self.nobody_honest_suspended()
