@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements import envelope, statement
+from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
 from chain.statements.proof import MAX_PROOF, Proof
@@ -28,16 +28,19 @@ from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.network.room import Room
 from odfd.network.waiting import Waiting
-from odfd.trust.admission import Outcome
+from odfd.trust.admission import EARLY_LIMIT, Outcome
 from odfd.trust.authorities import Authorities
 from odfd.trust.hearing import Heard, Hearing
 from odfd.trust.ledger import Ledger
 from odfd.trust.proofs import Proofs
+from odfd.trust.witness import Cosignatures
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
 TOPIC_OF: Final = {HEAD: Topic.HEADS, AUTHORITY: Topic.HEADS, ATTESTATION: Topic.ATTEST}
+_COSIGNATURE: Final = b'{"line":'
+"""How the canonical form of a cosignature begins, and no envelope does."""
 _NOT_YET: Final = frozenset({Outcome.EARLY, Outcome.UNKNOWN_AUTHORITY})
 """Outcomes that time or another statement changes."""
 
@@ -90,8 +93,7 @@ class LedgerNoticeboard:
                 self._seen.move_to_end(name)
                 known = self._seen[name]
                 return Judgement.REJECT if known is Judgement.REJECT else Judgement.IGNORE
-        admit = self._admit_proof if topic is Topic.PROOFS else self._admit
-        judgement, final = admit(topic, envelope, sender)
+        judgement, final = self._way_in(topic, envelope)(topic, envelope, sender)
         if final:
             with self._lock:
                 self._seen[name] = judgement
@@ -99,12 +101,18 @@ class LedgerNoticeboard:
                     self._seen.popitem(last=False)
         return judgement
 
+    def _way_in(self, topic: Topic, envelope: bytes) -> Callable[[Topic, bytes, PeerId], tuple[Judgement, bool]]:
+        if topic is Topic.PROOFS:
+            return self._admit_proof
+        return self._admit_cosignature if envelope.startswith(_COSIGNATURE) else self._admit
+
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         with self._database.read() as connection:
             found = [
                 *Ledger(connection).live(datasets),
                 *Authorities(connection).refs(),
                 *Proofs(connection).refs(),
+                *Cosignatures(connection).refs(),
             ]
         wanted = None if datasets is None else set(datasets)
         return [StatementRef(sid, dataset) for dataset, sid in found if wanted is None or dataset in wanted]
@@ -117,6 +125,9 @@ class LedgerNoticeboard:
             authority = Authorities(connection).envelope(sid)
             if authority is not None:
                 return Topic.HEADS, authority
+            cosigned = Cosignatures(connection).body(sid)
+            if cosigned is not None:
+                return Topic.HEADS, cosigned
             proof = Proofs(connection).body(sid)
         return None if proof is None else (Topic.PROOFS, proof)
 
@@ -178,6 +189,23 @@ class LedgerNoticeboard:
         """What waited for a version, now that it is here. What must wait for the next waits again."""
         for raw, sender in waited:
             self._admit(Topic.HEADS, raw, sender)
+
+    def _admit_cosignature(self, topic: Topic, raw: bytes, _sender: PeerId) -> tuple[Judgement, bool]:
+        """Those of datasets that are spoken of here; how many a quorum takes is for the policy to say."""
+        try:
+            made = cosignature.decode(raw)
+        except Invalid:
+            return Judgement.REJECT, True
+        if topic is not Topic.HEADS:
+            return Judgement.REJECT, True
+        if made.at > self._clock() + EARLY_LIMIT:
+            return Judgement.IGNORE, False
+        dataset = made.checkpoint.dataset
+        with self._database.write() as connection:
+            if not Ledger(connection).speaks_of(dataset):
+                return Judgement.IGNORE, False
+            is_new = Cosignatures(connection).keep(made)
+        return (Judgement.ACCEPT if is_new else Judgement.IGNORE), True
 
     def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
         try:

@@ -18,6 +18,8 @@ import msgspec
 import trio
 
 from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import Authority, HeadStatement
@@ -57,15 +59,17 @@ from odfd.services.trust import GROUP, TrustService, proof_view
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
 from odfd.services.views import Views
+from odfd.services.witnessing import Witnessing
 from odfd.transform.driver import Workshop as TransformShop
 from odfd.trust import validator
 from odfd.trust.admission import Outcome
 from odfd.trust.policy import Expression, Policy
-from odfd.trust.profiles import follows_rewrites, policy_of
+from odfd.trust.profiles import cosigns, follows_rewrites, policy_of
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
+from odfd.trust.witness import Witness
 from p2p.host.limits import HostLimits
 from p2p.ports import Topic
 from p2p.yamux.limits import Limits as YamuxLimits
@@ -138,6 +142,10 @@ class NodeParts:
         self.check = TransformCheck(home, self.engine)
         self.shelf = Shelf(home.folder("evidence"))
         self.validator = self._validator()
+        witness = Witness(home.database, home.keys, self._leaves, ground.clock.now)
+        self.witnessing = Witnessing(
+            home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal
+        )
 
     def assembly(self) -> Assembly:
         restart = Restart()
@@ -147,6 +155,7 @@ class NodeParts:
             Child("mirrors", self.keeper.run, restart),
             Child("heads", self.heads.run, restart),
             Child("validator", self.validator.run, restart),
+            Child("witness", self.witnessing.run, restart),
         ]
         return Assembly(
             node=_Node(self),
@@ -204,6 +213,14 @@ class NodeParts:
     def _signed(self, _: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.HEADS, signed.envelope)
 
+    def _cosigned(self, made: Cosignature) -> None:
+        self.outbox.put(Topic.HEADS, made.encode())
+        tree = made.checkpoint
+        self.ground.events.emit("cosignature.signed", self._name(tree.dataset), f"{tree.size} blocks", size=tree.size)
+
+    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+        return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
+
     def _attested(self, _: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, signed.envelope)
 
@@ -245,6 +262,7 @@ class NodeParts:
 
     def _moved(self, _: DatasetId) -> None:
         self.validator.poke()
+        self.witnessing.poke()
 
     def _shops(self) -> tuple[IngestShop, TransformShop]:
         home, clock = self.home, self.ground.clock

@@ -116,6 +116,26 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
     "ALTER TABLE trust_runs ADD COLUMN first INTEGER;",
+    """
+    CREATE TABLE trust_witnessed (
+        origin TEXT PRIMARY KEY,
+        size INTEGER NOT NULL,
+        root BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        head BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_cosignatures (
+        origin TEXT NOT NULL,
+        witness BLOB NOT NULL,
+        dataset BLOB NOT NULL,
+        size INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        id BLOB NOT NULL UNIQUE,
+        body BLOB NOT NULL,
+        PRIMARY KEY (origin, witness)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_cosignatures_dataset ON trust_cosignatures (dataset);
+    """,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 REPRODUCED: Final = "reproduced"

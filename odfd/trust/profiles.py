@@ -21,15 +21,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     attest: bool
     max_stale: int
     """Seconds."""
+    cosign: bool = False
     follow: str = "ask"
     """An epoch that gives up what was published."""
 
 
 PROFILES: Final = {
     "laptop": Profile(use="data", serve="chain", attest=False, max_stale=14 * DAY),
-    "mirror": Profile(use="data", serve="data", attest=False, max_stale=30 * DAY, follow="follow"),
-    "validator": Profile(use="data", serve="data", attest=True, max_stale=14 * DAY),
-    "archive": Profile(use="data", serve="chain", attest=False, max_stale=_FOREVER, follow="follow"),
+    "mirror": Profile(use="data", serve="data", attest=False, max_stale=30 * DAY, follow="follow", cosign=True),
+    "validator": Profile(use="data", serve="data", attest=True, max_stale=14 * DAY, cosign=True),
+    "archive": Profile(use="data", serve="chain", attest=False, max_stale=_FOREVER, follow="follow", cosign=True),
 }
 """The validator's own default asks for ``reproduced | attested:2`` once it lists groups; without any it is ``data``."""
 
@@ -53,6 +54,12 @@ def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> 
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
     )
     return msgspec.structs.replace(policy, max_stale=profile.max_stale)
+
+
+def cosigns(settings: model.Policy) -> bool:
+    """Whether this node is a witness of what it mirrors."""
+    said = settings.publish.cosign
+    return PROFILES[settings.profile].cosign if said is None else said
 
 
 def follows_rewrites(settings: model.Policy) -> bool:

@@ -1,0 +1,72 @@
+"""Cosigns what this node mirrors, whenever a mirror moves and now and then, as long as the policy says to cosign.
+
+A dataset that may not be cosigned is told once and keeps no other from being cosigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.statements.cosignature import Cosignature
+from chain.store.base import ChainStore
+from odfd.kit.supervision import Journal, Life
+from odfd.trust.witness import Witness
+
+ROUND_SECONDS: Final = 3600.0
+"""Even when nothing moves: cosignatures are renewed after days."""
+
+
+class Witnessing:
+    """``poke`` from the event loop when a head or a chain moved."""
+
+    def __init__(
+        self,
+        chains: ChainStore,
+        witness: Witness,
+        is_asked: Callable[[], bool],
+        announce: Callable[[Cosignature], None],
+        journal: Journal,
+    ) -> None:
+        """``is_asked``: whether the policy in force says to cosign."""
+        self._is_asked = is_asked
+        self._chains = chains
+        self._witness = witness
+        self._announce = announce
+        self._journal = journal
+        self._poked = trio.Event()
+        self._refused: dict[DatasetId, str] = {}
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._rounds)
+            life.ready()
+            await life.stopping.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _rounds(self) -> None:
+        while True:
+            self._poked = trio.Event()
+            for dataset in await trio.to_thread.run_sync(self._chains.datasets) if self._is_asked() else ():
+                await self._consider(dataset)
+            with trio.move_on_after(ROUND_SECONDS):
+                await self._poked.wait()
+
+    async def _consider(self, dataset: DatasetId) -> None:
+        try:
+            made = await trio.to_thread.run_sync(self._witness.consider, dataset)
+        except Fault as fault:
+            if self._refused.get(dataset) != str(fault):
+                self._refused[dataset] = str(fault)
+                self._journal.error("not cosigned", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+            return
+        if made is not None:
+            self._announce(made)

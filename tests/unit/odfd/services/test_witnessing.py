@@ -1,0 +1,124 @@
+"""Witnesses among nodes: what is mirrored is cosigned, told, kept, and never contradicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chain import instant
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.statements import cosignature
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.keys import SigningKey
+from config import model
+from odfd.trust.witness import RENEW, Cosignatures, Witness
+from p2p.ports import Judgement, PeerId, Topic
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+PEER = PeerId("12D3KooWPeer")
+COSIGNS = model.Policy(publish=model.Publish(cosign=True))
+
+
+def cosigned(node: Any, dataset: DatasetId) -> list[cosignature.Cosignature]:
+    with node.home.database.read() as connection:
+        return Cosignatures(connection).of(dataset)
+
+
+async def test_what_is_mirrored_is_cosigned_and_told(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        cities = alice.dataset("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        await bob.heard("cosignature.signed")
+        await alice.member.pull_statements(bob.member.peer_id, [cities])
+        (made,) = told = cosigned(alice, cities)
+        assert (str(made.witness), made.checkpoint.size) == (bob.key, alice.size("cities"))
+        assert cosigned(bob, cities) == told
+        assert made.checkpoint.root_hash == bob.parts.standing.known(cities).head.root_hash
+        refs = {ref.sid for ref in alice.parts.board.refs([cities])}
+        assert made.id in refs
+        assert alice.parts.board.envelope(made.id) == (Topic.HEADS, made.encode())
+
+
+async def mirrored(world: Any, worlds: Any) -> tuple[Any, DatasetId]:
+    """A mirror that is not running any more, and its dataset."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        cities = alice.dataset("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+    return world.node("bob"), cities
+
+
+def witness_of(node: Any, now: list[Instant]) -> Witness:
+    return Witness(node.home.database, node.home.keys, node.parts._leaves, lambda: now[0])
+
+
+async def test_a_tree_is_cosigned_once_and_renewed(world: Any, worlds: Any) -> None:
+    bob, cities = await mirrored(world, worlds)
+    now = [world.clock.now()]
+    witness = witness_of(bob, now)
+    first = witness.consider(cities)
+    assert first is not None
+    assert witness.consider(cities) is None
+    now[0] = Instant(now[0] + RENEW + instant.SECOND)
+    again = witness_of(bob, now).consider(cities)
+    assert again is not None
+    assert (again.checkpoint, again.at > first.at) == (first.checkpoint, True)
+    assert cosigned(bob, cities) == [again]
+
+
+async def test_a_witness_never_signs_another_history(world: Any, worlds: Any) -> None:
+    """What was cosigned stands in the database and, for a restored backup, in the journal; both are asked."""
+    bob, cities = await mirrored(world, worlds)
+    now = [world.clock.now()]
+    assert witness_of(bob, now).consider(cities) is not None
+    with bob.home.database.write() as connection:
+        connection.execute("UPDATE trust_witnessed SET root = ?", (bytes(32),))
+    with pytest.raises(Refused, match="not the beginning"):
+        witness_of(bob, now).consider(cities)
+    with bob.home.database.write() as connection:
+        connection.execute("DELETE FROM trust_witnessed")
+        connection.execute("DELETE FROM trust_cosignatures")
+    origin = f"cosign/{cities}/0"
+    last = bob.home.keys.last_said(bob.home.keys.node_key(), origin)
+    bob.home.keys.note(bob.home.keys.node_key().did, origin, (last.order[0] + 1,), "00")
+    with pytest.raises(Refused) as caught:
+        witness_of(bob, now).consider(cities)
+    assert caught.value.rule == "trust.behind"
+    assert cosigned(bob, cities) == []
+
+
+async def test_own_datasets_are_for_others_to_witness(world: Any, worlds: Any) -> None:
+    async with world.running("alice", COSIGNS) as alice:
+        await alice.apply(worlds.ROOT)
+        assert witness_of(alice, [world.clock.now()]).consider(alice.dataset("cities")) is None
+
+
+async def test_only_sound_cosignatures_of_known_datasets_are_kept(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        board, key, now = alice.parts.board, SigningKey(b"w" * 32), world.clock.now()
+        dataset = alice.dataset("cities")
+
+        def hear(size: int, at: Instant = now, of: DatasetId = dataset) -> Judgement:
+            made = cosignature.cosign(key, Checkpoint(of, 0, size, b"r" * 32), at)
+            return board.judge(Topic.HEADS, made.encode(), PEER)
+
+        assert [hear(5), hear(5), hear(4), hear(6)] == [
+            Judgement.ACCEPT, Judgement.IGNORE, Judgement.IGNORE, Judgement.ACCEPT,
+        ]  # fmt: skip
+        assert hear(9, of=SigningKey(b"o" * 32).dataset_id) is Judgement.IGNORE
+        assert hear(9, at=Instant(now + 3600 * instant.SECOND)) is Judgement.IGNORE
+        sound = cosignature.cosign(key, Checkpoint(dataset, 0, 7, b"r" * 32), now).encode()
+        assert board.judge(Topic.HEADS, sound.replace(b'"size":7', b'"size":8'), PEER) is Judgement.REJECT
+        assert board.judge(Topic.ATTEST, sound, PEER) is Judgement.REJECT
+        assert [each.checkpoint.size for each in cosigned(alice, dataset)] == [6]
