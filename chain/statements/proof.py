@@ -1,11 +1,12 @@
 """Proofs that a key contradicted itself: two statements that no honest key makes (trust.md section 2).
 
-A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Whoever holds it checks it alone, in
-O(log n) and without blocks: all of it hangs from the accused key's own signatures, so the reporter adds bytes and no
+A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Whoever holds it checks it alone, in O(log
+n) and without blocks: all of it hangs from the accused key's own signatures, so the reporter adds bytes and no
 claims. ``fork``: two heads of one epoch whose trees hold different blocks at one place. ``double-vote``: two
 attestations of one serial, or a successor that does not follow its predecessor. ``authority-fork``: two versions of
-one number, each rightly signed. Who may sign follows from the dataset's authority, which the caller knows as far as it
-does; without it only version 0 is known. What follows from a proof is decided elsewhere. Pure.
+one number, each rightly signed. ``double-cosign``: as ``fork``, on two trees cosigned by one witness. Who may sign
+follows from the dataset's authority, which the caller knows as far as it does; without it only version 0 is known.
+What follows from a proof is decided elsewhere. Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
-from chain.statements import canonical, envelope, statement
+from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.authority import Rights, follow, implicit
+from chain.statements.checkpoint import Checkpoint
 from chain.statements.envelope import Signed
 from chain.statements.statement import NS, AnyPredicate, Attestation, Authority, Count, HeadStatement, limit_of
 from chain.statements.tree import HASH_SIZE, MAX_PATH, Leaves, Tree, root_from_inclusion
@@ -30,7 +32,8 @@ PROOF: Final = NS + "proof/v1"
 FORK: Final = "fork"
 DOUBLE_VOTE: Final = "double-vote"
 AUTHORITY_FORK: Final = "authority-fork"
-KINDS: Final = (FORK, DOUBLE_VOTE, AUTHORITY_FORK)
+DOUBLE_COSIGN: Final = "double-cosign"
+KINDS: Final = (FORK, DOUBLE_VOTE, AUTHORITY_FORK, DOUBLE_COSIGN)
 MAX_PROOF: Final = 64 << 10
 """Bytes of a proof; 4.1 KiB at a million blocks."""
 
@@ -79,22 +82,34 @@ def fork(one: bytes, other: bytes, ours: Leaves, theirs: Leaves, rights_at: Righ
     """
     heads = [_head(sealed, rights_at) for sealed in (one, other)]
     sizes = [head.size for head, _ in heads]
+    return decode(_of_branches(FORK, (one, other), sizes, (ours, theirs)), rights_at)
+
+
+def double_cosign(one: bytes, other: bytes, ours: Leaves, theirs: Leaves) -> Proof:
+    """Build the proof from the bytes of two cosignatures and the leaves of either tree; as ``fork``."""
+    sizes = [cosignature.decode(raw).checkpoint.size for raw in (one, other)]
+    return decode(_of_branches(DOUBLE_COSIGN, (one, other), sizes, (ours, theirs)))
+
+
+def _of_branches(kind: str, pair: tuple[bytes, bytes], sizes: Sequence[int], branches: tuple[Leaves, Leaves]) -> bytes:
+    """The bytes of a proof that two trees differ."""
+    ours, theirs = branches
     index = _first_difference(min(sizes), ours, theirs)
     if index is None:
         raise Invalid("one tree begins with the other: no fork", rule="proof-fork")
     trees = [Tree(ours), Tree(theirs)]
     body: dict[str, canonical.Json] = {
         "type": PROOF,
-        "kind": FORK,
+        "kind": kind,
         "index": index,
-        "statements": [canonical.decode(sealed) for sealed in (one, other)],
+        "statements": [canonical.decode(sealed) for sealed in pair],
         "leaves": [leaves(index, index + 1)[0].hex() for leaves in (ours, theirs)],
         "paths": [
             [base64.b64encode(node).decode() for node in tree.inclusion(index, size)]
             for tree, size in zip(trees, sizes, strict=True)
         ],
     }
-    return decode(canonical.encode(_ordered(body)), rights_at)
+    return canonical.encode(_ordered(body))
 
 
 def double_vote(one: bytes, other: bytes) -> Proof:
@@ -133,6 +148,8 @@ def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
         return _check_double_vote(raw, one, other)
     if form.kind == AUTHORITY_FORK:
         return _check_authority_fork(raw, one, other, rights_at)
+    if form.kind == DOUBLE_COSIGN:
+        return _check_double_cosign(raw, form, one, other)
     raise Invalid(f"proof of kind {form.kind[:40]!r}", rule="proof-kind", hint=f"known here: {', '.join(KINDS)}")
 
 
@@ -152,19 +169,39 @@ def _check_fork(raw: bytes, form: _Form, heads: tuple[_Head, _Head]) -> Proof:
     (first, by_first), (second, by_second) = heads
     if (first.dataset, first.epoch) != (second.dataset, second.epoch):
         raise Invalid("heads of different datasets or epochs never form a fork", rule="proof-fork")
-    if form.index is None or len(form.leaves) != 2 or len(form.paths) != 2:
-        raise Invalid("a fork's proof names a place, two leaves and two paths", rule="proof-fork")
-    if form.leaves[0] == form.leaves[1]:
-        raise Invalid("both trees hold the same block there: no fork", rule="proof-fork")
-    for head, leaf, path in zip((first, second), form.leaves, form.paths, strict=True):
-        found = root_from_inclusion(bytes.fromhex(leaf), form.index, head.size, [_node(text) for text in path])
-        if found != head.root_hash:
-            raise Invalid("a path does not lead to its head's root", rule="proof-path")
+    _check_branches(form, (first, second))
     return Proof(
         kind=FORK,
         dataset=first.dataset,
         epoch=first.epoch,
         accused=tuple(sorted({*by_first, *by_second})),
+        index=form.index,
+        raw=raw,
+    )
+
+
+def _check_branches(form: _Form, trees: Sequence[HeadStatement | Checkpoint]) -> None:
+    """Both trees hold what is said at the place named, and it is not the same."""
+    if form.index is None or len(form.leaves) != 2 or len(form.paths) != 2:
+        raise Invalid("a fork's proof names a place, two leaves and two paths", rule="proof-fork")
+    if form.leaves[0] == form.leaves[1]:
+        raise Invalid("both trees hold the same block there: no fork", rule="proof-fork")
+    for tree, leaf, path in zip(trees, form.leaves, form.paths, strict=True):
+        found = root_from_inclusion(bytes.fromhex(leaf), form.index, tree.size, [_node(text) for text in path])
+        if found != tree.root_hash:
+            raise Invalid("a path does not lead to its head's root", rule="proof-path")
+
+
+def _check_double_cosign(raw: bytes, form: _Form, one: bytes, other: bytes) -> Proof:
+    first, second = cosignature.decode(one), cosignature.decode(other)
+    if first.witness != second.witness or first.checkpoint.origin != second.checkpoint.origin:
+        raise Invalid("cosignatures of different witnesses or origins exclude nothing", rule="proof-cosign")
+    _check_branches(form, (first.checkpoint, second.checkpoint))
+    return Proof(
+        kind=DOUBLE_COSIGN,
+        dataset=first.checkpoint.dataset,
+        epoch=first.checkpoint.epoch or 0,
+        accused=(first.witness,),
         index=form.index,
         raw=raw,
     )

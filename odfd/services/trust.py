@@ -14,7 +14,7 @@ from chain import instant
 from chain.errors import Invalid, NotFound
 from chain.ids import KeyDid
 from chain.multihash import Multihash
-from chain.statements.proof import AUTHORITY_FORK, DOUBLE_VOTE, FORK, Proof
+from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation
 from odfd.control import wire
 from odfd.kit.clock import Clock
@@ -228,6 +228,7 @@ def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
     told = {
         FORK: f"the key {who} signed two histories that differ from here on",
         DOUBLE_VOTE: f"the validator {who} said two things that exclude each other; its word counts no more",
+        DOUBLE_COSIGN: f"the witness {who} cosigned two histories that differ from here on",
         AUTHORITY_FORK: f"the roots {who} signed two different versions {proof.epoch} of who may write",
     }
     name_of_file = str(proof.id)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from chain import instant
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
-from chain.statements import canonical, checkpoint, cosignature, envelope
+from chain.statements import canonical, checkpoint, cosignature, envelope, proof
 from chain.statements.checkpoint import Checkpoint
 from chain.statements.keys import SigningKey
+from chain.statements.tree import Frontier
 
 WITNESS = SigningKey(b"w" * 32)
 DATASET = SigningKey(b"d" * 32).dataset_id
@@ -134,3 +135,31 @@ def test_no_bytes_crash_the_readers(raw: bytes) -> None:
             read(raw)
     with pytest.raises(Invalid):
         checkpoint.decode_line("— n " + raw.decode("latin-1"))
+
+
+def branches() -> tuple[list[bytes], list[bytes]]:
+    common = [bytes([number]) * 32 for number in range(5)]
+    return [*common, b"a" * 32, b"b" * 32], [*common, b"c" * 32]
+
+
+def cosigned(leaves: list[bytes], key: SigningKey = WITNESS, epoch: int = 2) -> bytes:
+    tree = Frontier().extend(leaves)
+    return cosignature.cosign(key, Checkpoint(DATASET, epoch, tree.size, tree.root), NOW).encode()
+
+
+def test_two_histories_cosigned_by_one_key_are_a_proof() -> None:
+    ours, theirs = branches()
+    of_ours, of_theirs = (lambda start, stop, all=each: all[start:stop] for each in (ours, theirs))
+    made = proof.double_cosign(cosigned(ours), cosigned(theirs), of_ours, of_theirs)
+    assert (made.kind, made.index, made.accused, made.epoch) == (proof.DOUBLE_COSIGN, 5, (WITNESS.did,), 2)
+    assert proof.decode(made.raw) == made
+    assert proof.double_cosign(cosigned(theirs), cosigned(ours), of_theirs, of_ours) == made
+    for other in (cosigned(theirs, SigningKey(b"x" * 32)), cosigned(theirs, epoch=3)):
+        with pytest.raises(Invalid, match="exclude nothing"):
+            proof.double_cosign(cosigned(ours), other, of_ours, of_theirs)
+    with pytest.raises(Invalid, match="no fork"):
+        proof.double_cosign(cosigned(ours), cosigned(ours[:5]), of_ours, of_ours)
+    body = json.loads(made.raw)
+    body["index"] = 4
+    with pytest.raises(Invalid, match="path"):
+        proof.decode(canonical.encode(body))
