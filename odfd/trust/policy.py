@@ -205,9 +205,11 @@ def load_policy(
 
 
 def _quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
-    """A policy loads only if f+1 <= K <= n-f for every attested:K."""
+    """A policy loads only if f+1 <= K <= n-f for every attested:K. What cannot be met yet is told, never waited for."""
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
+            if fact.name == "witnessed":
+                yield f"{purpose}: {fact} cannot be asked for yet: cosignatures are made and kept, and not counted"
             if fact.name != "attested":
                 continue
             if groups == 0:

@@ -85,3 +85,8 @@ def test_a_quorum_needs_groups_and_room_for_error() -> None:
     assert policy.tolerated == 1
     with pytest.raises(Invalid, match="must lie in 2…2"):
         load_policy(use="attested:3", serve="data", groups=groups, tolerated=1)
+
+
+def test_what_is_not_counted_yet_is_not_asked_for() -> None:
+    with pytest.raises(Invalid, match="witnessed:2 cannot be asked for yet"):
+        load_policy(use="data & witnessed:2", serve="chain")
