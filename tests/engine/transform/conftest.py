@@ -487,7 +487,8 @@ def _rows(rng: np.random.Generator, offset: int, times: np.ndarray, missing: np.
 def _accepted(table: pa.Table, before: int | None, floor: Callable[[int], int]) -> pa.Table:
     times = table["event_time"].cast(pa.int64()).to_pylist()
     limit = None if before is None else floor(before // 1_000_000)
-    return table.filter(pa.array([t is not None and (limit is None or floor(t) >= limit) for t in times]))
+    kept = [t is not None and (limit is None or floor(t) >= limit) for t in times]
+    return table.filter(pa.array(kept, pa.bool_()))
 
 
 def _reopened(blocks: Sequence[InputBlock], checkpoint: Path | None, dataset: DatasetId = IN) -> list[InputBlock]:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 HOUR = 3_600_000
 DAY = 24 * HOUR
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
-BLOCKS = 10
+BLOCKS = 14
 
 
 def same(time: int) -> int:
@@ -114,7 +114,7 @@ def schedule(seed, aliases):
 
 def streams_of(lab, shape, seed):
     return {
-        alias: lab.stream(100 * seed + number, days=30, blocks=BLOCKS) for number, alias in enumerate(shape.lows, 1)
+        alias: lab.stream(100 * seed + number, days=40, blocks=BLOCKS) for number, alias in enumerate(shape.lows, 1)
     }
 
 
