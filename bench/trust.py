@@ -22,7 +22,7 @@ from chain.codec.blocks import encode_block
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock
-from chain.model.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, Seed
+from chain.model.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, MetadataEvent, Seed
 from chain.multihash import Multihash
 from chain.statements import envelope, keys, proof, statement
 from chain.statements.keys import SigningKey
@@ -186,7 +186,7 @@ def _standing(folder: Path, count: int) -> Iterator[Standing]:
 
 def _derived(dataset: DatasetId) -> list[Block]:
     read = ExecuteTransformInput(dataset_id=dataset)
-    events = [Seed(dataset_id=dataset, dataset_kind=DatasetKind.DERIVATIVE)]
+    events: list[MetadataEvent] = [Seed(dataset_id=dataset, dataset_kind=DatasetKind.DERIVATIVE)]
     events += [ExecuteTransform(query_inputs=(read,), new_watermark=Instant(NOW + number)) for number in range(3)]
     blocks: list[Block] = []
     for number, event in enumerate(events):
