@@ -186,8 +186,9 @@ def _standing(folder: Path, count: int) -> Iterator[Standing]:
 
 def _derived(dataset: DatasetId) -> list[Block]:
     read = ExecuteTransformInput(dataset_id=dataset)
-    events: list[MetadataEvent] = [Seed(dataset_id=dataset, dataset_kind=DatasetKind.DERIVATIVE)]
-    events += [ExecuteTransform(query_inputs=(read,), new_watermark=Instant(NOW + number)) for number in range(3)]
+    seed = Seed(dataset_id=dataset, dataset_kind=DatasetKind.DERIVATIVE)
+    steps = (ExecuteTransform(query_inputs=(read,), new_watermark=Instant(NOW + number)) for number in range(3))
+    events: list[MetadataEvent] = [seed, *steps]
     blocks: list[Block] = []
     for number, event in enumerate(events):
         before = blocks[-1].hash if blocks else None
