@@ -1,4 +1,4 @@
-"""Finding peers and those who serve a dataset: presences gossiped, asked for, and checked by dialling (ADR 0003).
+"""Finding peers and those who serve a dataset: presences gossiped, asked for, and checked by dialling (ADR 0006).
 
 Made with the driver. It says who we are, listens to who others say they are, and proposes addresses to the mesh, which
 dials them. What a stranger's presence can make us do is bounded: a dial now and then to an address of a kind that we
