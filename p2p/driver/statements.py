@@ -6,7 +6,6 @@ a memory of what was lately seen, so that a flood costs the flooder its standing
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -46,6 +45,8 @@ IDLE: Final = 60.0
 """Seconds that an inbound trust stream may say nothing."""
 MAX_STREAMS: Final = 2
 """Inbound trust streams of one peer."""
+PLACE_PATIENCE: Final = 2.0
+"""Seconds that a further one waits for a place: the end of an earlier one may not have come yet."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -65,7 +66,7 @@ class Statements:
         self._proving = trio.CapacityLimiter(1)
         self._queued = 0
         self._queued_bytes = 0
-        self._streams: Counter[PeerId] = Counter()
+        self._places: dict[PeerId, trio.CapacityLimiter] = {}
 
     async def join(self) -> None:
         """Take part in the three topics and answer the trust protocol."""
@@ -214,17 +215,30 @@ class Statements:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_TRUST_REQUEST)
-        if self._standing.is_shut_out(peer) or self._streams[peer] >= MAX_STREAMS:
-            await framed.reset()
-            return
-        self._streams[peer] += 1
         try:
-            await contained(self._answer_all, framed)
+            if not self._standing.is_shut_out(peer) and await self._placed(framed):
+                try:
+                    await contained(self._answer_all, framed)
+                finally:
+                    self._leave(framed)
         finally:
-            self._streams[peer] -= 1
-            if not self._streams[peer]:
-                del self._streams[peer]
             await framed.reset()
+
+    async def _placed(self, stream: FramedStream) -> bool:
+        """A place among the peer's streams. One that has just ended may not be known to have: it is waited for."""
+        places = self._places.setdefault(stream.peer, trio.CapacityLimiter(MAX_STREAMS))
+        if places.statistics().tasks_waiting >= MAX_STREAMS:
+            return False
+        with trio.move_on_after(PLACE_PATIENCE):
+            await places.acquire_on_behalf_of(stream)
+            return True
+        return False
+
+    def _leave(self, stream: FramedStream) -> None:
+        places = self._places[stream.peer]
+        places.release_on_behalf_of(stream)
+        if not places.borrowed_tokens and not places.statistics().tasks_waiting:
+            del self._places[stream.peer]
 
     async def _answer_all(self, stream: FramedStream) -> None:
         while True:
