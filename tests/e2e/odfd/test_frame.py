@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +165,28 @@ def test_data_goes_in_from_files_and_from_standard_input(daemon: Daemon, tmp_pat
     assert json.loads(done.stdout)["items"][0]["records"] == 770_000
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A child starts with ^C as a terminal has it: a job in the background of a script inherits it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
     daemon.start()
     command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "never"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as puller:
+    with interruptible(), subprocess.Popen(command, stderr=subprocess.PIPE) as puller:
         tasks: list[Any] = []
         while not tasks:
             tasks = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
         puller.send_signal(signal.SIGINT)
-        said = puller.communicate(timeout=20)[1].decode()
+        try:
+            said = puller.communicate(timeout=20)[1].decode()
+        finally:
+            puller.kill()
         assert puller.returncode == 130
     (task,) = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
     assert task["state"] == "running"
