@@ -151,7 +151,8 @@ def _data_summary(event: DataEvent) -> str:
     parts = []
     if event.new_data is not None:
         interval = event.new_data.offset_interval
-        parts.append(f"{interval.end - interval.start + 1:,} records")
+        count = interval.end - interval.start + 1
+        parts.append(f"{count:,} record{'s' if count != 1 else ''}")
     if event.new_watermark is not None:
         parts.append(f"watermark {instant.render(event.new_watermark)}")
     return ", ".join(parts) or "no data"

@@ -27,8 +27,7 @@ INFER_ROWS: Final = 1000
 """Rows looked at to guess types, as the reference does."""
 MAX_HEAD: Final = 4 << 20
 """Bytes in which the header and the sampled rows must end."""
-_BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]+: (.*)", re.DOTALL)
-_WHAT: Final = re.compile(r"invalid value '(.*)'\Z", re.DOTALL)
+_BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): ")
 
 
 class Head:
@@ -223,16 +222,20 @@ def _explained(
     match = _BAD_VALUE.match(str(error))
     if match is None:
         return Invalid(f"not CSV: {error}", rule="read-csv", place=place)
-    name = head.names[int(match[1])]
-    line = lines_before + _line_of(data, int(match[2] or 1), dialect)
-    value = _WHAT.search(match[3])
-    if value is None:
-        return Invalid(f"column {name!r}: {match[3]}", rule="read-value", place=f"{place}:{line}")
-    return misfit_fault(f"{place}:{line}", name, head.schema.field(name).type, value[1])
+    column = int(match[1])
+    line, record = _record(data, int(match[2]), dialect)
+    name = head.names[column]
+    value = record[column] if column < len(record) else "?"
+    return misfit_fault(f"{place}:{lines_before + line}", name, head.schema.field(name).type, value)
 
 
 def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
-    """Line, from 1, on which record ``row`` (from 1, empty lines not counted) begins. Only for messages."""
+    """Line on which record ``row`` begins."""
+    return _record(data, row, dialect)[0]
+
+
+def _record(data: bytes, row: int, dialect: CsvDialect) -> tuple[int, list[str]]:
+    """Record ``row`` (from 1, empty lines not counted) and the line, from 1, it begins on. Only for messages."""
     text = io.StringIO(data.decode("utf-8", "replace"), newline="")
     reader = _reader(text, dialect)
     seen, line = 0, 1
@@ -241,11 +244,11 @@ def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
             if record:
                 seen += 1
                 if seen == row:
-                    return line
+                    return line, record
             line = reader.line_num + 1
     except csv.Error:
-        return line
-    return line
+        pass
+    return line, []
 
 
 def _reader(text: Iterable[str], dialect: CsvDialect) -> _csv.Reader:

@@ -112,6 +112,26 @@ def test_types_of_csv() -> None:
         parse_csv(b"256,,,,,\n", head, dialect, "f")
 
 
+@pytest.mark.parametrize(
+    ("type_", "value", "said"),
+    [
+        (pa.decimal128(5, 2), "1e99", "column 'x': '1e99' is not a Decimal(5, 2)"),
+        (pa.decimal128(5, 2), "123456.00", "column 'x': '123456.00' is not a Decimal(5, 2)"),
+        (pa.decimal128(5, 2), "1.234", "column 'x': '1.234' is not a Decimal(5, 2)"),
+        (pa.int8(), "300", "column 'x': '300' is not a Int8"),
+        (pa.float64(), "one", "column 'x': 'one' is not a Float64"),
+        (pa.bool_(), "maybe", "column 'x': 'maybe' is not a Bool"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_its_line(type_: pa.DataType, value: str, said: str) -> None:
+    schema = pa.schema([("n", pa.string()), ("x", type_)])
+    head = read_head(b"", CsvDialect(escape=None), schema, "f.csv")
+    data = f'"two\n lines",1\n\nb,{value}\nc,also bad\n'.encode()
+    with pytest.raises(Invalid) as caught:
+        parse_csv(data, head, CsvDialect(escape=None, whole=True), "f.csv")
+    assert (caught.value.message, caught.value.place) == (said, "f.csv:4")
+
+
 def test_a_byte_order_mark_is_no_text() -> None:
     data = b"\xef\xbb\xbfa\n1\n"
     head = read_head(data, CsvDialect(header=True, escape=None), None, "f")
