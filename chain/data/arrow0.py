@@ -1,22 +1,20 @@
-"""The byte stream of arrow0-sha3-256: what a column's hasher is fed (digest of rows, independent of their encoding).
+"""The columns of arrow0-sha3-256 (digest of rows, independent of their encoding): which there are, and what is in them.
 
-Pure functions from Arrow arrays to bytes, whole arrays at a time. Nothing here hashes, reads files or keeps state.
+Pure functions from Arrow's types and arrays. Nothing here hashes, reads files or keeps state; the bytes of values are
+``arrow0_values``'s.
 The algorithm is that of the reference's RecordDigestV0: a type marker per leaf column, then each value as its
 little-endian bytes, lengths as u64, a null as one zero byte (ODF specification, section "Logical hash").
 """
 
 from __future__ import annotations
 
-import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chain.data.buffers import bits, numbers
 from chain.errors import Invalid
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -28,6 +26,7 @@ class Leaf(NamedTuple):
     """A column without children of its own in one window of rows."""
 
     array: pa.Array
+    """Texts and byte strings of a column at the top may come as a dictionary: that too is an encoding."""
     own: pa.BooleanArray | None
     """Where the leaf has a value, as a Parquet reader would say; ``None``: everywhere."""
     effective: pa.BooleanArray | None
@@ -75,9 +74,9 @@ def type_bytes(type_: pa.DataType, depth: int = 0) -> bytes:
         return u16(1) + bytes([t.is_signed_integer(type_)]) + u64(type_.bit_width)
     if t.is_floating(type_):
         return u16(2) + u64(type_.bit_width)
-    if _is_binary(type_) or t.is_fixed_size_binary(type_):
+    if is_binary(type_) or t.is_fixed_size_binary(type_):
         return u16(3)
-    if _is_string(type_):
+    if is_string(type_):
         return u16(4)
     if t.is_boolean(type_):
         return u16(5)
@@ -137,202 +136,9 @@ def _combine(parent: pa.BooleanArray | None, own: pa.BooleanArray | None) -> pa.
     return pc.or_(parent, own)
 
 
-def stream(leaf: Leaf, cuts: Sequence[int] = ()) -> memoryview | bytes:
-    """Bytes that the leaf's hasher is fed for one window.
-
-    ``cuts``: rows within the window at which a row group of the file begins (see ``_left_over``).
-    """
-    array = leaf.array
-    if len(array) == 0:
-        return b""
-    if leaf.effective is None and leaf.own is None and _fixed_width(array.type):
-        return _fixed_bytes(array).data
-    rows = _rows(array)
-    if leaf.own is not None and leaf.effective is not None:
-        ghosts = pc.and_not(leaf.effective, leaf.own)
-        if ghosts.true_count:
-            rows = pc.if_else(ghosts, _left_over(array.type, rows, leaf.own, cuts), rows)
-    if leaf.effective is not None:
-        return _marked(rows, leaf.effective)
-    return _joined(rows)
-
-
-def _rows(array: pa.Array) -> pa.LargeBinaryArray:
-    """Each row's bytes as if it had a value, in memory of its own; rows without one hold anything, but not nothing."""
-    type_ = array.type
-    if _fixed_width(type_):
-        data = _fixed_bytes(array).copy()
-        return _even(data, len(data) // len(array), len(array))
-    if pa.types.is_boolean(type_):
-        return _even(bits(array) + np.uint8(1), 1, len(array))
-    if pa.types.is_fixed_size_binary(type_):
-        width = type_.byte_width
-        table = np.empty((len(array), 8 + width), np.uint8)
-        table[:, :8] = np.frombuffer(u64(width), np.uint8)
-        if width:
-            table[:, 8:] = _fixed_bytes(array).reshape(len(array), width)
-        return _even(table.reshape(-1), 8 + width, len(array))
-    if is_list(type_):
-        return _list_rows(array)
-    if _is_string(type_) or _is_binary(type_):
-        return _measured(array)
-    raise Invalid(f"values of type {type_} have no logical hash", rule="logical-hash-type")
-
-
-def _measured(array: pa.Array) -> pa.LargeBinaryArray:
-    """Length and bytes of texts and byte strings."""
-    data, starts, _ = _spans(array)
-    return _with_counts(data, starts, np.diff(starts))
-
-
-def _spans(array: pa.Array) -> tuple[pa.Buffer | None, np.ndarray, int]:
-    type_ = array.type
-    if not (pa.types.is_large_string(type_) or pa.types.is_large_binary(type_)):
-        small = pa.types.is_string(type_) or pa.types.is_binary(type_)
-        if not small:
-            array = array.cast(pa.large_string() if _is_string(type_) else pa.large_binary())
-    width = np.int32 if pa.types.is_string(array.type) or pa.types.is_binary(array.type) else np.int64
-    _, offsets, data = array.buffers()
-    starts = np.frombuffer(offsets, width, len(array) + 1, array.offset * np.dtype(width).itemsize)
-    return data, starts.astype(np.int64), len(array)
-
-
-def _list_rows(array: pa.Array) -> pa.LargeBinaryArray:
-    """Count and items, recursively: the items' rows are made at once, then regrouped by the lists' offsets."""
-    if pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        bounds = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * size
-    else:
-        bounds = numbers(array.offsets).astype(np.int64)
-    items = array.values.slice(bounds[0], bounds[-1] - bounds[0])
-    counts = np.diff(bounds)
-    if isinstance(items, pa.ExtensionArray):
-        items = items.storage
-    if len(items) == 0:
-        return _with_counts(None, np.zeros(len(array) + 1, np.int64), counts)
-    rows = _rows(items)
-    if items.null_count:
-        rows = pc.if_else(items.is_valid(), rows, _NULL_MARK)
-    return _with_counts(rows.buffers()[2], _ends(rows)[bounds - bounds[0]], counts)
-
-
-def _with_counts(data: pa.Buffer | None, starts: np.ndarray, counts: np.ndarray) -> pa.LargeBinaryArray:
-    """``counts`` as u64, each before its part of ``data``.
-
-    Arrow makes room with zeros in one pass; of the numbers only those bytes are written that any of them needs, which
-    is half the time of joining numbers and parts.
-    """
-    size = len(counts)
-    bodies = pa.Array.from_buffers(pa.large_binary(), size, [None, pa.py_buffer(starts), data or pa.py_buffer(b"")])
-    rows = pc.binary_replace_slice(bodies, start=0, stop=0, replacement=bytes(8))
-    places, room = _ends(rows)[:-1], _bytes_of(rows)
-    for byte in range((int(counts.max()).bit_length() + 7) // 8):
-        room[places + byte if byte else places] = (counts >> 8 * byte).astype(np.uint8)
-    return rows
-
-
-def _left_over(
-    type_: pa.DataType, rows: pa.LargeBinaryArray, own: pa.BooleanArray, cuts: Sequence[int]
-) -> pa.LargeBinaryArray | pa.Scalar:
-    """What the reference finds in the slot of a missing value that it takes for present.
-
-    Its Parquet reader decodes the values of a row group's part of the window side by side and then spreads them to
-    their rows from the back, so the slot of row ``i`` still holds the ``i``-th value decoded, or zero beyond the last.
-    Texts, byte strings and lists have offsets instead, and come out empty.
-    """
-    absent = _bytes_scalar(_absent(type_))
-    if is_list(type_) or _is_string(type_) or _is_binary(type_):
-        return absent
-    bounds = [0, *cuts, len(rows)]
-    parts: list[pa.Array] = []
-    for start, stop in itertools.pairwise(bounds):
-        decoded = rows.slice(start, stop - start).filter(own.slice(start, stop - start))
-        parts += [decoded, pa.repeat(absent, stop - start - len(decoded))]
-    return pa.concat_arrays(parts)
-
-
-def _absent(type_: pa.DataType) -> bytes:
-    """The bytes of a zero or an empty value."""
-    if _fixed_width(type_):
-        return bytes(int(type_.byte_width))
-    if pa.types.is_boolean(type_):
-        return b"\x01"
-    if pa.types.is_fixed_size_binary(type_):
-        return u64(type_.byte_width) + bytes(type_.byte_width)
-    if pa.types.is_fixed_size_list(type_):
-        item, size = type_.value_field, int(type_.list_size)
-        return u64(size) + (b"\0" if item.nullable else _absent(storage(item.type))) * size
-    return u64(0)
-
-
-def _even(data: np.ndarray, width: int, count: int) -> pa.LargeBinaryArray:
-    offsets = np.arange(count + 1, dtype=np.int64) * width
-    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _marked(rows: pa.LargeBinaryArray, present: pa.BooleanArray) -> memoryview | bytes:
-    """The rows joined, one zero byte for each that is not present. Writes into the memory of ``rows``.
-
-    What lies between the bytes to leave out is copied run by run, so that few nulls cost little.
-    """
-    absent = np.flatnonzero(bits(pc.invert(present)))
-    if not len(absent):
-        return _joined(rows)
-    ends, data = _ends(rows), _bytes_of(rows)
-    data[ends[absent]] = 0
-    bounds = np.empty(2 * len(absent) + 2, np.int64)
-    bounds[0], bounds[-1] = ends[0], ends[-1]
-    bounds[1:-1:2], bounds[2:-1:2] = ends[absent] + 1, ends[absent + 1]
-    keep = np.zeros(len(bounds) - 1, bool)
-    keep[::2] = True
-    runs = pa.Array.from_buffers(pa.large_binary(), len(keep), [None, pa.py_buffer(bounds), rows.buffers()[2]])
-    return _joined(runs.filter(_mask(keep)))
-
-
-def _mask(chosen: np.ndarray) -> pa.BooleanArray:
-    packed = np.packbits(chosen, bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(chosen), [None, pa.py_buffer(packed)])
-
-
-def _joined(rows: pa.LargeBinaryArray) -> memoryview | bytes:
-    data, ends = rows.buffers()[2], _ends(rows)
-    return b"" if data is None else memoryview(data)[int(ends[0]) : int(ends[-1])]
-
-
-def _ends(rows: pa.LargeBinaryArray) -> np.ndarray:
-    """Where rows begin in their memory, and at last where they end."""
-    return np.frombuffer(rows.buffers()[1], np.int64, len(rows) + 1, rows.offset * 8)
-
-
-def _bytes_of(rows: pa.LargeBinaryArray) -> np.ndarray:
-    """The memory of rows that we made ourselves, to write into: NumPy refuses when it is not ours to change."""
-    return np.frombuffer(rows.buffers()[2], np.uint8)
-
-
-def _fixed_bytes(array: pa.Array) -> np.ndarray:
-    width = array.type.byte_width
-    return np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
-
-
-def _fixed_width(type_: pa.DataType) -> bool:
-    """Hashed as the bytes that lie in memory."""
-    if pa.types.is_boolean(type_):
-        return False
-    t = pa.types
-    return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_temporal(type_) or t.is_decimal(type_))
-
-
-def _is_string(type_: pa.DataType) -> bool:
+def is_string(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 
-def _is_binary(type_: pa.DataType) -> bool:
+def is_binary(type_: pa.DataType) -> bool:
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_))
-
-
-def _bytes_scalar(value: bytes) -> pa.Scalar:
-    """Not by ``pa.scalar``, which imports pandas to see whether it was given some: half a second at start."""
-    return _even(np.frombuffer(value, np.uint8), len(value), 1)[0]
-
-
-_NULL_MARK: Final = _bytes_scalar(b"\0")

@@ -28,6 +28,12 @@ def numbers(array: pa.Array) -> np.ndarray:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
+def from_numbers(values: np.ndarray) -> pa.Array:
+    """The other way: an integer array over the memory of ``values``, ``(n,)``, copied unless it lies in a row."""
+    type_ = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
 def bits(array: pa.BooleanArray) -> np.ndarray:
     """One byte, 0 or 1, for each of a packed array's bits; those of nulls are anything."""
     packed = np.frombuffer(array.buffers()[1], np.uint8)

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from chain.data import arrow0, parquet
+from chain.data import arrow0, arrow0_values, parquet
 from chain.errors import Invalid
 from chain.multihash import ARROW0_SHA3_256, Multihash
 
@@ -62,8 +62,11 @@ class LogicalHasher:
         self._done = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Takes the next rows. Raises Invalid when they are not of the schema."""
-        if not batch.schema.equals(self._schema, check_metadata=False):
+        """Takes the next rows, as they are or as ``SliceFile.batches(encoded=True)`` gives them.
+
+        Raises Invalid when they are not of the schema.
+        """
+        if not parquet.decoded(batch.schema).equals(self._schema, check_metadata=False):
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
         start = 0
         while self._rows + batch.num_rows - start >= self._window:
@@ -91,7 +94,8 @@ class LogicalHasher:
         self._pending, self._rows = [], 0
 
         def feed(column: hashlib._Hash, leaf: arrow0.Leaf) -> None:
-            column.update(arrow0.stream(leaf, cuts))
+            for part in arrow0_values.streams(leaf, cuts):
+                column.update(part)
 
         work = list(zip(self._columns, arrow0.leaves(window), strict=True))
         if self._pool is None:
@@ -127,6 +131,6 @@ def logical_hash_file(path: Path, pool: Executor | None = None) -> Multihash:
     """Hash of a Parquet file's rows, in memory of a few windows. Raises Invalid when it is not one, NotFound."""
     with parquet.open_slice(path) as source:
         hasher = LogicalHasher(source.schema, pool, source.row_groups)
-        for batch in source.batches():
+        for batch in source.batches(encoded=True):
             hasher.update(batch)
     return hasher.finish()

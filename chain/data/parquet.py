@@ -27,6 +27,9 @@ READ_ROWS: Final = 65_536
 MAX_FOOTER_STRING: Final = 16 * 1024 * 1024
 MAX_FOOTER_ITEMS: Final = 1_000_000
 """Limits on what a stranger's footer may make us allocate: bytes of one string, items of one list."""
+MAX_DICTIONARY: Final = 64 * 1024 * 1024
+"""Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
+_PLACE_BYTES: Final = 3
 _READ_BUFFER: Final = 1024 * 1024
 
 OFFSET, OP, SYSTEM_TIME, EVENT_TIME = "offset", "op", "system_time", "event_time"
@@ -152,10 +155,34 @@ class SliceFile:
         metadata = self._file.metadata
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
-    def batches(self, rows: int = READ_ROWS, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows in order, ``rows`` or fewer at a time. Raises Invalid where the file is damaged."""
+    def batches(
+        self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows in order, ``rows`` or fewer at a time. Raises Invalid where the file is damaged.
+
+        ``encoded``: texts that repeat stay the dictionaries that they are in the file, which is several times faster
+        for whoever can work with them; ``decoded`` tells their schema.
+        """
+        repeating = self._repeating() if encoded else []
         with _parquet(self.path):
-            yield from self._file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+            source = _reader(self.path, self._file.metadata, repeating) if repeating else self._file
+            for batch in source.iter_batches(batch_size=rows, columns=columns, use_threads=False):
+                for name in repeating:
+                    if name in batch.schema.names and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
+                        raise ValueError(f"column {name!r} is larger than the footer says")
+                yield batch
+
+    def _repeating(self) -> list[str]:
+        """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
+        groups = [self._file.metadata.row_group(i) for i in range(self._file.num_row_groups)]
+        found = []
+        for leaf in range(self._file.metadata.num_columns):
+            name = self._leaf(leaf)
+            if name in self.schema.names and _is_text(self.schema.field(name).type):
+                chunks = [group.column(leaf) for group in groups]
+                if all(_is_dictionary(chunk) for chunk in chunks):
+                    found.append(name)
+        return found
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows at once."""
@@ -207,15 +234,13 @@ def open_slice(path: Path) -> SliceFile:
     if not path.is_file():
         raise NotFound(f"no file {path}", rule="slice-file")
     with _parquet(path):
-        file = pq.ParquetFile(
-            path,
-            buffer_size=_READ_BUFFER,
-            pre_buffer=False,
-            memory_map=False,
-            thrift_string_size_limit=MAX_FOOTER_STRING,
-            thrift_container_size_limit=MAX_FOOTER_ITEMS,
-        )
-        return SliceFile(path, file)
+        return SliceFile(path, _reader(path))
+
+
+def decoded(schema: pa.Schema) -> pa.Schema:
+    """The schema of the rows whose encoded batches have this one."""
+    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
+    return pa.schema(fields)
 
 
 def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
@@ -233,6 +258,28 @@ def to_instant(value: int, kind: pa.DataType) -> Instant:
         return Instant(value * 86_400 * 10**9)
     unit = "ms" if pa.types.is_date64(kind) else kind.unit
     return Instant(value * scale[unit])
+
+
+def _reader(path: Path, footer: pq.FileMetaData | None = None, encoded: list[str] | None = None) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        path,
+        metadata=footer,
+        read_dictionary=encoded,
+        buffer_size=_READ_BUFFER,
+        pre_buffer=False,
+        memory_map=False,
+        thrift_string_size_limit=MAX_FOOTER_STRING,
+        thrift_container_size_limit=MAX_FOOTER_ITEMS,
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether so few bytes a row can be nothing but places in a dictionary."""
+    return bool(chunk.has_dictionary_page and chunk.total_uncompressed_size <= _PLACE_BYTES * chunk.num_values)
 
 
 def _raw(value: pa.Scalar) -> int:

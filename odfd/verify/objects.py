@@ -138,7 +138,7 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
         yield Finding(rule=error.rule, message=str(error))
         return
     checks = _column_checks(source.schema, claim)
-    for batch in source.batches():
+    for batch in source.batches(encoded=True):
         hasher.update(batch)
         for check in checks:
             check.look(batch)
