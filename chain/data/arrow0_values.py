@@ -78,7 +78,9 @@ def _looked_up(array: pa.DictionaryArray) -> Iterator[memoryview | bytes]:
     entries can stand for more than fits into memory, so no piece is longer than PIECE or one copy.
     """
     entries = pa.concat_arrays([_rows(array.dictionary), _even(np.zeros(1, np.uint8), 1, 1)])
-    places = numbers(array.indices.fill_null(len(array.dictionary)))
+    places = numbers(array.indices)
+    if array.indices.null_count:
+        places = np.where(bits(array.indices.is_valid()).view(np.bool_), places, len(array.dictionary))
     size = len(entries)
     together = max(n for n in range(1, _TOGETHER + 1) if n == 1 or size**n <= min(_SEQUENCES, len(places)))
     whole = len(places) - len(places) % together

@@ -2,72 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chain.errors import NotFound
-from odfd.cli.commands.verify import report_text
 from odfd.cli.progress import Meter
 from odfd.cli.session import Session
-from odfd.errors import ExitCode, Usage
+from odfd.errors import Usage
+
+if TYPE_CHECKING:
+    from odfd.verify.report import Progress
 
 
-def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "verify",
-        help="check a directory in the ODF layout",
-        description="Checks hashes, links and rules (chain), and every object against both of its hashes (data).",
-        epilog="example:  odfctl verify ./mirror/nyc.flights --level chain",
-    )
-    parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--level", choices=("chain", "data"), default="data", help="how deep (data)")
-    parser.add_argument("--from", dest="start", metavar="#N", default="#0", help="look from this block on")
-    parser.set_defaults(run=_verify)
-
-
-def _verify(args: argparse.Namespace) -> int:
+def check_directory(session: Session, target: str, level: str, start: int) -> dict[str, Any]:
+    """The report, as programs read it. Raises Usage for a level that needs an engine, NotFound, Environment."""
     import msgspec
 
     from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset
-    from odfd.verify.report import Level, Progress
+    from odfd.verify.report import Level
     from odfd.verify.verify import Request, verify_chain
 
-    directory = Path(args.directory).expanduser()
+    if level == "reproduced":
+        raise Usage(
+            "a directory can be checked to the levels chain and data; transforms are run again by a daemon",
+            hint=f"odfctl import {target}, and then odfctl verify NAME --level reproduced",
+        )
+    directory = Path(target).expanduser()
     if not is_dataset(directory):
         raise NotFound(
-            f"{args.directory} is not a dataset: it has no refs/head",
+            f"{target} is not a dataset: it has no refs/head",
             rule="layout-dataset",
             hint="name the folder that holds refs, blocks and data",
         )
-    session = Session(args)
     meter = Meter(session, sys.stderr)
-
-    def show(progress: Progress) -> None:
-        meter.show(
-            {
-                "kind": "verify",
-                "target": args.directory,
-                "state": "running",
-                "message": f"blocks {progress.blocks:,}/{progress.blocks_total:,}",
-                "done": progress.bytes,
-                "total": progress.bytes_known or None,
-                "unit": "bytes",
-            }
-        )
-
-    request = Request(ref=args.directory, level=Level(args.level), start=_start(args.start))
+    request = Request(ref=target, level=Level(level), start=start)
     try:
-        report = verify_chain(DirectoryChain(directory), DirectoryObjects(directory), request, show)
+        report = verify_chain(
+            DirectoryChain(directory),
+            DirectoryObjects(directory),
+            request,
+            lambda progress: meter.show(_state(target, progress)),
+        )
     finally:
         meter.clear()
-    session.answer(msgspec.to_builtins(report), report_text)
-    return ExitCode.OK if report.ok else ExitCode.NO
+    found: dict[str, Any] = msgspec.to_builtins(report)
+    return found
 
 
-def _start(text: str) -> int:
-    number = text.removeprefix("#")
-    if not (number.isascii() and number.isdigit()):
-        raise Usage(f"not a block number: {text!r}", hint="write it like --from 9 or --from '#9'")
-    return int(number)
+def _state(target: str, progress: Progress) -> dict[str, Any]:
+    """Progress in the words of a task."""
+    return {
+        "kind": "verify",
+        "target": target,
+        "state": "running",
+        "message": f"blocks {progress.blocks:,}/{progress.blocks_total:,}",
+        "done": progress.bytes,
+        "total": progress.bytes_known or None,
+        "unit": "bytes",
+    }

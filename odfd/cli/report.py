@@ -1,0 +1,32 @@
+"""What a verification found, told to a person; the same for a directory and for a dataset of the daemon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.table import clean, fields
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """``yes:`` or ``no:``, what was looked at, and each failure with what to compare."""
+    checked = report["checked"]
+    if report["ok"]:
+        lines = [f"yes: {words.plural(report['blocks'], 'block')} of {report['ref']} hold at level {report['level']}"]
+    else:
+        failed = {(one["block"] or {}).get("sequenceNumber") for one in report["failures"]}
+        lines = [f"no: {len(failed)} of {words.plural(report['blocks'], 'block')} fail at level {report['level']}"]
+    looked = [
+        (noun, f"{checked.get(noun, 0):,}") for noun in ("blocks", "slices", "transforms") if checked.get(noun, 0)
+    ]
+    lines.append(
+        "  checked " + ", ".join([*(f"{number} {noun}" for noun, number in looked), words.size(checked["bytes"])])
+    )
+    for failure in report["failures"]:
+        block = failure["block"] or {}
+        number = block.get("sequenceNumber")
+        head = f"  #{number}" if number is not None else "  -"
+        lines.append(f"{head} {words.digest(block.get('hash'))}  {failure['rule']}  {clean(failure['message'], 300)}")
+        pairs = [(name, str(failure[name])) for name in ("expected", "actual") if failure.get(name) is not None]
+        lines += ["      " + line for line in fields(pairs).splitlines()]
+    return "\n".join(lines)
