@@ -2,8 +2,8 @@
 
 ``DirectoryChain`` and ``DirectoryObjects`` read a folder that anyone may have made; ``DirectoryWriter`` makes one,
 each file under a staging name with a leading dot and then renamed, the head last. Blocks lie by hash, so a place in
-the chain is found by walking back from the head once; a damaged block does not end the walk where its neighbours can
-still be told. ``info/`` is the workspace's own and is never read but for the name. Spec: Recommended Dataset Layout.
+the chain is found by walking back from the head once (``blockfiles``). ``info/`` is the workspace's own and is never
+read but for the name. Spec: Recommended Dataset Layout.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from chain.codec.blocks import MAX_BLOCK, Link, decode_block, read_link
+from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, StoredBlock, StoredPage
+from chain.store.blockfiles import BlockFiles, walk
 from chain.store.objects import disk
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
@@ -49,7 +50,8 @@ def read_head(directory: Path) -> Multihash | None:
 class DirectoryChain:
     """The chain of a folder: a ChainReader, and a StoredChain for verification.
 
-    The walk is made at the first need and kept: 34 bytes a block. A folder that changes meanwhile is read as it was.
+    The walk is made at the first need and kept: 34 bytes a block, and the blocks themselves as long as they are few.
+    A folder that changes meanwhile is read as it was.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -61,7 +63,7 @@ class DirectoryChain:
                 hint="name the folder that holds refs, blocks and data",
             )
         self._directory = directory
-        self._blocks = f"{directory / BLOCKS}{os.sep}"
+        self._files = BlockFiles(directory / BLOCKS)
         self._first = 0
         self._names: list[Multihash] | None = None
 
@@ -76,7 +78,7 @@ class DirectoryChain:
         end = self._first + len(names)
         for number in range(max(start, self._first), end if stop is None else min(stop, end)):
             name = names[number - self._first]
-            yield StoredBlock(number, name, self._bytes(name))
+            yield StoredBlock(number, name, self._files.read(name))
 
     def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
         names: list[bytes] = []
@@ -123,12 +125,12 @@ class DirectoryChain:
 
     def _walked(self) -> list[Multihash]:
         if self._names is None:
-            self._first, self._names = _Walk(self).run(self.stored_head())
+            self._first, self._names = walk(self._files, self.stored_head())
         return self._names
 
     def _whole(self, name: Multihash) -> bytes:
         """The block's bytes. Raises NotFound, Invalid when they are others."""
-        raw = self._bytes(name)
+        raw = self._files.read(name)
         if raw is None:
             raise no_block(f"{name.short} in {self._directory}")
         actual = Multihash.sha3_256(raw)
@@ -140,79 +142,6 @@ class DirectoryChain:
                 place=str(self._directory),
             )
         return raw
-
-    def _bytes(self, name: Multihash) -> bytes | None:
-        """The file's bytes, whatever they are; one byte past the limit when it is too long to be a block."""
-        # Once for each block of a chain: joining text is a third of what joining paths takes, and reading no more than
-        # there is spares the system 16 MiB of promised memory.
-        file = f"{self._blocks}{name}"
-        with disk(self._directory):
-            try:
-                with open(file, "rb", buffering=0) as opened:  # noqa: PTH123
-                    return opened.read(min(os.fstat(opened.fileno()).st_size, MAX_BLOCK) + 1)
-            except (FileNotFoundError, IsADirectoryError):
-                return None
-
-    def readable(self, name: Multihash) -> Link | None:
-        """The place of the block in a file, whether it hashes to its name or not; ``None`` when it cannot be read."""
-        raw = self._bytes(name)
-        if raw is None:
-            return None
-        try:
-            return read_link(raw)
-        except Invalid:
-            return None
-
-    def file_names(self) -> Iterator[Multihash]:
-        """Names of all block files, on the chain or not."""
-        with disk(self._directory):
-            for file in sorted((self._directory / BLOCKS).iterdir()):
-                if not file.name.startswith("."):
-                    try:
-                        yield Multihash.parse(file.name)
-                    except Invalid:
-                        continue
-
-
-class _Walk:
-    """From the head back to the Seed, over gaps where the neighbour below can be told."""
-
-    def __init__(self, chain: DirectoryChain) -> None:
-        self._chain = chain
-        self._whole: dict[int, list[Multihash]] | None = None
-
-    def run(self, head: Multihash | None) -> tuple[int, list[Multihash]]:
-        """Number of the first block reached, and the names from there to the head."""
-        names: list[Multihash] = []
-        seen: set[Multihash] = set()
-        number: int | None = None
-        name = head
-        while name is not None and name not in seen:
-            seen.add(name)
-            names.append(name)
-            block = self._chain.readable(name)
-            if block is None:
-                number, name = self._below(number)
-                continue
-            if block.hash != name and number is not None and block.sequence_number != number:
-                number, name = self._below(number)
-                continue
-            number = block.sequence_number - 1
-            name = block.prev_block_hash
-        names.reverse()
-        return max(0, (number if number is not None else -1) + 1), names
-
-    def _below(self, number: int | None) -> tuple[int | None, Multihash | None]:
-        """The one whole block that can stand under a damaged one: where that stood, less one, and its name."""
-        if self._whole is None:
-            self._whole = {}
-            for name in self._chain.file_names():
-                block = self._chain.readable(name)
-                if block is not None and block.hash == name:
-                    self._whole.setdefault(block.sequence_number, []).append(name)
-        below = max(self._whole, default=None) if number is None else number - 1
-        found = self._whole.get(below, []) if below is not None else []
-        return below, found[0] if len(found) == 1 else None
 
 
 class DirectoryObjects:

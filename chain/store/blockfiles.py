@@ -1,0 +1,151 @@
+"""The block files of a folder, and the way from a chain's head back to its Seed through them.
+
+Files are named by hash, so each block is found in the one above it. Blocks of a row look alike: where the link stood in
+a block of some size, it is guessed to stand in the next of that size, and the guess holds when there is a file of that
+name. A guess only spares work: what the walk finds is a list of names, and whoever reads the blocks checks hashes and
+links. A damaged block does not end the walk where its neighbours can still be told. Made for one reading of a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from chain.codec.blocks import MAX_BLOCK, Link, read_link
+from chain.errors import Invalid
+from chain.multihash import SHA3_256, Multihash
+from chain.store.base import NAME_SIZE
+from chain.store.objects import disk
+
+KEPT: Final = 64 << 20
+"""Bytes of blocks that stay in memory once they were read."""
+_FIRST_READ: Final = 1 << 16
+"""Hardly a block is longer; asking for as much as one may have costs the system 16 MiB of promised memory each time."""
+_MAX_PLACES: Final = 4096
+_SHA3: Final = bytes(Multihash.from_digest(SHA3_256, bytes(32))[:2])
+
+
+class BlockFiles:
+    """See the module. Keeps the blocks read last, so that a chain of ordinary length is read from disk once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._prefix = f"{folder}{os.sep}"
+        self._kept: dict[Multihash, bytes] = {}
+        self._room = KEPT
+
+    def read(self, name: Multihash) -> bytes | None:
+        """The file's bytes, whatever they are; one byte past the limit when it is too long to be a block."""
+        raw = self._kept.get(name)
+        if raw is None:
+            with disk(self._folder):
+                raw = self._load(name)
+            if raw is not None:
+                self._keep(name, raw)
+        return raw
+
+    def _load(self, name: Multihash) -> bytes | None:
+        # Once for each block of a chain: without an object for the file, opening and reading take half the time.
+        try:
+            file = os.open(f"{self._prefix}{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            raw = os.read(file, _FIRST_READ)
+            while len(raw) <= MAX_BLOCK and (more := len(raw) >= _FIRST_READ and os.read(file, MAX_BLOCK)):
+                raw += more
+        except IsADirectoryError:
+            return None
+        finally:
+            os.close(file)
+        return raw[: MAX_BLOCK + 1]
+
+    def _keep(self, name: Multihash, raw: bytes) -> None:
+        """Forgets what was read first when there is no more room: a walk ends at the blocks that are wanted next."""
+        self._kept[name] = raw
+        self._room -= len(raw)
+        while self._room < 0:
+            self._room += len(self._kept.pop(next(iter(self._kept))))
+
+    def names(self) -> Iterator[Multihash]:
+        """Names of all block files, on the chain or not."""
+        with disk(self._folder):
+            for file in sorted(self._folder.iterdir()):
+                if not file.name.startswith("."):
+                    try:
+                        yield Multihash.parse(file.name)
+                    except Invalid:
+                        continue
+
+
+def walk(files: BlockFiles, head: Multihash | None) -> tuple[int, list[Multihash]]:
+    """Number of the first block reached, and the names from there to the head."""
+    return _Walk(files).run(head)
+
+
+class _Walk:
+    def __init__(self, files: BlockFiles) -> None:
+        self._files = files
+        self._whole: dict[int, list[Multihash]] | None = None
+        self._places: dict[int, int] = {}
+        """By size of a block, where its link stood."""
+
+    def run(self, head: Multihash | None) -> tuple[int, list[Multihash]]:
+        names: list[Multihash] = []
+        seen: set[Multihash] = set()
+        number: int | None = None
+        name = head
+        while name is not None and name not in seen:
+            seen.add(name)
+            names.append(name)
+            raw = self._files.read(name)
+            below = None if raw is None or number is None else self._guess(raw)
+            if below is not None and number is not None:
+                number, name = number - 1, below
+                continue
+            link = self._link(raw)
+            if link is None or (link.hash != name and not self._plausible(link, number)):
+                number, name = self._below(number)
+            else:
+                number, name = link.sequence_number - 1, link.prev_block_hash
+        names.reverse()
+        return max(0, (number if number is not None else -1) + 1), names
+
+    def _guess(self, raw: bytes) -> Multihash | None:
+        place = self._places.get(len(raw))
+        if place is None or raw[place : place + len(_SHA3)] != _SHA3:
+            return None
+        name = Multihash(raw[place : place + NAME_SIZE])
+        return name if self._files.read(name) is not None else None
+
+    def _link(self, raw: bytes | None) -> Link | None:
+        """The place of a block, whether it hashes to its name or not; ``None`` when it cannot be read."""
+        if raw is None:
+            return None
+        try:
+            link = read_link(raw)
+        except Invalid:
+            return None
+        if link.prev_block_hash is not None and len(self._places) < _MAX_PLACES:
+            self._places[len(raw)] = raw.find(link.prev_block_hash)
+        return link
+
+    def _plausible(self, link: Link, number: int | None) -> bool:
+        """Whether a damaged block still tells its neighbour."""
+        if number is not None and link.sequence_number != number:
+            return False
+        return link.prev_block_hash is None or self._files.read(link.prev_block_hash) is not None
+
+    def _below(self, number: int | None) -> tuple[int | None, Multihash | None]:
+        """The one whole block that can stand under a damaged one: where that stood, less one, and its name."""
+        if self._whole is None:
+            self._whole = {}
+            for name in self._files.names():
+                link = self._link(self._files.read(name))
+                if link is not None and link.hash == name:
+                    self._whole.setdefault(link.sequence_number, []).append(name)
+        below = max(self._whole, default=None) if number is None else number - 1
+        found = self._whole.get(below, []) if below is not None else []
+        return below, found[0] if len(found) == 1 else None
