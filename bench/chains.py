@@ -7,7 +7,9 @@ page at a time, and only the link from hash to hash is made block by block. A fu
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -42,6 +44,7 @@ SCHEMA: Final = pa.schema(
 _FIRST: Final = 3
 """Blocks that the codec makes: Seed, schema, first data."""
 _SIZE: Final = 4096
+_LENGTH: Final = struct.Struct("<I")
 # Values that stand in the template where others will be; each occurs once in its bytes.
 _SEQUENCE, _PREVIOUS, _BEGIN, _END = (int.from_bytes(bytes(range(at, at + 8)), "little") for at in (1, 17, 33, 49))
 _LINK, _LOGICAL, _PHYSICAL = (bytes([mark]) * 32 for mark in (0xA1, 0xA2, 0xA3))
@@ -67,6 +70,20 @@ def long_chain(blocks: int, *, slices: bool = True) -> Iterator[bytes]:
             raw = bytes(flat[at : at + width])
             head = hashlib.sha3_256(raw).digest()
             yield raw
+
+
+def pack(file: Path, blocks: int) -> None:
+    """A long chain as one file: each block after its length, u32."""
+    with file.open("wb") as packed:
+        for raw in long_chain(blocks):
+            packed.write(_LENGTH.pack(len(raw)) + raw)
+
+
+def unpack(file: Path) -> Iterator[bytes]:
+    """The blocks of a packed chain, streamed."""
+    with file.open("rb") as packed:
+        while head := packed.read(_LENGTH.size):
+            yield packed.read(_LENGTH.unpack(head)[0])
 
 
 def keep(chains: ChainStore, raws: Iterable[bytes]) -> None:

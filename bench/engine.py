@@ -17,9 +17,9 @@ import trio
 from pyspark.sql import SparkSession
 
 from bench import chains
-from bench.history import store
 from bench.measure import Row, Side, Size, in_turns, in_turns_async
 from bench.node import daemon, odfctl
+from bench.store import opened as store
 from chain.data.arrow_schema import from_arrow
 from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import write_slice

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,6 +54,20 @@ class Peak:
         self.bytes = max(0, _field(Path("/proc/self/status"), "VmHWM") - self._before)
 
 
+def alone(module: str, *words: object) -> float:
+    """MiB by which a process of its own grows that calls ``main`` of a module; this one keeps what it once took."""
+    command = [sys.executable, "-m", "bench.machine", module, *map(str, words)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    return float(done.stdout)
+
+
 def _field(file: Path, name: str) -> int:
     line = next(line for line in file.read_text().splitlines() if line.startswith(name + ":"))
     return int(line.split()[1]) * _KIB
+
+
+if __name__ == "__main__":
+    work = importlib.import_module(sys.argv[1]).main
+    with Peak() as peak:
+        work(*sys.argv[2:])
+    print(peak.bytes / 2**20)

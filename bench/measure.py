@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 CPU: Final = time.process_time
+MILLION: Final = 1_000_000
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +56,21 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """How much to measure with."""
 
     quick: bool = False
-    million: bool = False
+    million: bool = True
     """Chains of a million blocks too."""
 
     def pick(self, quick: int, full: int) -> int:
         return quick if self.quick else full
+
+    def lengths(self) -> list[int]:
+        """Chains to measure with, in blocks: what history costs shows where it grows."""
+        if self.quick:
+            return [300, 3_000]
+        return [10_000, 100_000, MILLION] if self.million else [10_000, 100_000]
+
+    def rounds(self, length: int) -> int:
+        """What takes minutes is measured once."""
+        return 1 if length >= MILLION else self.pick(1, 5)
 
 
 Measurement = Callable[[Size, Path], list[Row]]
@@ -82,13 +93,15 @@ def in_turns(
     peer: Callable[[], object],
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
+    warm: int = 1,
 ) -> Costs:
-    """Seconds of both sides in each round, after one round that nobody counts.
+    """Seconds of both sides in each round, after ``warm`` rounds that nobody counts.
 
     ``clock``: ``CPU`` for two sides that only compute, in one thread: then neighbours on the machine do not count.
     """
-    ours()
-    peer()
+    for _ in range(warm):
+        ours()
+        peer()
     pairs = [(seconds(ours, clock), seconds(peer, clock)) for _ in range(rounds)]
     return _columns(pairs)
 

@@ -22,8 +22,8 @@ import trio
 
 from bench import chains
 from bench.giver import ECHO, MESSAGE, serving
-from bench.history import store
 from bench.measure import Row, Side, Size, in_turns_async
+from bench.store import opened as store
 from chain import instant
 from chain.codec.blocks import decode_block
 from chain.data.arrow_schema import from_arrow

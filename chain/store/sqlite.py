@@ -121,8 +121,9 @@ class SqliteChain:
     def block_by_hash(self, block_hash: Multihash) -> Block:
         with self._database.read() as connection:
             row = connection.execute(
-                f"SELECT sequence, hash, raw FROM blocks WHERE hash = ? AND {_THIS}",  # noqa: S608
-                (block_hash, self._dataset),
+                "SELECT sequence, hash, raw FROM blocks INDEXED BY blocks_by_hash"  # noqa: S608
+                f" WHERE substr(hash, 3, 8) = substr(:hash, 3, 8) AND hash = :hash AND {_THIS.replace('?', ':id')}",
+                {"hash": block_hash, "id": self._dataset},
             ).fetchone()
         if row is None:
             raise rules.no_block(f"{block_hash.short} in {self._dataset.short}")

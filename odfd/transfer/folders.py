@@ -9,9 +9,9 @@ end the work. Spec: Recommended Dataset Layout; Simple Transfer Protocol.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,10 @@ from chain.store.objects import disk
 from odfd.transfer.named import NamedObjects
 from odfd.verify.report import Verification
 from odfd.verify.verify import Request, verify_chain
+
+COMMIT_BLOCKS: Final = 16_384
+COMMIT_BYTES: Final = 16 << 20
+"""Of a commit, about: the index by hash is touched all over, so a larger one writes less for each block."""
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +134,7 @@ def import_dataset(
     done = Transfer(dataset=dataset, head=ours.hash)
     state = load_state(kept, start)
     judge, named = Judge(state), NamedObjects(state, files)
-    for page in source.stored_pages(start, ours.size):
-        batch = _unchanged(page, judge, directory)
+    for batch in _batches(source.stored_pages(start, ours.size), judge, directory):
         names = []
         for block in batch:
             for _, name, size in named.of_sealed(block):
@@ -175,6 +178,21 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, directory: Path) ->
         rule="import-diverged",
         hint="two histories of one dataset: ask its owner, or delete the node's copy to take this one",
     )
+
+
+def _batches(pages: Iterable[StoredPage], judge: Judge, directory: Path) -> Iterator[list[SealedBlock]]:
+    """What is committed at a time: a page, and more of those that bring no objects, since a commit costs pages too."""
+    batch: list[SealedBlock] = []
+    size = 0
+    for page in pages:
+        taken = _unchanged(page, judge, directory)
+        batch += taken
+        size += sum(len(block.raw) for block in taken)
+        if len(batch) >= COMMIT_BLOCKS or size >= COMMIT_BYTES or any(block.has_objects for block in taken):
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _unchanged(page: StoredPage, judge: Judge, directory: Path) -> list[SealedBlock]:

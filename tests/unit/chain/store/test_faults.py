@@ -18,6 +18,7 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.store import objects as objects_module
+from chain.store import schema
 from chain.store.base import Append
 from chain.store.database import Database, open_database
 from chain.store.lock import StateLock
@@ -168,6 +169,19 @@ def test_rooms_bring_their_tables_step_by_step(database: Database) -> None:
     with pytest.raises(Environment, match="written by a newer odfd") as caught:
         database.migrate("room", [first])
     assert caught.value.rule == "database-version"
+
+
+def test_a_database_of_the_version_before_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "STEPS", schema.STEPS[:1])
+    old = open_database(tmp_path / "odfd.sqlite")
+    kept = SqliteChains(old, DiskObjects(tmp_path / "objects", old))
+    kept.commit([Append(dataset=OWNER, expected=None, blocks=[seed(), second("one")])])
+    old.close()
+    monkeypatch.undo()
+    new = open_database(tmp_path / "odfd.sqlite")
+    chain = SqliteChains(new, DiskObjects(tmp_path / "objects", new)).chain(OWNER)
+    assert chain.block_by_hash(second("one").hash).sequence_number == 1
+    new.close()
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
