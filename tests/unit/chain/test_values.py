@@ -13,7 +13,10 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.refs import NamePattern, parse_local_alias, parse_ref
 
-TIMES = st.integers(-62_135_596_800_000_000_000, 253_402_300_799_999_999_999).map(Instant)
+TIMES = (
+    st.integers(-62_135_596_800_000_000_000, 253_402_300_799_999_999_999)
+    | st.integers(instant.parse("-262143-01-01T00:00:00Z"), instant.parse("+262142-12-31T23:59:59.999999999Z"))
+).map(Instant)
 KEYS = st.binary(min_size=32, max_size=32)
 
 
@@ -31,6 +34,10 @@ def test_times_survive_text(time: Instant) -> None:
         ("2024-05-01t12:30:00.000001z", "2024-05-01T12:30:00.000001Z"),
         ("1969-12-31T23:59:59.999999999Z", "1969-12-31T23:59:59.999999999Z"),
         ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z"),
+        ("2024-02-29T12:30:00.1234567899Z", "2024-02-29T12:30:00.123456789Z"),
+        ("0000-02-29T00:00:00Z", "0000-02-29T00:00:00Z"),
+        ("-0043-03-15T12:00:00Z", "-0043-03-15T12:00:00Z"),
+        ("+10000-01-01T00:30:00+01:00", "9999-12-31T23:30:00Z"),
     ],
 )
 def test_times_are_rendered_in_utc(text: str, rendered: str) -> None:
@@ -39,7 +46,16 @@ def test_times_are_rendered_in_utc(text: str, rendered: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "2024-05-01", "2024-02-30T00:00:00Z", "2024-05-01T24:00:00Z", "2024-05-01T12:30:00", "٢024-05-01T00:00:00Z"],
+    [
+        "",
+        "2024-05-01",
+        "2024-02-30T00:00:00Z",
+        "2024-05-01T24:00:00Z",
+        "2024-05-01T12:30:00",
+        "12024-05-01T00:00:00Z",
+        "-0001-02-29T00:00:00Z",
+        "٢024-05-01T00:00:00Z",
+    ],
 )
 def test_texts_that_are_no_times(text: str) -> None:
     with pytest.raises(Invalid) as caught:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import engines.contract
+from chain import instant
 from chain.codec import blocks, flat, layout, manifest
 from chain.codec.layout import Choice, Flag, JsonObject, Kind, Moment, Number, Octets, Table, Text, Union, Vector
 from chain.errors import Invalid
@@ -31,6 +32,7 @@ MODEL = sorted(
     },
     key=lambda cls: (cls.__module__, cls.__name__),
 )
+EARLIEST, LATEST = instant.parse("-262143-01-01T00:00:00Z"), instant.parse("+262142-12-31T23:59:59.999999999Z")
 YEAR_1, YEAR_9999 = -62_135_596_800_000_000_000, 253_402_300_799_999_999_999
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 DIGEST = st.binary(min_size=32, max_size=32)
@@ -60,7 +62,7 @@ def contents(kind: Kind, depth: int) -> st.SearchStrategy[Any]:
                 return st.builds(Multihash.from_digest, st.sampled_from([SHA2_256, SHA3_256, ARROW0_SHA3_256]), DIGEST)
             return st.builds(DatasetId.from_public_key, DIGEST) if of is DatasetId else st.binary(max_size=40)
         case Moment():
-            return st.builds(Instant, st.integers(YEAR_1, YEAR_9999))
+            return st.builds(Instant, st.integers(YEAR_1, YEAR_9999) | st.integers(EARLIEST, LATEST))
         case JsonObject():
             return st.dictionaries(TEXT, JSON, max_size=3)
         case Table(of):
