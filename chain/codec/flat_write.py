@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from flatbuffers import Builder, number_types
 
-from chain.codec import stamp
+from chain.codec import json_text, stamp
 from chain.codec.layout import (
     MAX_DEPTH,
     Choice,
@@ -197,8 +197,7 @@ def _write_text(sheet: Sheet, value: str) -> int:
 
 
 def _write_json_object(sheet: Sheet, value: dict[str, object]) -> int:
-    entries = Entries(msgspec.json.encode(value, order="sorted").decode())
-    offset: int = _table_writer(Entries)(sheet, entries)
+    offset: int = _table_writer(Entries)(sheet, Entries(json_text.write(value)))
     return offset
 
 

@@ -6,6 +6,7 @@ number of nodes are bounded; aliases share a node but each use is counted. Trees
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ _MAX_DIGITS: Final = 40
 
 NULL: Final = re.compile(r"(?:~|null|Null|NULL|)\Z")
 BOOLEAN: Final = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
-INTEGER: Final = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
-FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0o[0-7]+|0x[0-9a-fA-F]+|0b[01]+)\Z")
+"""What begins with a zero and goes on with digits is text, as the reference has it: a code, not a count."""
+FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
 
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -162,7 +164,7 @@ def _scalar(text: str) -> Scalar:
     if BOOLEAN.match(text):
         return text[0] in "tT"
     if len(text) <= _MAX_DIGITS and INTEGER.match(text):
-        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-    if len(text) <= _MAX_DIGITS and FLOAT.match(text):
-        return float(text)
+        return int(text, 10 if text.lstrip("-+").isdecimal() else 0)
+    if len(text) <= _MAX_DIGITS and FLOAT.match(text) and math.isfinite(number := float(text)):
+        return number
     return text

@@ -153,6 +153,25 @@ def test_keys_of_extra_attributes_are_sorted_at_every_level() -> None:
     assert '{"a":null,"b":{"a":"ü","z":1}}'.encode() in encoded(AddData(extra=extra)).raw
 
 
+def test_numbers_of_extra_attributes_are_printed_as_the_reference_prints_them() -> None:
+    numbers = [1e16, -2.5e300, 9007199254740993.0, 1e15, 1e-5, 1e-6, 5e-324, -0.0, 100.0, 0.1, 2**64 - 1, -(2**63), 1]
+    text = (
+        b"[1e+16,-2.5e+300,9007199254740992.0,1000000000000000.0,0.00001,1e-6,5e-324,-0.0,100.0,0.1,"
+        b"18446744073709551615,-9223372036854775808,1]"
+    )
+    block = encoded(AddData(extra={"n": numbers}))
+    assert b'{"n":' + text + b"}" in block.raw
+    assert blocks.encode_block(blocks.content_of(blocks.decode_block(block.raw))).raw == block.raw
+
+
+def test_extra_attributes_end_somewhere() -> None:
+    deep: object = 1
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(Invalid, match="nested deeper than 128"):
+        encoded(AddData(extra={"deep": deep}))
+
+
 @pytest.mark.parametrize(
     ("year", "day", "second", "nanos", "good"),
     [
