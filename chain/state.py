@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ from chain.model.events import (
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
+    MetadataEvent,
     Seed,
     SetAttachments,
     SetDataSchema,
@@ -88,6 +89,8 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
     set_attachments: SetAttachments | None = None
     unknown: Multihash | None = None
     """The newest block whose event only a newer schema knows: what it changed cannot be told."""
+    unreadable: frozenset[str] = frozenset()
+    """Kinds whose newest event holds what only a newer schema knows: one is in force, and we cannot tell which."""
 
     @property
     def size(self) -> int:
@@ -154,14 +157,21 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
             for each in self.last_transform.query_inputs
         }
 
+    def may_hold(self, kind: type) -> bool:
+        """Whether an event of ``kind`` may be in force that we cannot read."""
+        return self.unknown is not None or kind.__name__ in self.unreadable
+
     def advance(self, block: Block) -> ChainState:
         """The state after ``block``, in constant time."""
+        changes = self._changes(block)
+        if self.unreadable and not isinstance(block.event, UnknownEvent):
+            changes["unreadable"] = self.unreadable - {type(block.event).__name__}
         return msgspec.structs.replace(
             self,
             head=block.hash,
             sequence_number=block.sequence_number,
             system_time=block.system_time,
-            **self._changes(block),
+            **changes,
         )
 
     def _changes(self, block: Block) -> dict[str, object]:
@@ -193,12 +203,23 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
                 }
             case DisablePushSource():
                 return {"disabled_push_sources": self.disabled_push_sources | {event.source_name}}
-            case UnknownEvent():
-                return {"unknown": block.hash}
+            case UnknownEvent(variant=variant):
+                return self._unread(_KINDS.get(variant), block)
             case _:
                 raise TypeError(f"no place in the state for {type(event).__name__}")
 
+    def _unread(self, kind: type | None, block: Block) -> dict[str, object]:
+        if kind is None:
+            return {"unknown": block.hash}
+        changes: dict[str, object] = {"unreadable": self.unreadable | {kind.__name__}}
+        if (field := _LAST_OF.get(kind)) is not None:
+            changes[field] = None
+        elif kind is SetPollingSource:
+            changes |= {"set_polling_source": None, "polling_disabled": False}
+        return changes
 
+
+_KINDS: Final = dict(enumerate(get_args(MetadataEvent), start=1))
 _LAST_OF: Final[Mapping[type, str]] = {
     SetDataSchema: "schema",
     SetVocab: "set_vocab",

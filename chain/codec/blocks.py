@@ -60,7 +60,8 @@ def encode_block(content: MetadataBlock, version: int = CURRENT_VERSION) -> Bloc
 def decode_block(raw: bytes) -> Block:
     """The block that ``raw`` is. Raises Invalid: too large, not a block, an obsolete or unsupported version, malformed.
 
-    An event that only a newer schema knows is an UnknownEvent; the bytes stay whole.
+    An event that only a newer schema knows is an UnknownEvent, and fields that only it names are told by their place;
+    the bytes stay whole.
     """
     _check_size(raw)
     manifest = flat.decode(_Manifest, raw)
@@ -72,11 +73,11 @@ def decode_block(raw: bytes) -> Block:
         )
     _alignment(manifest.version)
     try:
-        content = flat.decode(MetadataBlock, manifest.content)
+        content, beyond = flat.decode_noting(MetadataBlock, manifest.content)
     except flat.Unknown:
         envelope = flat.decode(_Envelope, manifest.content)
         return _block(raw, manifest.version, envelope, UnknownEvent(variant=envelope.variant))
-    return _block(raw, manifest.version, content, content.event)
+    return _block(raw, manifest.version, content, content.event, beyond)
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -95,7 +96,7 @@ def read_link(raw: bytes) -> Link:
 
 
 def content_of(block: Block) -> MetadataBlock:
-    """What ``encode_block`` takes. Raises Invalid for an event of a newer schema."""
+    """What ``encode_block`` takes, fields of a newer schema left out. Raises Invalid for an event of one."""
     if isinstance(block.event, UnknownEvent):
         raise Invalid(
             f"block #{block.sequence_number} holds an event of a newer schema: variant {block.event.variant}",
@@ -110,7 +111,13 @@ def content_of(block: Block) -> MetadataBlock:
     )
 
 
-def _block(raw: bytes, version: int, content: MetadataBlock | _Envelope, event: MetadataEvent | UnknownEvent) -> Block:
+def _block(
+    raw: bytes,
+    version: int,
+    content: MetadataBlock | _Envelope,
+    event: MetadataEvent | UnknownEvent,
+    beyond: tuple[str, ...] = (),
+) -> Block:
     return Block(
         raw=raw,
         hash=Multihash.sha3_256(raw),
@@ -119,6 +126,7 @@ def _block(raw: bytes, version: int, content: MetadataBlock | _Envelope, event: 
         prev_block_hash=content.prev_block_hash,
         sequence_number=content.sequence_number,
         event=event,
+        unknown_fields=beyond,
     )
 
 

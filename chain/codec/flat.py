@@ -14,7 +14,7 @@ from chain.codec.flat_read import Unknown, read_root
 from chain.codec.flat_write import write_root
 from chain.codec.layout import MAX_DEPTH
 
-__all__ = ["ALIGNED", "MAX_DEPTH", "PACKED", "Unknown", "decode", "encode"]
+__all__ = ["ALIGNED", "MAX_DEPTH", "PACKED", "Unknown", "decode", "decode_noting", "encode"]
 
 ALIGNED: Final = 4
 """Alignment of times since manifest version 3."""
@@ -35,5 +35,10 @@ def decode(cls: type[T], raw: bytes) -> T:
     Raises Unknown, an Invalid, where a newer schema's variant or enum member stands. Costs time and memory in
     proportion to ``len(raw)``, whatever the bytes are.
     """
-    value: T = read_root(cls, raw)
-    return value
+    return decode_noting(cls, raw)[0]
+
+
+def decode_noting(cls: type[T], raw: bytes) -> tuple[T, tuple[str, ...]]:
+    """As ``decode``, and what of ``raw`` only a newer schema can name: ``AddData[7]``, a table and its slot."""
+    value, beyond = read_root(cls, raw)
+    return value, tuple(dict.fromkeys(beyond))

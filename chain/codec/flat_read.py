@@ -2,8 +2,9 @@
 
 Input is hostile. Every offset is checked before it is followed, nesting ends at MAX_DEPTH, and every table, text and
 vector visited is paid for from a budget that grows with the input, so that buffers whose parts point at each other
-cost no more than honest ones. Slots beyond those a class declares are passed over. A reader is compiled from a class's
-layout on first use; one read is one call and keeps nothing. Spec: FlatBuffers internals; Reference / schema.
+cost no more than honest ones. Slots beyond those a class declares are passed over, and noted. A reader is compiled
+from a class's layout on first use; one read is one call and keeps nothing. Spec: FlatBuffers internals; Reference /
+schema.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ from chain.codec.layout import (
     Union,
     Vector,
     fields_of,
+    slots_of,
     wrapper_of,
 )
 from chain.errors import Invalid
 
 _SHARING: Final = 4
 """Budget in sizes of the input. Honest writers never share a part (1); foreign ones may share texts."""
+_MOST_BEYOND: Final = 100
+"""Slots noted; that many tell as much as more."""
 _U32: Final = struct.Struct("<I").unpack_from
 _I32: Final = struct.Struct("<i").unpack_from
 _VTABLE_HEAD: Final = struct.Struct("<HH").unpack_from
@@ -52,13 +56,15 @@ class Unknown(Invalid):
 class Source:
     """One buffer being read and what is left of its budget. Lives for one decode."""
 
-    __slots__ = ("budget", "depth", "raw", "size")
+    __slots__ = ("beyond", "budget", "depth", "raw", "size")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.size = len(raw)
         self.depth = 0
         self.budget = _SHARING * len(raw)
+        self.beyond: list[str] = []
+        """Slots that hold something and that we have no name for, as ``AddData[7]``."""
 
     def enter(self) -> None:
         self.depth += 1
@@ -89,12 +95,13 @@ class Source:
             raise Invalid("parts overlap: there is more to read than bytes", rule="flatbuffers-budget")
 
 
-def read_root(cls: type[msgspec.Struct], raw: bytes) -> Any:
-    """Value of class ``cls`` whose table the buffer begins with. Raises Invalid."""
+def read_root(cls: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
+    """Value of class ``cls`` whose table the buffer begins with, and the slots passed over. Raises Invalid."""
     if len(raw) < 8:
         raise Invalid(f"too short: {len(raw)} bytes", rule="flatbuffers", place="$")
+    source = Source(raw)
     try:
-        return _table_reader(cls)(Source(raw), 0)
+        return _table_reader(cls)(source, 0), source.beyond
     except Invalid as fault:
         fault.place = "$" + fault.place
         raise
@@ -115,6 +122,7 @@ def _table_reader(cls: type[msgspec.Struct]) -> Read:
         if isinstance(each.kind, Union)
     ]
     defaults = {each.name: each.default for each in fields if each.default is not msgspec.NODEFAULT}
+    known = 4 + 2 * slots_of(cls)
 
     def read(source: Source, position: int) -> Any:
         source.enter()
@@ -134,6 +142,8 @@ def _table_reader(cls: type[msgspec.Struct]) -> Read:
             fault.place = f".{name}{fault.place}"
             raise
         source.depth -= 1
+        if slots[1] > known:
+            _note_beyond(source, cls, slots, known)
         return _made(cls, values)
 
     return read
@@ -149,6 +159,16 @@ def _slots(source: Source, table: int) -> tuple[int, int, int]:
         raise Invalid("a broken vtable", rule="flatbuffers")
     source.spend(extent - 4)
     return vtable, size, extent
+
+
+def _note_beyond(source: Source, cls: type[msgspec.Struct], slots: tuple[int, int, int], known: int) -> None:
+    vtable, size, _ = slots
+    if len(source.beyond) < _MOST_BEYOND and any(source.raw[vtable + known : vtable + size]):
+        source.beyond += [
+            f"{cls.__name__}[{(entry - 4) // 2}]"
+            for entry in range(known, min(size, known + 2 * _MOST_BEYOND), 2)
+            if any(source.raw[vtable + entry : vtable + entry + 2])
+        ]
 
 
 def _place(raw: bytes, slots: tuple[int, int, int], entry: int, width: int) -> int:

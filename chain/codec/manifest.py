@@ -32,6 +32,10 @@ _KINDS: Final[Mapping[str, tuple[Kind, tuple[int, ...]]]] = {
 _ENVELOPE: Final = ("kind", "version", "content")
 _BESIDE: Final = ("hash", "manifestVersion", "size")
 """What ``block show`` puts beside a block's manifest; of no meaning when read."""
+_UNSHOWN: Final = "unknownFields"
+"""What it puts there when the manifest is not the whole block."""
+_NEWER: Final = "the block holds fields of a newer schema, which a manifest cannot say"
+_NEWER_HINT: Final = "copy the block's file; a newer version may encode it"
 
 Content: TypeAlias = DatasetSnapshot | MetadataBlock | MetadataEvent
 T = TypeVar("T", bound=msgspec.Struct)
@@ -79,9 +83,11 @@ def parse_manifests(text: str, source: str) -> list[Manifest]:
 
 
 def render_manifest(value: Content | Block) -> str:
-    """YAML that ``parse_manifests`` reads back as an equal value. Raises Invalid for an event of a newer schema."""
+    """YAML that ``parse_manifests`` reads back as an equal value. Raises Invalid for what a newer schema says."""
     version = 1
     if isinstance(value, Block):
+        if value.unknown_fields:
+            raise Invalid(f"{_NEWER}: {', '.join(value.unknown_fields)}", rule="unknown-field", hint=_NEWER_HINT)
         version, value = value.version, content_of(value)
     elif isinstance(value, MetadataBlock):
         version = CURRENT_VERSION
@@ -135,7 +141,9 @@ def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
         )
     beside = _BESIDE if kind == "MetadataBlock" else ()
     for key, child in parts.items():
-        if key not in _ENVELOPE and key not in beside:
+        if key == _UNSHOWN and beside:
+            binding.mistakes.append(Mistake(key, child.line, _NEWER, "unknown-field", _NEWER_HINT))
+        elif key not in _ENVELOPE and key not in beside:
             binding.mistakes.append(Mistake(key, child.line, f"unknown field {key!r} of a manifest", "unknown-field"))
     content = binding.bind(shape, parts["content"])
     if binding.mistakes or type(version) is not int:

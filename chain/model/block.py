@@ -37,6 +37,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     prev_block_hash: Multihash | None
     sequence_number: int
     event: MetadataEvent | UnknownEvent
+    unknown_fields: tuple[str, ...] = ()
+    """What the bytes hold beyond what we can name, ``AddData[7]``: a table, and the slot in it."""
 
 
 class SealedBlock(msgspec.Struct, frozen=True):

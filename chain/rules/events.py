@@ -35,7 +35,7 @@ class DataEventIsNotEmpty(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if not isinstance(event, AddData | ExecuteTransform):
+        if not isinstance(event, AddData | ExecuteTransform) or block.unknown_fields:
             return
         source_state = event.new_source_state if isinstance(event, AddData) else None
         parts = (event.new_data, event.new_checkpoint, event.new_watermark, source_state)
@@ -55,7 +55,7 @@ class AddDataAdvances(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if not isinstance(event, AddData) or event.new_data is not None:
+        if not isinstance(event, AddData) or event.new_data is not None or block.unknown_fields:
             return
         checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint else None
         moved = (

@@ -26,11 +26,11 @@ class SchemaBeforeData(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
         has_data = isinstance(event, AddData | ExecuteTransform) and event.new_data is not None
-        if has_data and state.schema is None and state.unknown is None:
+        if has_data and state.schema is None and not state.may_hold(SetDataSchema):
             yield self.broken("data before any SetDataSchema", hint="declare the schema first")
 
     def doubts(self, run: Run) -> Mask:
-        undeclared = run.state.schema is None and run.state.unknown is None
+        undeclared = run.state.schema is None and not run.state.may_hold(SetDataSchema)
         return run.has("event.new_data") if undeclared else np.zeros(run.size, np.bool_)
 
 
@@ -43,7 +43,9 @@ class SchemaIsSaid(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if isinstance(event, SetDataSchema) and (event.schema is None) == (event.raw_arrow_schema is None):
+        if not isinstance(event, SetDataSchema) or block.unknown_fields:
+            return
+        if (event.schema is None) == (event.raw_arrow_schema is None):
             word = "both" if event.schema else "neither"
             yield self.broken("SetDataSchema holds one form of schema", expected="one", actual=word)
 

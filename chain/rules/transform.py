@@ -136,11 +136,11 @@ class TransformIsDeclared(Rule):
     concerns = (ExecuteTransform,)
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        if state.set_transform is None and state.unknown is None:
+        if state.set_transform is None and not state.may_hold(SetTransform):
             yield self.broken("ExecuteTransform without a SetTransform before it")
 
     def doubts(self, run: Run) -> Mask:
-        return np.full(run.size, run.state.set_transform is None and run.state.unknown is None)
+        return np.full(run.size, run.state.set_transform is None and not run.state.may_hold(SetTransform))
 
 
 class InputsAreInOrder(Rule):
@@ -304,7 +304,7 @@ class TransformAdvances(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if not isinstance(event, ExecuteTransform) or event.new_data is not None:
+        if not isinstance(event, ExecuteTransform) or event.new_data is not None or block.unknown_fields:
             return
         checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint else None
         moved = (

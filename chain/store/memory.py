@@ -19,6 +19,7 @@ from chain.multihash import Multihash
 from chain.store import append as rules
 from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, Rewrite, StoredBlock, StoredPage
 from chain.store.objects import disk
+from chain.store.schema import kind_name
 
 
 class MemoryChains:
@@ -128,7 +129,7 @@ class MemoryChain:
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
         wanted = set(kinds)
         blocks = self._blocks if before is None else self._blocks[: max(before, 0)]
-        return next((block for block in reversed(blocks) if type(block.event).__name__ in wanted), None)
+        return next((block for block in reversed(blocks) if kind_name(block.event) in wanted), None)
 
 
 class MemoryObjects:

@@ -47,5 +47,13 @@ def kind_of(block: Block | SealedBlock) -> int:
     return block.variant if isinstance(block, SealedBlock) else kind_number(block.event)
 
 
+_NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}
+
+
+def kind_name(event: MetadataEvent | UnknownEvent) -> str:
+    """What a chain is asked for; ``UnknownEvent`` stands for every kind that we do not know yet."""
+    return _NAMES.get(kind_number(event), UnknownEvent.__name__)
+
+
 def kind_number(event: MetadataEvent | UnknownEvent) -> int:
     return event.variant if isinstance(event, UnknownEvent) else KINDS[type(event).__name__]

@@ -13,10 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
 from chain.errors import Invalid
-from chain.model.block import Block
+from chain.model.block import Block, UnknownEvent
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetVocab
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
@@ -27,7 +26,7 @@ from chain.state import ChainState, Vocab
 from chain.store.base import NAME_SIZE, StoredPage
 from chain.store.schema import kind_number
 from odfd.verify.memory import Memory, Remembered
-from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
+from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice, declared
 from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import BlockRef, Checked, Failure, Finding, Level, OnProgress, Progress, Request, Verification
 
@@ -187,9 +186,12 @@ class Fold:
             self._state = self._state.advance(block)
             self._dataset = str(self._state.dataset or "")
         if isinstance(block.event, SetDataSchema):
-            self._schema = _declared(block.event)
+            self._schema = declared(block.event)
         elif isinstance(block.event, SetVocab):
             self._vocab = ChainState.EMPTY.advance(block).vocab
+        elif isinstance(block.event, UnknownEvent):
+            if self._state is not None and self._state.may_hold(SetDataSchema) and self._state.schema is None:
+                self._schema = None
         elif self._request.level is Level.DATA:
             self._check_objects(ref, block)
 
@@ -277,14 +279,6 @@ class Fold:
                     actual=finding.actual,
                 )
             )
-
-
-def _declared(event: SetDataSchema) -> DataSchema | None:
-    """The schema in ODF's types, also of the legacy form; ``None`` when that cannot be read."""
-    try:
-        return schema_of(event)
-    except Invalid:
-        return None
 
 
 def _bytes(page: StoredPage, row: int) -> bytes:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain import instant
+from chain.codec.arrow_schema import schema_of
 from chain.data import parquet
 from chain.data.arrow_schema import differences
 from chain.data.buffers import numbers
@@ -26,7 +27,7 @@ from chain.data.logical_hash import LogicalHasher
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block
-from chain.model.events import AddData, DataSlice, ExecuteTransform
+from chain.model.events import AddData, DataSlice, ExecuteTransform, SetDataSchema
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
 from chain.state import ChainState, Vocab
@@ -69,12 +70,20 @@ def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[
         return []
     findings: list[Finding] = []
     if (slice_ := event.new_data) is not None:
-        schema = state.schema.schema if state.schema else None
+        schema = declared(state.schema) if state.schema else None
         claim = SliceClaim(slice=slice_, schema=schema, vocab=state.vocab, system_time=block.system_time)
         findings += check_slice(objects, claim)
     if (checkpoint := event.new_checkpoint) is not None:
         findings += check_checkpoint(objects, checkpoint.physical_hash, checkpoint.size)
     return findings
+
+
+def declared(event: SetDataSchema) -> DataSchema | None:
+    """The schema in ODF's types, also of the legacy form; ``None`` when that cannot be read."""
+    try:
+        return schema_of(event)
+    except Invalid:
+        return None
 
 
 def check_slice(objects: ObjectReader, claim: SliceClaim) -> list[Finding]:

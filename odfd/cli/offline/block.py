@@ -95,7 +95,10 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
 
 
 def describe(block: Block) -> dict[str, Any]:
-    """``{kind, version, content, hash, manifestVersion, size}``: the contract of ``block show``."""
+    """``{kind, version, content, hash, manifestVersion, size}``: the contract of ``block show``.
+
+    ``unknownFields`` besides, where a newer schema wrote what we have no names for.
+    """
     content: dict[str, Any]
     if isinstance(block.event, UnknownEvent):
         content = {"sequenceNumber": block.sequence_number, "event": to_builtins(block.event)}
@@ -108,7 +111,8 @@ def describe(block: Block) -> dict[str, Any]:
                 event=block.event,
             )
         )
-    return {"kind": "MetadataBlock", "version": block.version, "content": content, **_beside(block)}
+    shown = {"kind": "MetadataBlock", "version": block.version, "content": content, **_beside(block)}
+    return {**shown, "unknownFields": list(block.unknown_fields)} if block.unknown_fields else shown
 
 
 def _beside(block: Block) -> dict[str, Any]:
@@ -117,4 +121,6 @@ def _beside(block: Block) -> dict[str, Any]:
 
 def _text(detail: dict[str, Any]) -> str:
     head = f"# {detail['hash']}\n# {detail['size']:,} bytes, manifest version {detail['manifestVersion']}\n"
+    if unknown := detail.get("unknownFields"):
+        head += f"# of a newer schema, not shown: {', '.join(unknown)}\n"
     return head + render_yaml({name: detail[name] for name in ("kind", "version", "content")})

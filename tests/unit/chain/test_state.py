@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -13,7 +14,7 @@ from chain.codec.blocks import encode_block
 from chain.compare import Relation, compare
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -39,6 +40,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import FetchUrl, MergeAppend, MergeLedger, ReadCsv, ReadNdJson, TransformSql
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, load_state
+from chain.store.schema import KINDS, kind_name
 from chain.walk import newest_first, oldest_first
 
 ME = DatasetId.from_public_key(bytes(32))
@@ -54,7 +56,7 @@ class Chain:
         self.reads = 0
         self._places: dict[str, list[int]] = {}
         for block in blocks:
-            self._places.setdefault(type(block.event).__name__, []).append(block.sequence_number)
+            self._places.setdefault(kind_name(block.event), []).append(block.sequence_number)
 
     def head(self) -> Block | None:
         self.reads += 1
@@ -74,16 +76,17 @@ class Chain:
         return (block.raw for block in self.blocks[start:stop])
 
 
-def chained(events: Iterable[MetadataEvent], onto: list[Block] | None = None) -> list[Block]:
+def chained(events: Iterable[MetadataEvent | UnknownEvent], onto: list[Block] | None = None) -> list[Block]:
     blocks = list(onto or [])
     for event in events:
         content = MetadataBlock(
             system_time=Instant(len(blocks)),
             prev_block_hash=blocks[-1].hash if blocks else None,
             sequence_number=len(blocks),
-            event=event,
+            event=SetInfo() if isinstance(event, UnknownEvent) else event,
         )
-        blocks.append(encode_block(content))
+        block = encode_block(content)
+        blocks.append(msgspec.structs.replace(block, event=event) if isinstance(event, UnknownEvent) else block)
     return blocks
 
 
@@ -125,6 +128,7 @@ EVENTS = st.one_of(
         inputs=st.tuples(st.builds(TransformInput, dataset_ref=NAMES)),
         transform=st.builds(TransformSql, engine=NAMES),
     ),
+    st.builds(UnknownEvent, variant=st.sampled_from([KINDS["Seed"], *range(KINDS["SetPollingSource"], 16)])),
 )
 
 
@@ -137,6 +141,19 @@ def test_a_loaded_state_is_the_folded_state(events: list[MetadataEvent]) -> None
         folded = folded.advance(block)
     assert load_state(Chain(blocks)) == folded
     assert (folded.size, folded.head, folded.dataset) == (len(blocks), blocks[-1].hash, ME)
+
+
+def test_what_cannot_be_read_is_not_taken_for_what_was_before_it() -> None:
+    blocks = chained([SEED, SetDataSchema(schema=DataSchema(fields=())), UnknownEvent(variant=KINDS["SetDataSchema"])])
+    state = load_state(Chain(blocks))
+    assert (state.schema, state.unknown, state.may_hold(SetDataSchema), state.may_hold(SetInfo)) == (
+        None,
+        None,
+        True,
+        False,
+    )
+    again = chained([SetDataSchema(schema=DataSchema(fields=()))], blocks)[-1]
+    assert not state.advance(again).may_hold(SetDataSchema)
 
 
 def test_an_empty_chain_has_the_empty_state() -> None:

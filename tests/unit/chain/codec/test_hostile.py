@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated, Union, get_args
 
 import msgspec
 import pytest
@@ -13,10 +14,13 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock
-from chain.model.events import AddData, DatasetKind, Seed, SetAttachments, SetInfo
+from chain.model.events import AddData, Checkpoint, DatasetKind, DataSlice, MetadataEvent, Seed, SetAttachments, SetInfo
 from chain.model.events import AttachmentEmbedded as Attachment
 from chain.model.events import AttachmentsEmbedded as Embedded
 from chain.model.schema import DataField, DataSchema, DataType, Option, String
+from chain.model.wire import I32, I64, U64, Scalar, Time
+from chain.multihash import Multihash
+from odfd.cli.offline.block import describe
 
 STRING, STRUCT = 24, 21
 
@@ -218,3 +222,53 @@ def test_a_class_that_cannot_be_laid_out_is_our_mistake() -> None:
 
     with pytest.raises(TypeError, match=r"Odd\.number: no wire layout"):
         flat.encode(Odd(1.0))
+
+
+class NewerCheckpoint(msgspec.Struct, frozen=True):
+    """A Checkpoint of some later schema."""
+
+    physical_hash: Multihash
+    size: Annotated[int, Scalar("uint64")]
+    engine: str | None = None
+    pages: Annotated[int, Scalar("uint64")] | None = None
+
+
+class NewerAddData(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="AddData"):
+    prev_checkpoint: Multihash | None = None
+    prev_offset: U64 | None = None
+    new_data: DataSlice | None = None
+    new_checkpoint: NewerCheckpoint | None = None
+
+
+def newer(event: NewerAddData) -> bytes:
+    """A block that a later version wrote: the event is encoded as that version knows it."""
+    variants = (NewerAddData, *get_args(MetadataEvent)[1:])
+    block = msgspec.defstruct(
+        "Newer",
+        [
+            ("system_time", Time),
+            ("prev_block_hash", Multihash | None),
+            ("sequence_number", U64),
+            ("event", Union[variants]),  # noqa: UP007
+        ],
+        frozen=True,
+    )
+    inner = flat.encode(block(Instant(0), Multihash.sha3_256(b""), 7, event))
+    manifest_ = msgspec.defstruct("Manifest", [("kind", I64), ("version", I32), ("content", bytes)])
+    return flat.encode(manifest_(blocks.KIND, 3, inner))
+
+
+def test_fields_of_a_newer_schema_are_kept_and_told() -> None:
+    plain = newer(NewerAddData(new_checkpoint=NewerCheckpoint(Multihash.sha3_256(b"x"), 1)))
+    assert blocks.decode_block(plain).unknown_fields == ()
+    raw = newer(NewerAddData(new_checkpoint=NewerCheckpoint(Multihash.sha3_256(b"x"), 1, engine="spark", pages=0)))
+    block = blocks.decode_block(raw)
+    assert block.raw == raw
+    assert block.unknown_fields == ("Checkpoint[2]", "Checkpoint[3]")
+    assert block.event == AddData(new_checkpoint=Checkpoint(physical_hash=Multihash.sha3_256(b"x"), size=1))
+    with pytest.raises(Invalid, match=r"holds fields of a newer schema.*: Checkpoint\[2\], Checkpoint\[3\]"):
+        manifest.render_manifest(block)
+    shown = describe(block)
+    assert shown["unknownFields"] == ["Checkpoint[2]", "Checkpoint[3]"]
+    with pytest.raises(Invalid, match="a manifest cannot say"):
+        manifest.parse_manifests(manifest.render_yaml(shown), "shown.yaml")
