@@ -107,17 +107,25 @@ def in_turns(
 
 
 async def in_turns_async(
-    ours: Callable[[], Awaitable[object]], peer: Callable[[], Awaitable[object]], rounds: int, warm: int = 1
+    ours: Callable[[], Awaitable[object]],
+    peer: Callable[[], Awaitable[object]],
+    rounds: int,
+    warm: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Costs:
-    """The same for what runs in an event loop. ``warm``: rounds that nobody counts; a JVM gets faster for many."""
-    pairs = [(await _elapsed(ours), await _elapsed(peer)) for _ in range(warm + rounds)]
+    """The same for what runs in an event loop. ``warm``: rounds that nobody counts; a JVM gets faster for many.
+
+    ``clock``: ``CPU`` counts all threads of this process, and what others do for it not at all.
+    """
+    pairs = [(await _elapsed(ours, clock), await _elapsed(peer, clock)) for _ in range(warm + rounds)]
     return _columns(pairs[warm:])
 
 
-async def _elapsed(work: Callable[[], Awaitable[object]]) -> float:
-    start = time.perf_counter()
+async def _elapsed(work: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:
+    gc.collect()
+    start = clock()
     await work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _columns(pairs: Sequence[tuple[float, float]]) -> Costs:

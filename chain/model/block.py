@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from chain.instant import Instant
-from chain.model.events import MetadataEvent
+from chain.model.events import AddData, ExecuteTransform, MetadataEvent
 from chain.model.wire import U64, Time
 from chain.multihash import Multihash
+
+NamedObject: TypeAlias = tuple[Multihash, int]
+"""Name and size of an object."""
 
 
 class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +46,11 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """What the bytes hold beyond what we can name, ``AddData[7]``: a table, and the slot in it."""
 
 
-class SealedBlock(msgspec.Struct, frozen=True):
-    """A block that was judged among many and not decoded: what it takes to store it, and whether to look further."""
+class SealedBlock(msgspec.Struct, frozen=True, gc=False):
+    """A block that was judged among many and not decoded: what it takes to store it, and what it brings.
+
+    Thousands are held at once, and none can be part of a cycle: the collector need not look at them.
+    """
 
     raw: bytes
     hash: Multihash
@@ -50,5 +58,15 @@ class SealedBlock(msgspec.Struct, frozen=True):
     sequence_number: int
     variant: int
     """Number of the event in the union MetadataEvent."""
-    has_objects: bool
-    """Whether the event names a slice or a checkpoint."""
+    objects: tuple[NamedObject, ...]
+    """The slice and the checkpoint that the event brings."""
+
+
+def objects_of(block: Block | SealedBlock) -> tuple[NamedObject, ...]:
+    """The slice and the checkpoint that a block brings."""
+    if isinstance(block, SealedBlock):
+        return block.objects
+    event = block.event
+    if not isinstance(event, AddData | ExecuteTransform):
+        return ()
+    return tuple((each.physical_hash, each.size) for each in (event.new_data, event.new_checkpoint) if each is not None)

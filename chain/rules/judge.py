@@ -14,15 +14,18 @@ from typing import Final, get_args
 import numpy as np
 
 from chain.codec.blocks import decode_block
+from chain.codec.shape import Bytes
 from chain.errors import Invalid
-from chain.model.block import Block, SealedBlock, UnknownEvent
-from chain.model.events import AddData, ExecuteTransform, MetadataEvent
+from chain.model.block import Block, NamedObject, SealedBlock, UnknownEvent, objects_of
+from chain.model.events import MetadataEvent
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.check import check_block, doubtful
+from chain.rules.columns import Run
 from chain.rules.pages import Page, Pages, Stretch
 from chain.state import ChainState
 
 _VARIANTS: Final = {event: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
+_SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:-32], np.uint8)
 
 
 class Judge:
@@ -33,34 +36,35 @@ class Judge:
         self._pages = Pages()
 
     def take(self, raws: Sequence[bytes]) -> list[SealedBlock]:
-        """The next blocks, sealed. Raises Invalid at the first that breaks a rule, with ``state`` before it."""
+        """The next blocks, sealed. Raises Invalid for the first that breaks a rule; none of them is taken then."""
+        before = self.state
         page = self._pages.sort(None, raws)
         sealed: list[SealedBlock] = []
-        for stretch in page.stretches:
-            if stretch.groups:
-                self._take_run(page, raws, stretch, sealed)
-            else:
-                for raw in raws[stretch.start : stretch.stop]:
-                    sealed.append(self._take(raw))
+        try:
+            for stretch in page.stretches:
+                if stretch.groups:
+                    self._take_run(page, raws, stretch, sealed)
+                else:
+                    sealed += [self._take(raw) for raw in raws[stretch.start : stretch.stop]]
+        except Invalid:
+            self.state = before
+            raise
         return sealed
 
     def _take_run(self, page: Page, raws: Sequence[bytes], stretch: Stretch, sealed: list[SealedBlock]) -> None:
         run = page.run(stretch, self.state)
-        objects = run.has("event.new_data") | run.has("event.new_checkpoint")
+        mine, names, objects = raws[stretch.start : stretch.stop], _names(run.hashes.values), _objects(run)
         variant = _VARIANTS[type(run.event)]
         passed = 0
         for row in [*np.flatnonzero(doubtful(run)).tolist(), run.size]:
-            head, number = self.state.head, self.state.sequence_number
-            for place in range(passed, row):
-                name = Multihash.from_digest(SHA3_256, page.digests[stretch.start + place].tobytes())
-                number += 1
-                raw = raws[stretch.start + place]
-                sealed.append(SealedBlock(raw, name, head, number, variant, bool(objects[place])))
-                head = name
             if passed < row:
-                self.state = self.state.advance(decode_block(raws[stretch.start + row - 1]))
+                heads = [self.state.head, *names[passed : row - 1]]
+                numbers = range(self.state.size, self.state.size + row - passed)
+                columns = zip(mine[passed:row], names[passed:row], heads, numbers, objects[passed:row], strict=True)
+                sealed += [SealedBlock(raw, name, head, at, variant, named) for raw, name, head, at, named in columns]
+                self.state = self.state.advance(decode_block(mine[row - 1]))
             if row < run.size:
-                sealed.append(self._take(raws[stretch.start + row]))
+                sealed.append(self._take(mine[row]))
             passed = row + 1
 
     def _take(self, raw: bytes) -> SealedBlock:
@@ -75,5 +79,22 @@ def seal(block: Block) -> SealedBlock:
     """A decoded block as one of a stream."""
     event = block.event
     variant = event.variant if isinstance(event, UnknownEvent) else _VARIANTS[type(event)]
-    objects = isinstance(event, AddData | ExecuteTransform) and bool(event.new_data or event.new_checkpoint)
-    return SealedBlock(block.raw, block.hash, block.prev_block_hash, block.sequence_number, variant, objects)
+    return SealedBlock(block.raw, block.hash, block.prev_block_hash, block.sequence_number, variant, objects_of(block))
+
+
+def _names(digests: Bytes) -> list[Multihash]:
+    """Of sha3-256 digests, ``(n, 32)``."""
+    flat = np.concatenate([np.broadcast_to(_SHA3, (len(digests), len(_SHA3))), digests], axis=1)
+    size, octets = flat.shape[1], flat.tobytes()
+    return [Multihash(octets[at : at + size]) for at in range(0, len(octets), size)]
+
+
+def _objects(run: Run) -> list[tuple[NamedObject, ...]]:
+    """What each block of a run brings, as ``objects_of`` has it; anything where a name is not of sha3-256: doubtful."""
+    brought: list[tuple[NamedObject, ...]] = [()] * run.size
+    for part in ("event.new_data", "event.new_checkpoint"):
+        names, sizes = run.digests(f"{part}.physical_hash"), run.numbers(f"{part}.size")
+        if names.present.any():
+            named = zip(brought, names.present.tolist(), _names(names.values), sizes.values.tolist(), strict=True)
+            brought = [(*known, (name, size)) if there else known for known, there, name, size in named]
+    return brought

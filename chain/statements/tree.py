@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -18,6 +19,8 @@ from chain.errors import Invalid
 HASH_SIZE: Final = 32
 MAX_PATH: Final = 64
 """Nodes in a path: a tree of 2^64 leaves."""
+_BATCH: Final = 4096
+"""Leaves hashed at once."""
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -46,15 +49,25 @@ class Frontier(msgspec.Struct, frozen=True):
         return Frontier(self.size + 1, (*nodes, node))
 
     def extend(self, leaves: Iterable[bytes]) -> Frontier:
-        size, nodes = self.size, list(self.nodes)
-        for leaf in leaves:
-            node, rest = leaf_hash(leaf), size
-            while rest & 1:
-                node = node_hash(nodes.pop(), node)
-                rest >>= 1
-            nodes.append(node)
-            size += 1
-        return Frontier(size, tuple(nodes))
+        """Many more: some thousand at a time, level by level, so that each hash costs little beside itself."""
+        frontier, following = self, iter(leaves)
+        while some := list(islice(following, _BATCH)):
+            frontier = frontier._extended(some)
+        return frontier
+
+    def _extended(self, leaves: Sequence[bytes]) -> Frontier:
+        sha256 = hashlib.sha256
+        nodes, before, ends = list(self.nodes), self.size, []
+        row = [sha256(b"\0" + leaf).digest() for leaf in leaves]
+        while row:
+            if before & 1:
+                row.insert(0, nodes.pop())
+            if len(row) & 1:
+                ends.append(row.pop())
+            lefts = iter(row)
+            row = [sha256(b"\1" + left + right).digest() for left, right in zip(lefts, lefts, strict=True)]
+            before >>= 1
+        return Frontier(self.size + len(leaves), (*nodes, *reversed(ends)))
 
     @property
     def root(self) -> bytes:

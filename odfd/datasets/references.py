@@ -6,12 +6,11 @@ Kept in the transaction that appends the blocks. An object may be named by sever
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from chain.ids import DatasetId
-from chain.model.block import Block
-from chain.model.events import AddData, ExecuteTransform
+from chain.model.block import Block, SealedBlock, objects_of
 from chain.multihash import Multihash
 
 ROOM: Final = "references"
@@ -29,15 +28,7 @@ STEPS: Final = (
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 
 
-def objects_of(block: Block) -> Iterator[tuple[Multihash, int]]:
-    """Name and size of each object that a block brings."""
-    if isinstance(block.event, AddData | ExecuteTransform):
-        for named in (block.event.new_data, block.event.new_checkpoint):
-            if named is not None:
-                yield named.physical_hash, named.size
-
-
-def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> None:
+def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
     """The first block that names an object is kept: from there on it is needed."""
     connection.executemany(
         "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)",

@@ -23,7 +23,8 @@ from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
 from odfd.mirrors import wish as wishes
-from odfd.mirrors.sync import Current, MirrorSync, Outcome, Synced, Tally, Waiting
+from odfd.mirrors.sync import Current, MirrorSync, Outcome, Synced, Waiting
+from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chain.codec.blocks import decode_block
 from chain.errors import Invalid, Refused
-from chain.model.block import Block
+from chain.model.block import SealedBlock
 from chain.multihash import SHA3_256, Multihash
-from chain.rules import check_block
+from chain.rules.judge import Judge
 from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
@@ -27,7 +26,7 @@ _READ: Final = 1 << 20
 
 
 class VerifiedChain:
-    """Blocks after ``state``, up to the signed ``head``: each hashed, linked and judged by the rules as it comes.
+    """Blocks after ``state``, up to the signed ``head``: hashed, linked and judged by the rules as they come.
 
     Only ``finish`` proves that they are the blocks that the head's signer meant; until then nothing is committed. A
     step that ends at ``until``, before the head, it cannot prove: that ``frontier`` is the beginning of the signed tree
@@ -39,10 +38,8 @@ class VerifiedChain:
         self._head = head
         self.until = head.size if until is None else until
         self.givers: set[PeerId] = set()
-        self.blocks: list[Block] = []
-        self.states: list[ChainState] = []
-        """The state before each of ``blocks``."""
-        self._state, self.frontier = state, frontier
+        self.blocks: list[SealedBlock] = []
+        self._judge, self.frontier = Judge(state), frontier
         if self.until - state.size > MAX_PENDING:
             raise Refused(
                 f"{head.dataset.short} is {self.until - state.size:,} blocks ahead",
@@ -52,7 +49,7 @@ class VerifiedChain:
 
     @property
     def size(self) -> int:
-        return self._state.size
+        return self._judge.state.size
 
     @property
     def epoch(self) -> int:
@@ -63,30 +60,23 @@ class VerifiedChain:
         if start != self.size or start + len(blocks) > self.until:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
         self.givers.add(peer)
-        for raw in blocks:
-            block = decode_block(raw)
-            for broken in check_block(self._state, block, as_author=False):
-                raise Invalid(
-                    broken.message, rule=broken.rule, hint=broken.hint, place=f"block #{block.sequence_number}"
-                )
-            self.blocks.append(block)
-            self.states.append(self._state)
-            self._state = self._state.advance(block)
-            self.frontier = self.frontier.append(block.hash.digest)
+        sealed = self._judge.take(blocks)
+        self.frontier = self.frontier.extend(block.hash.digest for block in sealed)
+        self.blocks += sealed
 
     def finish(self) -> None:
         """Raises Invalid when the tree is not the signed one; all that came is then forgotten."""
-        if self._state.dataset != self._head.dataset:
+        state = self._judge.state
+        if state.dataset != self._head.dataset:
             self._forget("its Seed names another dataset", "graft")
         if self.until < self._head.size:
             return
-        if self._state.head != self._head.head or self.frontier.root != self._head.root_hash:
+        if state.head != self._head.head or self.frontier.root != self._head.root_hash:
             self._forget("the blocks are not those that the signed head commits to", "trust.tree")
 
     def _forget(self, message: str, rule: str) -> None:
-        self._state, self.frontier = self._start, self._tree
+        self._judge, self.frontier = Judge(self._start), self._tree
         self.blocks.clear()
-        self.states.clear()
         raise Invalid(message, rule=rule, place=self._head.dataset.short)
 
 

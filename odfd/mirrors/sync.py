@@ -11,77 +11,43 @@ looked at again before something else is signed.
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 import trio
 
-from chain.codec.blocks import decode_block
-from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
-from chain.model.block import Block
+from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
+from chain.rules.judge import Judge
 from chain.state import ChainState, load_state
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.store.base import Append, ChainReader, Head
 from chain.store.database import Database
-from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets.references import keep_references, objects_of
-from odfd.errors import sole_fault
-from odfd.mirrors.sinks import PartialObject, VerifiedChain
+from odfd.datasets.references import keep_references
+from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.sinks import VerifiedChain
+from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base, go_back, turn_of
 from odfd.mirrors.wish import Wish
 from odfd.transform.inputs import UpTo
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
-from odfd.verify.objects import check_event
+from odfd.verify.terms import Terms
 from p2p.peers.score import BAD_BYTES
 from p2p.ports import PeerId, Replication, TreeHead
 
 STEP: Final = 20_000
 """Blocks that are committed together when the signed head is farther: about 100 MB in memory."""
-AT_ONCE: Final = 4
-"""Objects on their way at the same time, for one mirror."""
 PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
 PROBE_AGAIN_SECONDS: Final = 300.0
 """How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
-
-
-_SPOILT: Final = frozenset({"slice-physical-hash", "slice-missing", "checkpoint-physical-hash", "checkpoint-missing"})
-"""Rules that bytes which were hashed when they came can break only through our own disk."""
-
-
-class MirrorLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What mirrors may cost this node."""
-
-    object_bytes: int = 16 << 30
-    """Of one object; larger ones are refused before a byte of them is asked for."""
-    follow: bool = False
-    """Whether an epoch is followed that gives up blocks which are here."""
-    disk_reserve: int = 0
-    """Bytes left free on the disk of the state directory: below it nothing more is taken."""
-
-
-class Tally(msgspec.Struct):
-    """Progress of a mirror, for people; changes while a pass runs."""
-
-    blocks: int = 0
-    blocks_wanted: int = 0
-    slices: int = 0
-    slices_wanted: int = 0
-    bytes: int = 0
-    bytes_wanted: int = 0
-
-    def progress(self) -> tuple[int, int, int]:
-        return self.blocks, self.slices, self.bytes
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -140,21 +106,20 @@ class MirrorSync:
         self,
         database: Database,
         chains: SqliteChains,
-        objects: DiskObjects,
-        partial: Path,
+        arrivals: Arrivals,
         replication: Replication,
-        limits: MirrorLimits | None = None,
+        *,
+        follow: bool = False,
     ) -> None:
+        """``follow``: an epoch is followed even if it gives up blocks which are here."""
         self._database = database
         self._chains = chains
-        self._objects = objects
-        self._partial = partial
+        self._arrivals = arrivals
         self._replication = replication
-        self.limits = limits or MirrorLimits()
+        self._follow = follow
         self._holding: dict[DatasetId, _Holders] = {}
         self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
         """What was found wrong with a signed tree: looking again would find the same."""
-        self._on_the_way: dict[Multihash, trio.Event] = {}
 
     async def sync(self, wish: Wish, tally: Tally, begun: Callable[[], None] = lambda: None) -> Outcome:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
@@ -216,7 +181,7 @@ class MirrorSync:
         tally.blocks = sink.size
         objects = 0
         if wish.want == "data":
-            objects = await self._fetch_all(peers, list(zip(sink.states, sink.blocks, strict=True)), tally)
+            objects = await self._arrivals.bring(peers, Terms.of(held.state), sink.blocks, tally)
         return _Step(await trio.to_thread.run_sync(self._commit, wish, held, sink), objects)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
@@ -234,11 +199,11 @@ class MirrorSync:
             hint="they are forgotten and asked for again",
         )
 
-    async def repair(self, dataset: DatasetId, names: Sequence[tuple[Multihash, int]]) -> int:
+    async def repair(self, dataset: DatasetId, names: Sequence[NamedObject]) -> int:
         """Fetch objects anew, over damaged ones. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders(dataset, head.size if head else 1)
-        await self._fetch_again(peers, names)
+        await self._arrivals.again(peers, names)
         return len(names)
 
     def _held(self, dataset: DatasetId) -> _Held:
@@ -247,7 +212,7 @@ class MirrorSync:
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             walk = Authorities(connection).walk(dataset)
         head = newest[0] if newest else None
-        turn = None if head is None else turn_of(checked, head, walk, follow=self.limits.follow)
+        turn = None if head is None else turn_of(checked, head, walk, follow=self._follow)
         if head is not None and turn is not None:
             turned = go_back(self._chains, dataset, checked, turn, head.epoch)
             if turned is not None:
@@ -287,106 +252,21 @@ class MirrorSync:
         return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
-        """Objects of blocks that came earlier without them."""
-        chain = self._chains.chain(wish.id)
-        pairs = await trio.to_thread.run_sync(_states_from, chain, held.checked.data, held.state.size)
-        fetched = await self._fetch_all(peers, pairs, tally)
-
-        def note() -> None:
-            with self._database.write() as connection:
-                ledger = Ledger(connection)
-                checked = ledger.chain(wish.id)
-                ledger.keep_chain(wish.id, msgspec.structs.replace(checked, data=held.state.size))
-
-        await trio.to_thread.run_sync(note)
+        """Objects of blocks that came earlier without them, so many blocks at a time."""
+        fetched, done = 0, held.checked.data
+        while done < held.state.size:
+            stop = min(done + STEP, held.state.size)
+            terms, blocks = await trio.to_thread.run_sync(_kept, self._chains.chain(wish.id), done, stop)
+            fetched += await self._arrivals.bring(peers, terms, blocks, tally)
+            await trio.to_thread.run_sync(self._note_whole, wish.id, stop)
+            done = stop
         return fetched
 
-    async def _fetch_all(self, peers: Sequence[PeerId], pairs: Sequence[tuple[ChainState, Block]], tally: Tally) -> int:
-        """Objects of these blocks, several at once, each checked against its block."""
-        wanted = [(name, size) for _, block in pairs for name, size in objects_of(block)]
-        tally.slices, tally.slices_wanted = 0, len(wanted)
-        tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
-        await trio.to_thread.run_sync(self._check_room, wanted)
-        waiting = iter(pairs)
-
-        async def bring() -> None:
-            for state, block in waiting:
-                for name, size in objects_of(block):
-                    await self._have(peers, name, size)
-                    tally.slices += 1
-                    tally.bytes += size
-                await self._check_objects(peers, state, block)
-
-        try:
-            async with trio.open_nursery() as nursery:
-                for _ in range(min(AT_ONCE, len(pairs))):
-                    nursery.start_soon(bring)
-        except BaseExceptionGroup as group:
-            fault = sole_fault(group)
-            if fault is None:
-                raise
-            raise fault from group
-        return len(wanted)
-
-    async def _check_objects(self, peers: Sequence[PeerId], state: ChainState, block: Block) -> None:
-        """Against their block. What our own disk has spoilt since it came is fetched again. Raises Invalid."""
-        findings = await trio.to_thread.run_sync(check_event, self._objects, state, block)
-        if any(found.rule in _SPOILT for found in findings):
-            await self._fetch_again(peers, objects_of(block))
-            findings = await trio.to_thread.run_sync(check_event, self._objects, state, block)
-        for found in findings:
-            raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
-
-    async def _fetch_again(self, peers: Sequence[PeerId], names: Iterable[tuple[Multihash, int]]) -> None:
-        for name, size in names:
-            async with self._alone(name):
-                await trio.to_thread.run_sync(self._objects.remove, name)
-                await self._fetch(peers, name, size)
-
-    def _check_room(self, wanted: Iterable[tuple[Multihash, int]]) -> None:
-        """Before anything is asked for. Raises Refused for an object that is too large, Environment for a full disk."""
-        limits = self.limits
-        missing = [(name, size) for name, size in wanted if not self._objects.has(name)]
-        for name, size in missing:
-            if size > limits.object_bytes:
-                raise Refused(
-                    f"object {name.short} has {size:,} bytes",
-                    rule="object-bytes",
-                    hint=f"limits.object-bytes of the settings allows {limits.object_bytes:,}",
-                )
-        needed, free = sum(size for _, size in missing), shutil.disk_usage(self._partial).free
-        if missing and free - needed < limits.disk_reserve:
-            raise Environment(
-                f"{needed:,} bytes are missing, and the disk has {free:,} free",
-                rule="disk-reserve",
-                hint=f"free some space; limits.disk-reserve-bytes keeps {limits.disk_reserve:,} of it",
-            )
-
-    async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
-        """Fetch an object unless it is here."""
-        async with self._alone(name):
-            if not await trio.to_thread.run_sync(self._objects.has, name):
-                await self._fetch(peers, name, size)
-
-    @asynccontextmanager
-    async def _alone(self, name: Multihash) -> AsyncIterator[None]:
-        """Two mirrors may want one object: the second waits for the first, lest both write one partial file."""
-        while (fetching := self._on_the_way.get(name)) is not None:
-            await fetching.wait()
-        self._on_the_way[name] = here = trio.Event()
-        try:
-            yield
-        finally:
-            del self._on_the_way[name]
-            here.set()
-
-    async def _fetch(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
-        sink = await trio.to_thread.run_sync(PartialObject, self._partial, self._objects, name)
-        try:
-            await self._replication.fetch_object(peers, name, size, sink)
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(sink.close)
+    def _note_whole(self, dataset: DatasetId, size: int) -> None:
+        """The objects of the first ``size`` blocks are here and checked."""
+        with self._database.write() as connection:
+            ledger = Ledger(connection)
+            ledger.keep_chain(dataset, msgspec.structs.replace(ledger.chain(dataset), data=size))
 
     def _check_expected(self, wish: Wish, sink: VerifiedChain, held: _Held) -> None:
         """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
@@ -413,7 +293,7 @@ class MirrorSync:
 
         state = held.state
         expected = Head(state.head, state.sequence_number) if state.head else None
-        names = [name for block in sink.blocks for name, _ in objects_of(block)] if wish.want == "data" else []
+        names = [name for block in sink.blocks for name, _ in block.objects] if wish.want == "data" else []
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
@@ -426,12 +306,7 @@ def _end_of_step(wish: Wish, held: _Held, signed: HeadStatement) -> int:
     return signed.size if turns or looks_for else min(signed.size, held.state.size + STEP)
 
 
-def _states_from(chain: ChainReader, start: int, stop: int) -> list[tuple[ChainState, Block]]:
-    """Blocks ``start <= n < stop`` with the state before each."""
+def _kept(chain: ChainReader, start: int, stop: int) -> tuple[Terms, list[SealedBlock]]:
+    """Blocks ``start <= n < stop`` of a chain that is here, and what is in force before them."""
     state = load_state(UpTo(chain, start))
-    pairs = []
-    for raw in chain.raw_blocks(start, stop):
-        block = decode_block(raw)
-        pairs.append((state, block))
-        state = state.advance(block)
-    return pairs
+    return Terms.of(state), Judge(state).take(list(chain.raw_blocks(start, stop)))

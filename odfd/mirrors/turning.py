@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
-from chain.model.block import Block
+from chain.model.block import SealedBlock
 from chain.multihash import Multihash
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
@@ -79,7 +79,7 @@ def go_back(chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn
     return now
 
 
-def check_base(frontier: Frontier, blocks: Sequence[Block], head: HeadStatement, rights: Rights) -> None:
+def check_base(frontier: Frontier, blocks: Sequence[SealedBlock], head: HeadStatement, rights: Rights) -> None:
     """New blocks go through what their epoch keeps of the one before. Raises Invalid."""
     opened = rights.opened(head.epoch)
     if opened is None or opened.base.size <= frontier.size:

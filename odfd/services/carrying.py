@@ -14,13 +14,14 @@ import trio
 from chain.codec.blocks import decode_block
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
+from chain.model.block import objects_of
 from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.store.layout import DirectoryChain, is_dataset
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, Entry, default_name
-from odfd.datasets.references import keep_references, objects_of
+from odfd.datasets.references import keep_references
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
 from odfd.mirrors.sync import MirrorSync

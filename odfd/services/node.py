@@ -35,8 +35,9 @@ from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.settings import IngestSettings
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
+from odfd.mirrors.arrivals import Arrivals, ObjectLimits
 from odfd.mirrors.keeper import MirrorKeeper
-from odfd.mirrors.sync import MirrorLimits, MirrorSync
+from odfd.mirrors.sync import MirrorSync
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import HostOptions, Membership, Network
@@ -122,17 +123,12 @@ class NodeParts:
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
+        limits = ObjectLimits(
+            object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes
+        )
+        self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), self.membership, limits)
         self.sync = MirrorSync(
-            home.database,
-            home.chains,
-            home.objects,
-            home.folder(PARTIAL),
-            self.membership,
-            MirrorLimits(
-                object_bytes=settings.limits.object_bytes,
-                disk_reserve=settings.limits.disk_reserve_bytes,
-                follow=follows_rewrites(settings.policy),
-            ),
+            home.database, home.chains, self.arrivals, self.membership, follow=follows_rewrites(settings.policy)
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         self.carrying = Carrying(home, self.sync, ground.clock, self._moved)

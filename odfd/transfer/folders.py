@@ -188,7 +188,7 @@ def _batches(pages: Iterable[StoredPage], judge: Judge, directory: Path) -> Iter
         taken = _unchanged(page, judge, directory)
         batch += taken
         size += sum(len(block.raw) for block in taken)
-        if len(batch) >= COMMIT_BLOCKS or size >= COMMIT_BYTES or any(block.has_objects for block in taken):
+        if len(batch) >= COMMIT_BLOCKS or size >= COMMIT_BYTES or any(block.objects for block in taken):
             yield batch
             batch, size = [], 0
     if batch:

@@ -40,7 +40,7 @@ class NamedObjects:
 
     def of_sealed(self, block: SealedBlock) -> Iterator[NamedObject]:
         """As ``of``; data events without objects are not decoded."""
-        if block.has_objects or block.variant not in _PLAIN:
+        if block.objects or block.variant not in _PLAIN:
             yield from self.of(decode_block(block.raw))
 
     def of(self, block: Block) -> Iterator[NamedObject]:

@@ -32,6 +32,7 @@ from odfd.trust import bundle
 from odfd.trust.bundle import Listed, Manifest, Reader
 from odfd.verify.objects import SliceClaim, check_slice
 from odfd.verify.report import Finding
+from odfd.verify.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,5 @@ def _check_slice(objects: DiskObjects, state: ChainState, block: Block) -> list[
         return []
     if not objects.has(event.new_data.physical_hash):
         return []
-    schema = state.schema.schema if state.schema else None
-    claim = SliceClaim(slice=event.new_data, schema=schema, vocab=state.vocab, system_time=block.system_time)
+    claim = SliceClaim(slice=event.new_data, terms=Terms.of(state), system_time=block.system_time)
     return check_slice(objects, claim)

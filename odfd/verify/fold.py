@@ -15,20 +15,20 @@ import numpy as np
 
 from chain.codec.blocks import decode_block
 from chain.errors import Invalid
-from chain.model.block import Block, UnknownEvent
-from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetVocab
-from chain.model.schema import DataSchema
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.check import check_block, doubtful
 from chain.rules.columns import Mask
 from chain.rules.pages import Page, Pages, Stretch
-from chain.state import ChainState, Vocab
+from chain.state import ChainState
 from chain.store.base import NAME_SIZE, StoredPage
 from chain.store.schema import kind_number
 from odfd.verify.memory import Memory, Remembered
-from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice, declared
+from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
 from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import BlockRef, Checked, Failure, Finding, Level, OnProgress, Progress, Request, Verification
+from odfd.verify.terms import Terms
 
 _SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:2], np.uint8)
 _KEEP_EVERY: Final = 256 << 20
@@ -58,8 +58,7 @@ class Fold:
         self._state: ChainState | None = ChainState.EMPTY
         self._previous: Multihash | None = None
         self._next = 0
-        self._schema: DataSchema | None = None
-        self._vocab: Vocab | None = Vocab()
+        self._terms = Terms.of(ChainState.EMPTY)
         self._dataset = ""
         self._blocks = self._slices = self._spared = 0
         self._failures: list[Failure] = []
@@ -185,14 +184,8 @@ class Fold:
                 )
             self._state = self._state.advance(block)
             self._dataset = str(self._state.dataset or "")
-        if isinstance(block.event, SetDataSchema):
-            self._schema = declared(block.event)
-        elif isinstance(block.event, SetVocab):
-            self._vocab = ChainState.EMPTY.advance(block).vocab
-        elif isinstance(block.event, UnknownEvent):
-            if self._state is not None and self._state.may_hold(SetDataSchema) and self._state.schema is None:
-                self._schema = None
-        elif self._request.level is Level.DATA:
+        self._terms = self._terms.after(block)
+        if self._request.level is Level.DATA:
             self._check_objects(ref, block)
 
     def _check_link(self, ref: BlockRef, block: Block) -> None:
@@ -226,7 +219,7 @@ class Fold:
         if number < self._remembered.done:
             return
         if slice_ is not None:
-            claim = SliceClaim(slice=slice_, schema=self._schema, vocab=self._vocab, system_time=block.system_time)
+            claim = SliceClaim(slice=slice_, terms=self._terms, system_time=block.system_time)
             name, size = slice_.physical_hash, slice_.size
             if number < self._remembered.rows:
                 self._queue.add(ref, size, lambda objects: check_object(objects, "slice", name, size))
@@ -247,7 +240,7 @@ class Fold:
             self._memory.keep(last.sequence_number + 1, Multihash.parse(last.hash), complete=False)
 
     def _lose_track(self) -> None:
-        self._state = self._schema = self._vocab = None
+        self._state, self._terms = None, Terms()
 
     def _collect(self, all_of_them: bool) -> None:
         for ref, findings in self._queue.take(all_of_them):

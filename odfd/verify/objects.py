@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain import instant
-from chain.codec.arrow_schema import schema_of
 from chain.data import parquet
 from chain.data.arrow_schema import differences
 from chain.data.buffers import numbers
@@ -27,13 +26,13 @@ from chain.data.logical_hash import LogicalHasher
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block
-from chain.model.events import AddData, DataSlice, ExecuteTransform, SetDataSchema
-from chain.model.schema import DataSchema
+from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
-from chain.state import ChainState, Vocab
+from chain.state import Vocab
 from chain.store.base import ObjectReader
 from chain.store.objects import DAMAGED, disk
 from odfd.verify.report import Finding
+from odfd.verify.terms import Terms
 
 _OFFSET_TYPES: Final = (pa.int64(), pa.uint64())
 _OP_TYPES: Final = (pa.int32(), pa.uint8())
@@ -48,10 +47,8 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     """All that a chain says of one slice."""
 
     slice: DataSlice
-    schema: DataSchema | None
-    """In force at the block; ``None`` when it cannot be told."""
-    vocab: Vocab | None
-    """Likewise."""
+    terms: Terms
+    """In force at the block."""
     system_time: Instant
     """Of the block."""
 
@@ -60,8 +57,8 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return self.slice.offset_interval.end - self.slice.offset_interval.start + 1
 
 
-def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[Finding]:
-    """Every object that a block brings, against what it says; ``state`` is the one before the block.
+def check_event(objects: ObjectReader, terms: Terms, block: Block) -> list[Finding]:
+    """Every object that a block brings, against what it says under ``terms``.
 
     Empty for blocks without data. Raises Environment when our own disk fails.
     """
@@ -70,20 +67,11 @@ def check_event(objects: ObjectReader, state: ChainState, block: Block) -> list[
         return []
     findings: list[Finding] = []
     if (slice_ := event.new_data) is not None:
-        schema = declared(state.schema) if state.schema else None
-        claim = SliceClaim(slice=slice_, schema=schema, vocab=state.vocab, system_time=block.system_time)
+        claim = SliceClaim(slice=slice_, terms=terms, system_time=block.system_time)
         findings += check_slice(objects, claim)
     if (checkpoint := event.new_checkpoint) is not None:
         findings += check_checkpoint(objects, checkpoint.physical_hash, checkpoint.size)
     return findings
-
-
-def declared(event: SetDataSchema) -> DataSchema | None:
-    """The schema in ODF's types, also of the legacy form; ``None`` when that cannot be read."""
-    try:
-        return schema_of(event)
-    except Invalid:
-        return None
 
 
 def check_slice(objects: ObjectReader, claim: SliceClaim) -> list[Finding]:
@@ -163,7 +151,7 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
 
 def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Finding]:
     """Objects that rows name are here, and are what they are named."""
-    columns = link_columns(claim.schema)
+    columns = link_columns(claim.terms.schema)
     for name in links_of(source, columns) if columns else ():
         try:
             size = objects.size(name)
@@ -175,10 +163,11 @@ def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceC
 
 
 def _check_types(schema: pa.Schema, claim: SliceClaim) -> Iterator[Finding]:
-    if claim.vocab is not None:
-        yield from _check_system_columns(schema, claim.vocab)
-    if claim.schema is not None:
-        for one in differences(claim.schema, schema):
+    terms = claim.terms
+    if terms.vocab is not None:
+        yield from _check_system_columns(schema, terms.vocab)
+    if terms.schema is not None:
+        for one in differences(terms.schema, schema):
             message = f"{one.place}: the schema says {one.expected}, the slice has {one.actual}"
             yield Finding(rule="slice-schema", message=message, expected=one.expected, actual=one.actual)
 
@@ -274,7 +263,7 @@ class _SystemTimes(_ColumnCheck):
 
 def _column_checks(schema: pa.Schema, claim: SliceClaim) -> list[_ColumnCheck]:
     """One for each system column that is there with a type that can be looked at."""
-    vocab = claim.vocab
+    vocab = claim.terms.vocab
     if vocab is None:
         return []
     checks: list[tuple[bool, _ColumnCheck]] = [

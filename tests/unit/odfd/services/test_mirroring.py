@@ -14,8 +14,8 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
 from odfd.control import wire
+from odfd.mirrors.arrivals import ObjectLimits
 from odfd.mirrors.keeper import State
-from odfd.mirrors.sync import MirrorLimits
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
@@ -220,10 +220,10 @@ async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -
 async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
-        bob.parts.sync.limits = MirrorLimits(object_bytes=10)
+        bob.parts.arrivals.limits = ObjectLimits(object_bytes=10)
         with pytest.raises(Refused, match="bytes"):
             await bob.mirror(cities, "theirs")
-        bob.parts.sync.limits = MirrorLimits(disk_reserve=1 << 60)
+        bob.parts.arrivals.limits = ObjectLimits(disk_reserve=1 << 60)
         await bob.api.mirrors.remove("theirs")
         with pytest.raises(Fault) as caught:
             await bob.mirror(cities, "theirs", want="data", serve="data")

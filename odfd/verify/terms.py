@@ -1,0 +1,65 @@
+"""What a chain says of its slices, at each place: the schema and the names of system columns that are in force there.
+
+Values, folded along a chain; they cost nothing to keep, unlike the state before each of thousands of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from chain.codec.arrow_schema import schema_of
+from chain.codec.blocks import decode_block
+from chain.errors import Invalid
+from chain.model.block import Block, SealedBlock, UnknownEvent
+from chain.model.events import SetDataSchema, SetVocab
+from chain.model.schema import DataSchema
+from chain.state import ChainState, Vocab
+from chain.store.schema import KINDS
+
+_SAYING: Final = (KINDS["SetDataSchema"], KINDS["SetVocab"])
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Those after some block; ``None`` is what cannot be told."""
+
+    schema: DataSchema | None = None
+    """Also ``None`` before there is one."""
+    vocab: Vocab | None = None
+
+    @classmethod
+    def of(cls, state: ChainState) -> Terms:
+        vocab = None if SetVocab.__name__ in state.unreadable else state.vocab
+        return cls(schema=_declared(state.schema) if state.schema else None, vocab=vocab)
+
+    def after(self, block: Block) -> Terms:
+        """One block later."""
+        match block.event:
+            case SetDataSchema():
+                return msgspec.structs.replace(self, schema=_declared(block.event))
+            case SetVocab():
+                return msgspec.structs.replace(self, vocab=ChainState.EMPTY.advance(block).vocab)
+            case UnknownEvent(variant=variant) if variant == KINDS["SetDataSchema"]:
+                return msgspec.structs.replace(self, schema=None)
+            case UnknownEvent(variant=variant) if variant == KINDS["SetVocab"]:
+                return msgspec.structs.replace(self, vocab=None)
+        return self
+
+
+def bringing_objects(terms: Terms, blocks: Iterable[SealedBlock]) -> Iterator[tuple[Terms, Block]]:
+    """Of the blocks that follow ``terms``, those that bring objects, each with what is in force there."""
+    for sealed in blocks:
+        if sealed.objects:
+            yield terms, decode_block(sealed.raw)
+        elif sealed.variant in _SAYING:
+            terms = terms.after(decode_block(sealed.raw))
+
+
+def _declared(event: SetDataSchema) -> DataSchema | None:
+    """The schema in ODF's types, also of the legacy form; ``None`` when that cannot be read."""
+    try:
+        return schema_of(event)
+    except Invalid:
+        return None

@@ -1,0 +1,99 @@
+"""Blocks that are pulled: judged in whatever parts they come, and only the signed tree makes them the owner's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.codec.blocks import encode_block
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block, MetadataBlock
+from chain.model.events import AddData, DatasetKind, Seed
+from chain.state import ChainState
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from odfd.mirrors.sinks import VerifiedChain
+from p2p.ports import PeerId
+
+DATASET = DatasetId.from_public_key(bytes(32))
+PEER = PeerId("somebody")
+SIZE = 60
+
+
+def chain_of(size: int, back: int | None = None) -> list[Block]:
+    """Watermarks that move; at ``back`` it goes back."""
+    blocks: list[Block] = []
+    for number in range(size):
+        event: Seed | AddData = AddData(new_watermark=Instant(10**18 + number * 10**9 * (number != back)))
+        if number == 0:
+            event = Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)
+        head = blocks[-1].hash if blocks else None
+        content = MetadataBlock(
+            system_time=Instant(10**18 + number * 10**6), prev_block_hash=head, sequence_number=number, event=event
+        )
+        blocks.append(encode_block(content))
+    return blocks
+
+
+BLOCKS = chain_of(SIZE)
+
+
+def signed(blocks: list[Block]) -> HeadStatement:
+    return HeadStatement(
+        dataset=DATASET,
+        epoch=1,
+        size=len(blocks),
+        root_hash=Frontier().extend(block.hash.digest for block in blocks).root,
+        authority=1,
+        issued_at=instant.render(Instant(10**18)),
+        expires_at=instant.render(Instant(2 * 10**18)),
+        head=blocks[-1].hash,
+    )
+
+
+def fill(sink: VerifiedChain, blocks: list[Block], part: int) -> None:
+    while sink.size < len(blocks):
+        sink.append(PEER, sink.size, [block.raw for block in blocks[sink.size : sink.size + part]])
+
+
+@given(st.integers(0, SIZE - 1), st.integers(1, SIZE))
+def test_the_parts_and_the_start_do_not_matter(start: int, part: int) -> None:
+    state, frontier = ChainState.EMPTY, Frontier()
+    for block in BLOCKS[:start]:
+        state, frontier = state.advance(block), frontier.append(block.hash.digest)
+    sink = VerifiedChain(state, frontier, signed(BLOCKS))
+    fill(sink, BLOCKS, part)
+    sink.finish()
+    assert [(each.raw, each.hash, each.sequence_number) for each in sink.blocks] == [
+        (each.raw, each.hash, each.sequence_number) for each in BLOCKS[start:]
+    ]
+    assert sink.frontier.root == signed(BLOCKS).root_hash
+
+
+@pytest.mark.parametrize("part", [1, 7, SIZE])
+def test_a_block_that_breaks_a_rule_is_named_and_its_part_is_not_kept(part: int) -> None:
+    wrong = chain_of(SIZE, back=40)
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(wrong))
+    with pytest.raises(Invalid, match="the watermark goes back") as caught:
+        fill(sink, wrong, part)
+    assert (caught.value.rule, caught.value.place) == ("watermark-monotonic", "block #40")
+    kept = 40 // part * part
+    assert (sink.size, len(sink.blocks)) == (kept, kept)
+    assert sink.frontier == Frontier().extend(block.hash.digest for block in wrong[:kept])
+
+
+def test_good_blocks_that_nobody_signed_are_forgotten() -> None:
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(chain_of(SIZE + 1)), until=SIZE)
+    fill(sink, BLOCKS, SIZE)
+    sink.finish()
+    assert sink.size == SIZE
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), signed(chain_of(SIZE, back=SIZE - 1)))
+    fill(sink, BLOCKS, SIZE)
+    with pytest.raises(Invalid) as caught:
+        sink.finish()
+    assert caught.value.rule == "trust.tree"
+    assert (sink.size, sink.blocks, sink.frontier) == (0, [], Frontier())
