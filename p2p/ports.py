@@ -120,6 +120,9 @@ class Replication(Protocol):
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
 
+    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        """Bytes of an object, as ``peer`` says; ``None`` when it does not serve it. Raises Remote."""
+
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """One range answer, within limits, split into raw blocks, unchecked. Raises Remote."""
 

@@ -6,20 +6,21 @@ in text, and the object lies with the dataset's slices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chain.data.parquet import SliceFile
+from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 
 _TYPE: Final = "opendatafabric.org/type"
-_MAX_LINKS: Final = 1_000_000
-"""Distinct objects that one slice may name."""
+MAX_LINKS: Final = 250_000
+"""Distinct objects that one slice may name: whoever looks at it remembers their names, about 30 MB."""
 
 
 def link_columns(schema: DataSchema | None) -> tuple[str, ...]:
@@ -36,16 +37,24 @@ def _is_link(kind: object) -> bool:
 
 def links_of(source: SliceFile, columns: tuple[str, ...]) -> Iterator[Multihash]:
     """Every object that the rows name, each once. Raises Invalid for a value that is no hash, and for too many."""
-    seen: set[str] = set()
+    seen: set[bytes] = set()
     present = [name for name in columns if name in source.schema.names]
     for batch in source.batches(columns=present) if present else ():
         for column in batch.columns:
             for value in _texts(column):
-                if value not in seen:
-                    seen.add(value)
-                    if len(seen) > _MAX_LINKS:
-                        raise Invalid(f"more than {_MAX_LINKS:,} objects linked from one slice", rule="link-count")
-                    yield _parsed(value)
+                name = _parsed(value)
+                if name not in seen:
+                    seen.add(name)
+                    if len(seen) > MAX_LINKS:
+                        raise Invalid(f"more than {MAX_LINKS:,} objects linked from one slice", rule="link-count")
+                    yield name
+
+
+def links_in(path: Path, columns: tuple[str, ...]) -> Generator[Multihash, None, None]:
+    """As ``links_of``, of the slice at ``path``; it is not opened where no columns are links. Raises NotFound too."""
+    if columns:
+        with open_slice(path) as source:
+            yield from links_of(source, columns)
 
 
 def _texts(column: pa.Array) -> list[str]:

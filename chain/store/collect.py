@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
-from chain.data.links import link_columns, links_of
-from chain.data.parquet import open_slice
+from chain.data.links import link_columns, links_in
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
@@ -103,8 +102,7 @@ def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multi
             if isinstance(event, AddData | ExecuteTransform) and event.new_data:
                 name = event.new_data.physical_hash
                 if objects.has(name):
-                    with open_slice(objects.path(name)) as source:
-                        yield from links_of(source, tuple(sorted(columns)))
+                    yield from links_in(objects.path(name), tuple(sorted(columns)))
 
 
 class _Marks:

@@ -1,6 +1,7 @@
 """Which blocks name which objects: what a collector may free, and for whose sake an object may be passed on.
 
-Kept in the transaction that appends the blocks. An object may be named by several chains.
+Kept in the transaction that appends the blocks; what rows of their slices link to, right after it and before the
+objects count as whole. An object may be named by several chains.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ STEPS: Final = (
     """,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
+_KEEP: Final = "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)"
 
 
 def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
     """The first block that names an object is kept: from there on it is needed."""
     connection.executemany(
-        "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)",
-        ((name, dataset, block.sequence_number) for block in blocks for name, _ in objects_of(block)),
+        _KEEP, ((name, dataset, one.sequence_number) for one in blocks for name, _ in objects_of(one))
     )
+
+
+def keep_links(
+    connection: sqlite3.Connection, dataset: DatasetId, sequence_number: int, names: Iterable[Multihash]
+) -> None:
+    """What rows of a block's slice link to, as what the block itself names."""
+    connection.executemany(_KEEP, ((name, dataset, sequence_number) for name in names))
 
 
 def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple[DatasetId, int]]:

@@ -1,35 +1,45 @@
 """The objects that blocks bring, on their way here: several at once, each checked against its block before it counts.
 
-What arrived of an object that was cut off stays and is gone on with. One ``Arrivals`` serves all mirrors, so that no
-object is fetched twice at the same time.
+What rows link to comes after the rows are checked, a page of names at a time however many there are. No block says its
+size: a peer does, and what it says binds that peer alone. What arrived of an object that was cut off stays and is gone
+on with. One ``Arrivals`` serves all mirrors, so that no object is fetched twice at the same time.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import trio
 
-from chain.errors import Environment, Invalid, Refused
+from chain.data.links import links_in
+from chain.errors import Environment, Invalid, Refused, Remote
 from chain.model.block import Block, NamedObject, SealedBlock, objects_of
+from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
 from odfd.mirrors.sinks import PartialObject
 from odfd.mirrors.tally import Tally
-from odfd.verify.objects import check_event
+from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Terms, bringing_objects
 from p2p.ports import PeerId, Replication
 
 AT_ONCE: Final = 4
-"""Blocks whose objects are on their way at the same time, for one mirror."""
+"""Blocks whose objects are on their way at the same time, for one mirror; and objects that one slice links to."""
+PAGE: Final = 256
+"""Names of linked objects read at once."""
+MAX_TOLD: Final = 5
+"""Peers whose reasons are told."""
 _SPOILT: Final = frozenset({"slice-physical-hash", "slice-missing", "checkpoint-physical-hash", "checkpoint-missing"})
 """Rules that bytes which were hashed when they came can break only through our own disk."""
+
+Wanted = TypeVar("Wanted")
 
 
 class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +57,15 @@ class Arrivals:
     def __init__(
         self, objects: DiskObjects, partial: Path, replication: Replication, limits: ObjectLimits | None = None
     ) -> None:
-        self._objects = objects
+        self.objects = objects
         self._partial = partial
         self._replication = replication
         self.limits = limits or ObjectLimits()
         self._on_the_way: dict[Multihash, trio.Event] = {}
+        self._promised = 0
+        """Bytes of linked objects on their way."""
+        self._turn = 0
+        """Which peer is asked first for a linked object."""
 
     async def bring(self, peers: Sequence[PeerId], terms: Terms, blocks: Sequence[SealedBlock], tally: Tally) -> int:
         """All that blocks after ``terms`` bring; how many objects that is.
@@ -62,47 +76,97 @@ class Arrivals:
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
         await trio.to_thread.run_sync(self._check_room, wanted)
-        waiting = bringing_objects(terms, blocks)
 
-        async def work() -> None:
-            for said, block in waiting:
-                for name, size in objects_of(block):
-                    await self._have(peers, name, size)
-                    tally.slices += 1
-                    tally.bytes += size
-                await self._check(peers, said, block)
+        async def take(bringing: tuple[Terms, Block]) -> None:
+            said, block = bringing
+            for name, size in objects_of(block):
+                await self._have(peers, name, size)
+                tally.slices += 1
+                tally.bytes += size
+            await self._check(peers, said, block)
+            await self._bring_links(peers, said, block, tally)
 
-        try:
-            async with trio.open_nursery() as nursery:
-                for _ in range(AT_ONCE if wanted else 0):
-                    nursery.start_soon(work)
-        except BaseExceptionGroup as group:
-            fault = sole_fault(group)
-            if fault is None:
-                raise
-            raise fault from group
-        return len(wanted)
+        await _several(bringing_objects(terms, blocks), take)
+        return tally.slices
 
     async def again(self, peers: Sequence[PeerId], names: Iterable[NamedObject]) -> None:
         """Fetch objects over those that are here, which are damaged. Raises Remote."""
         for name, size in names:
             async with self._alone(name):
-                await trio.to_thread.run_sync(self._objects.remove, name)
+                await trio.to_thread.run_sync(self.objects.remove, name)
                 await self._fetch(peers, name, size)
+
+    async def linked(self, peers: Sequence[PeerId], name: Multihash) -> int:
+        """Something that rows link to, unless it is here and whole; its size. Raises Remote, Environment."""
+        async with self._alone(name):
+            size = await trio.to_thread.run_sync(self._whole, name)
+            return await self._fetch_linked(peers, name) if size is None else size
+
+    async def _bring_links(self, peers: Sequence[PeerId], terms: Terms, block: Block, tally: Tally) -> None:
+        event = block.event
+        if not terms.links or not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
+            return
+        path = await trio.to_thread.run_sync(self.objects.path, event.new_data.physical_hash)
+
+        async def take(name: Multihash) -> None:
+            size = await self.linked(peers, name)
+            tally.slices += 1
+            tally.bytes += size
+            tally.bytes_wanted += size
+
+        with closing(links_in(path, terms.links)) as names:
+            while page := await trio.to_thread.run_sync(_page, names, block):
+                tally.slices_wanted += len(page)
+                await _several(iter(page), take)
+
+    def _whole(self, name: Multihash) -> int | None:
+        """The size of a linked object that is here as it should be; one that our disk has spoilt is gone then."""
+        if not self.objects.has(name):
+            return None
+        size = self.objects.size(name)
+        if check_object(self.objects, LINKED, name, size):
+            self.objects.remove(name)
+            return None
+        return size
+
+    async def _fetch_linked(self, peers: Sequence[PeerId], name: Multihash) -> int:
+        """From one peer after the other, each at its word: one that says a wrong size cannot spoil it for others."""
+        reasons = []
+        self._turn += 1
+        for place in range(len(peers)):
+            peer = peers[(place + self._turn) % len(peers)]
+            try:
+                size = await self._replication.object_size(peer, name)
+                if size is None:
+                    reasons.append(f"{peer}: does not have it")
+                elif size > self.limits.object_bytes:
+                    allowed = f"limits.object-bytes allows {self.limits.object_bytes:,}"
+                    reasons.append(f"{peer}: it has {size:,} bytes, and {allowed}")
+                else:
+                    with self._room(size):
+                        await self._fetch([peer], name, size)
+                    return size
+            except Remote as fault:
+                reasons.append(f"{peer}: {fault.message}")
+        raise Remote(
+            f"object {name.short}, which a row links to: no peer could give it: {'; '.join(reasons[:MAX_TOLD])}",
+            rule="no-peer",
+            hint="others may have it: see the peers, or try again later",
+        )
 
     async def _check(self, peers: Sequence[PeerId], terms: Terms, block: Block) -> None:
         """Against their block. What our own disk has spoilt since it came is fetched again. Raises Invalid."""
-        findings = await trio.to_thread.run_sync(check_event, self._objects, terms, block)
+        findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
         if any(found.rule in _SPOILT for found in findings):
             await self.again(peers, objects_of(block))
-            findings = await trio.to_thread.run_sync(check_event, self._objects, terms, block)
+            findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
         for found in findings:
             raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
 
     def _check_room(self, wanted: Iterable[NamedObject]) -> None:
         """Before anything is asked for. Raises Refused for an object that is too large, Environment for a full disk."""
         limits = self.limits
-        missing = [(name, size) for name, size in wanted if not self._objects.has(name)]
+        missing = [(name, size) for name, size in wanted if not self.objects.has(name)]
         for name, size in missing:
             if size > limits.object_bytes:
                 raise Refused(
@@ -110,18 +174,32 @@ class Arrivals:
                     rule="object-bytes",
                     hint=f"limits.object-bytes of the settings allows {limits.object_bytes:,}",
                 )
-        needed, free = sum(size for _, size in missing), shutil.disk_usage(self._partial).free
-        if missing and free - needed < limits.disk_reserve:
+        if missing:
+            self._check_disk(sum(size for _, size in missing))
+
+    def _check_disk(self, needed: int) -> None:
+        reserve, free = self.limits.disk_reserve, shutil.disk_usage(self._partial).free
+        if free - needed < reserve:
             raise Environment(
                 f"{needed:,} bytes are missing, and the disk has {free:,} free",
                 rule="disk-reserve",
-                hint=f"free some space; limits.disk-reserve-bytes keeps {limits.disk_reserve:,} of it",
+                hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
             )
+
+    @contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        """For a linked object, beside those that are on their way. Raises Environment for a full disk."""
+        self._check_disk(self._promised + size)
+        self._promised += size
+        try:
+            yield
+        finally:
+            self._promised -= size
 
     async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
         """Fetch an object unless it is here."""
         async with self._alone(name):
-            if not await trio.to_thread.run_sync(self._objects.has, name):
+            if not await trio.to_thread.run_sync(self.objects.has, name):
                 await self._fetch(peers, name, size)
 
     @asynccontextmanager
@@ -137,9 +215,36 @@ class Arrivals:
             here.set()
 
     async def _fetch(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
-        sink = await trio.to_thread.run_sync(PartialObject, self._partial, self._objects, name)
+        sink = await trio.to_thread.run_sync(PartialObject, self._partial, self.objects, name)
         try:
+            if sink.received > size:
+                await trio.to_thread.run_sync(sink.abandon)
             await self._replication.fetch_object(peers, name, size, sink)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(sink.close)
+
+
+async def _several(waiting: Iterator[Wanted], take: Callable[[Wanted], Awaitable[None]]) -> None:
+    """``take`` for each, AT_ONCE at a time. Raises the first fault alone."""
+
+    async def work() -> None:
+        for wanted in waiting:
+            await take(wanted)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_ONCE):
+                nursery.start_soon(work)
+    except BaseExceptionGroup as group:
+        fault = sole_fault(group)
+        if fault is None:
+            raise
+        raise fault from group
+
+
+def _page(names: Iterator[Multihash], block: Block) -> list[Multihash]:
+    try:
+        return list(islice(names, PAGE))
+    except Invalid as fault:
+        raise Invalid(fault.message, rule=fault.rule, place=f"block #{block.sequence_number}") from fault

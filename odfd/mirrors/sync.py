@@ -22,11 +22,10 @@ from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
-from chain.rules.judge import Judge
 from chain.state import ChainState, load_state
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
-from chain.store.base import Append, ChainReader, Head
+from chain.store.base import Append, Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
@@ -35,10 +34,10 @@ from odfd.mirrors.sinks import VerifiedChain
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base, go_back, turn_of
 from odfd.mirrors.wish import Wish
-from odfd.transform.inputs import UpTo
+from odfd.transfer.linked import may_link, note_links
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
-from odfd.verify.terms import Terms
+from odfd.verify.terms import Terms, pages_of
 from p2p.peers.score import BAD_BYTES
 from p2p.ports import PeerId, Replication, TreeHead
 
@@ -199,12 +198,13 @@ class MirrorSync:
             hint="they are forgotten and asked for again",
         )
 
-    async def repair(self, dataset: DatasetId, names: Sequence[NamedObject]) -> int:
-        """Fetch objects anew, over damaged ones. Raises Remote."""
+    async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
+        """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders(dataset, head.size if head else 1)
         await self._arrivals.again(peers, names)
-        return len(names)
+        for name in linked:
+            await self._arrivals.linked(peers, name)
 
     def _held(self, dataset: DatasetId) -> _Held:
         with self._database.read() as connection:
@@ -253,20 +253,23 @@ class MirrorSync:
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""
-        fetched, done = 0, held.checked.data
-        while done < held.state.size:
-            stop = min(done + STEP, held.state.size)
-            terms, blocks = await trio.to_thread.run_sync(_kept, self._chains.chain(wish.id), done, stop)
+        fetched = 0
+        pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, STEP)
+        while page := await trio.to_thread.run_sync(next, pages, None):
+            terms, blocks = page
             fetched += await self._arrivals.bring(peers, terms, blocks, tally)
-            await trio.to_thread.run_sync(self._note_whole, wish.id, stop)
-            done = stop
+            await trio.to_thread.run_sync(self._note_whole, wish.id, terms, blocks)
         return fetched
 
-    def _note_whole(self, dataset: DatasetId, size: int) -> None:
-        """The objects of the first ``size`` blocks are here and checked."""
+    def _note_whole(self, dataset: DatasetId, terms: Terms, blocks: Sequence[SealedBlock]) -> None:
+        """The objects of these blocks are here and checked, and so is what their rows link to."""
+        note_links(self._database, self._arrivals.objects, dataset, terms, blocks)
         with self._database.write() as connection:
             ledger = Ledger(connection)
-            ledger.keep_chain(dataset, msgspec.structs.replace(ledger.chain(dataset), data=size))
+            checked = ledger.chain(dataset)
+            if checked.data >= blocks[0].sequence_number:
+                whole = max(checked.data, blocks[-1].sequence_number + 1)
+                ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
 
     def _check_expected(self, wish: Wish, sink: VerifiedChain, held: _Held) -> None:
         """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
@@ -281,12 +284,13 @@ class MirrorSync:
             )
 
     def _commit(self, wish: Wish, held: _Held, sink: VerifiedChain) -> Head:
-        dataset = wish.id
+        dataset, terms = wish.id, Terms.of(held.state)
+        links = wish.want == "data" and may_link(terms, sink.blocks)
 
         def together(connection: sqlite3.Connection) -> None:
             ledger = Ledger(connection)
             whole = ledger.chain(dataset).data
-            if wish.want == "data" and whole >= held.state.size:
+            if wish.want == "data" and whole >= held.state.size and not links:
                 whole = sink.size
             ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
             keep_references(connection, dataset, sink.blocks)
@@ -295,6 +299,9 @@ class MirrorSync:
         expected = Head(state.head, state.sequence_number) if state.head else None
         names = [name for block in sink.blocks for name, _ in block.objects] if wish.want == "data" else []
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
+        if links:
+            # A cut before this leaves blocks without their data: the next pass looks at them again.
+            self._note_whole(dataset, terms, sink.blocks)
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
 
@@ -304,9 +311,3 @@ def _end_of_step(wish: Wish, held: _Held, signed: HeadStatement) -> int:
     turns = opened is not None and opened.base.size > held.state.size
     looks_for = wish.expect is not None and not held.state.size
     return signed.size if turns or looks_for else min(signed.size, held.state.size + STEP)
-
-
-def _kept(chain: ChainReader, start: int, stop: int) -> tuple[Terms, list[SealedBlock]]:
-    """Blocks ``start <= n < stop`` of a chain that is here, and what is in force before them."""
-    state = load_state(UpTo(chain, start))
-    return Terms.of(state), Judge(state).take(list(chain.raw_blocks(start, stop)))

@@ -270,6 +270,9 @@ class Membership:
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         return await self._joined().chain_size(peer, dataset)
 
+    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        return await self._joined().object_size(peer, name)
+
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         return await self._joined().fetch_blocks(peer, dataset, start, max_bytes)
 

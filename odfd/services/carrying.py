@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
 import trio
 
-from chain.codec.blocks import decode_block
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
-from chain.model.block import objects_of
+from chain.model.block import NamedObject, objects_of
 from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
@@ -28,13 +27,27 @@ from odfd.mirrors.sync import MirrorSync
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.transfer.folders import Transfer, export_dataset, import_dataset
+from odfd.transfer.linked import note_links
 from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.objects import LINKED
 from odfd.verify.report import Level
+from odfd.verify.terms import pages_of
 from odfd.verify.verify import Request, verify_chain
 
 BATCH: Final = 4096
 """Blocks settled at a time: bounds memory."""
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
+
+
+class _Damaged(msgspec.Struct, frozen=True):
+    """Objects that are not as they should be: those that blocks name, and those that rows link to."""
+
+    named: tuple[NamedObject, ...]
+    linked: tuple[Multihash, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.named) + len(self.linked)
 
 
 class Carrying:
@@ -101,11 +114,11 @@ class Carrying:
         head = chain.head()
         assert head is not None
         frontier: Frontier = checked.frontier
-        raws = chain.raw_blocks(frontier.size, head.size)
-        while blocks := [decode_block(raw) for raw in islice(raws, BATCH)]:
+        for terms, blocks in pages_of(chain, frontier.size, head.size, BATCH):
             frontier = frontier.extend(block.hash.digest for block in blocks)
             with database.write() as connection:
                 keep_references(connection, dataset, blocks)
+            note_links(database, self._home.objects, dataset, terms, blocks)
         was_whole = checked.data >= checked.frontier.size
         with database.write() as connection:
             catalog = Catalog(Resources(connection))
@@ -130,25 +143,33 @@ class Carrying:
     async def repair(self, entry: Entry) -> int:
         """Look at every object again; fetch the damaged and the missing from peers. How many there were."""
         damaged = await trio.to_thread.run_sync(self._damaged, entry)
-        if damaged:
-            await self._sync.repair(entry.id, damaged)
+        if damaged.count:
+            await self._sync.repair(entry.id, damaged.named, damaged.linked)
             left = await trio.to_thread.run_sync(self._damaged, entry)
-            if left:
-                raise NotFound(f"{len(left)} objects of {entry.name} are still damaged", rule="repair")
+            if left.count:
+                raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
         await trio.to_thread.run_sync(self._note_whole, entry.id)
-        return len(damaged)
+        return damaged.count
 
-    def _damaged(self, entry: Entry) -> list[tuple[Multihash, int]]:
+    def _damaged(self, entry: Entry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
         report = verify_chain(chain, self._home.objects, Request(ref=entry.name, level=Level.DATA))
-        found: dict[Multihash, int] = {}
+        named: dict[Multihash, int] = {}
+        linked: dict[Multihash, None] = {}
         for failure in report.failures:
-            for name, size in objects_of(chain.block_at(failure.block.sequence_number)):
-                found[name] = size
-        return list(found.items())
+            if failure.rule.startswith(LINKED):
+                linked[Multihash.parse(failure.expected)] = None
+            else:
+                named |= objects_of(chain.block_at(failure.block.sequence_number))
+        return _Damaged(tuple(named.items()), tuple(linked))
 
     def _note_whole(self, dataset: DatasetId) -> None:
-        with self._home.database.write() as connection:
+        database, chain = self._home.database, self._home.chains.chain(dataset)
+        with database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        for terms, blocks in pages_of(chain, checked.data, checked.frontier.size, BATCH):
+            note_links(database, self._home.objects, dataset, terms, blocks)
+        with database.write() as connection:
             ledger = Ledger(connection)
             frontier = ledger.chain(dataset).frontier
             ledger.keep_chain(dataset, Checked(frontier, data=frontier.size))

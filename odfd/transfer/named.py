@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
-from chain.data.links import link_columns, links_of
-from chain.data.parquet import open_slice
+from chain.data.links import link_columns, links_in
 from chain.model.block import Block, SealedBlock
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.multihash import Multihash
@@ -57,8 +56,5 @@ class NamedObjects:
             yield NamedObject(CHECKPOINTS, event.new_checkpoint.physical_hash, event.new_checkpoint.size)
 
     def _linked(self, name: Multihash) -> Iterator[NamedObject]:
-        if not self._links:
-            return
-        with open_slice(self._objects.path(name)) as source:
-            for linked in links_of(source, self._links):
-                yield NamedObject(DATA, linked, self._objects.size(linked))
+        for linked in links_in(self._objects.path(name), self._links) if self._links else ():
+            yield NamedObject(DATA, linked, self._objects.size(linked))

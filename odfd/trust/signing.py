@@ -33,7 +33,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Append, ChainStore, Head
 from chain.store.database import Database
-from odfd.datasets.references import keep_references
+from odfd.datasets.references import keep_links, keep_references
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
@@ -71,7 +71,10 @@ class OwnerCommitter:
         objects: Sequence[Multihash],
         system_time: Instant,
     ) -> Head:
-        """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key)."""
+        """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
+
+        ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on.
+        """
         async with self._turn:
             return await trio.to_thread.run_sync(self.commit_now, dataset, expected_head, events, objects, system_time)
 
@@ -115,6 +118,7 @@ class OwnerCommitter:
         def together(connection: sqlite3.Connection) -> None:
             Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size, epoch=epoch))
             keep_references(connection, dataset, blocks)
+            keep_links(connection, dataset, blocks[-1].sequence_number, objects)
             also(connection)
 
         self._chains.commit([Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)], together)

@@ -6,17 +6,21 @@ Values, folded along a chain; they cost nothing to keep, unlike the state before
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
+from chain.data.links import link_columns
 from chain.errors import Invalid
 from chain.model.block import Block, SealedBlock, UnknownEvent
 from chain.model.events import SetDataSchema, SetVocab
 from chain.model.schema import DataSchema
-from chain.state import ChainState, Vocab
+from chain.rules.judge import Judge
+from chain.state import ChainState, Vocab, load_state
+from chain.store.base import ChainReader
 from chain.store.schema import KINDS
 
 _SAYING: Final = (KINDS["SetDataSchema"], KINDS["SetVocab"])
@@ -28,6 +32,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     schema: DataSchema | None = None
     """Also ``None`` before there is one."""
     vocab: Vocab | None = None
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Columns that hold links to objects."""
+        return link_columns(self.schema)
 
     @classmethod
     def of(cls, state: ChainState) -> Terms:
@@ -48,13 +57,29 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-def bringing_objects(terms: Terms, blocks: Iterable[SealedBlock]) -> Iterator[tuple[Terms, Block]]:
-    """Of the blocks that follow ``terms``, those that bring objects, each with what is in force there."""
+def bringing_objects(
+    terms: Terms, blocks: Iterable[SealedBlock], *, linking: bool = False
+) -> Iterator[tuple[Terms, Block]]:
+    """Of the blocks that follow ``terms``, those that bring objects, each with what is in force there.
+
+    ``linking``: only where rows may link to objects; others are not even decoded.
+    """
+    wanted = not linking or bool(terms.links)
     for sealed in blocks:
         if sealed.objects:
-            yield terms, decode_block(sealed.raw)
+            if wanted:
+                yield terms, decode_block(sealed.raw)
         elif sealed.variant in _SAYING:
             terms = terms.after(decode_block(sealed.raw))
+            wanted = not linking or bool(terms.links)
+
+
+def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator[tuple[Terms, list[SealedBlock]]]:
+    """Blocks ``start <= n < stop`` of a chain that is here, ``blocks`` at a time, with what is in force before each."""
+    judge = Judge(load_state(chain, start))
+    raws = chain.raw_blocks(start, stop)
+    while page := list(islice(raws, blocks)):
+        yield Terms.of(judge.state), judge.take(page)
 
 
 def _declared(event: SetDataSchema) -> DataSchema | None:

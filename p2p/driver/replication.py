@@ -6,9 +6,10 @@ order, ``drain`` first and then cancel. It moves bytes; whether they are true is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 import trio
@@ -32,6 +33,7 @@ from p2p.driver.transfers import (
     ObjectErrand,
     TransferRun,
     ask_range,
+    ask_read,
     describe,
 )
 from p2p.errors import PeerFault, TooSlow, Violation
@@ -41,7 +43,10 @@ from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerV
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
-from p2p.wire.refusal import Reason
+from p2p.wire.objects import ObjectBytes, ObjectRange
+from p2p.wire.refusal import Reason, Refusal
+
+Answer = TypeVar("Answer", Blocks, ObjectBytes)
 
 
 class Started(Protocol):
@@ -142,6 +147,11 @@ class ReplicationDriver:
         answer = await self._asked(peer, ask)
         return 0 if answer is None else answer.size
 
+    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        ask = ObjectRange(request=0, name=name, offset=0, length=0)
+        answer = await self._answer(peer, f"object {name.short}", partial(ask_read, self._objects, ask=ask))
+        return None if answer is None else answer.size
+
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         size = max(1, min(max_bytes, MAX_RANGE_BYTES))
         ask = BlockRange(request=0, dataset=dataset, start=start, max_blocks=MAX_RANGE_BLOCKS, max_bytes=size)
@@ -151,19 +161,24 @@ class ReplicationDriver:
         return answer.blocks
 
     async def _asked(self, peer: PeerId, ask: BlockRange) -> Blocks | None:
-        """``None``: the peer has no such chain."""
+        return await self._answer(peer, f"chain {ask.dataset.short}", partial(ask_range, self._chains, ask=ask))
+
+    async def _answer(
+        self, peer: PeerId, what: str, ask: Callable[[trio.Nursery, PeerId], Awaitable[Answer | Refusal]]
+    ) -> Answer | None:
+        """Of one question, soon. ``None``: the peer has nothing of the kind. Raises PeerFault."""
         patience = self._settings.question_patience
         with trio.move_on_after(patience):
             try:
-                answer = await ask_range(self._chains, self._alive(), peer, ask)
+                answer = await ask(self._alive(), peer)
             except Violation as fault:
                 self._standing.blame(fault)
                 raise
-            if isinstance(answer, Blocks):
+            if not isinstance(answer, Refusal):
                 return answer
             if answer.reason is Reason.UNKNOWN:
                 return None
-            raise PeerFault(peer, f"chain {ask.dataset.short}: {describe(answer)}", rule="refused")
+            raise PeerFault(peer, f"{what}: {describe(answer)}", rule="refused")
         raise TooSlow(peer, f"no answer in {patience:.0f} s", rule="question-patience")
 
     async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:

@@ -135,7 +135,7 @@ class ObjectErrand:
         if isinstance(answer, Refusal):
             return Denied(ask.peer, ask.ask, describe(answer), final=answer.reason is Reason.NOT_SERVED)
         if answer.size != self._size:
-            text = f"has {self._name.short} with {answer.size} bytes; its block says {self._size}"
+            text = f"has {self._name.short} with {answer.size} bytes, and not {self._size}"
             raise Violation(ask.peer, text, rule="object-size")
         count = len(answer.data)
         return Arrived(peer=ask.peer, ask=ask.ask, payload=answer.data, units=count, bytes=count, available=answer.size)

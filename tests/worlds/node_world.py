@@ -105,6 +105,8 @@ class Lies:
 
     blocks: Callable[[list[bytes]], list[bytes]] = list
     object: Callable[[bytes], bytes] = bytes
+    size: Callable[[int], int] = int
+    """Of objects whose size is asked for."""
 
 
 @dataclass
@@ -192,6 +194,11 @@ class Member:
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         return await trio.to_thread.run_sync(self._other(peer).library.size, dataset)
 
+    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        other = self._other(peer)
+        size = await trio.to_thread.run_sync(other.library.object_size, name)
+        return None if size is None else other.lies.size(size)
+
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         other = self._other(peer)
         given = await trio.to_thread.run_sync(other.library.blocks, dataset, start, max_bytes)
@@ -228,6 +235,8 @@ class Member:
                 while sink.received < size:
                     other = self._other(peer)
                     data = await trio.to_thread.run_sync(other.library.read_object, name, sink.received, PART)
+                    if not data:
+                        raise Remote("has no more")
                     self.bytes += len(data)
                     await trio.to_thread.run_sync(sink.write, other.lies.object(data))
                 await trio.to_thread.run_sync(sink.finish)

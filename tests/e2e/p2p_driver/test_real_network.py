@@ -117,6 +117,7 @@ async def test_bytes_come_over_a_real_network() -> None:
             assert peer == giver.peer_id
             chain, part = Sink(), Sink()
             await puller.pull_chain([peer], DATASET, len(BLOCKS), chain)
+            assert await puller.object_size(peer, NAME) == len(OBJECT)
             await puller.fetch_object([peer], NAME, len(OBJECT), part)
             assert tuple(chain.kept) == BLOCKS
             assert part.good

@@ -182,11 +182,20 @@ async def test_a_full_disk_ends_the_transfer_as_itself(autojump_clock: Any, town
     assert puller.score(giver) == 0
 
 
+async def test_the_size_of_an_object_is_asked_for_alone(autojump_clock: Any, town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.things[NAME] = BIG
+    puller = await town.node("puller", connect=[giver])
+    assert await puller.driver.object_size(giver.peer, NAME) == len(BIG)
+    assert await puller.driver.object_size(giver.peer, Multihash.sha3_256(b"nobody has it")) is None
+    assert giver.shelf.reads == 0
+
+
 async def test_an_object_of_another_size_is_a_violation(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])
-    with pytest.raises(PeerFault, match="its block says 10"):
+    with pytest.raises(PeerFault, match="and not 10"):
         await puller.driver.fetch_object([giver.peer], NAME, 10, town.Part(NAME))
     assert puller.score(giver) < -10
 
