@@ -74,6 +74,11 @@ class Mirror(msgspec.Struct):
     scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
 
     @property
+    def is_unasked(self) -> bool:
+        """Whether all that is known is here, and nobody was there who might know more."""
+        return self.state is State.CURRENT and not self.peers
+
+    @property
     def is_settled(self) -> bool:
         """Whether waiting longer would bring nothing but news of others."""
         return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
@@ -262,8 +267,9 @@ class MirrorKeeper:
                 )
                 self._after_sync(mirror.wish.id)
                 return False
-            case Current(peers=peers):
-                mirror.state, mirror.message, mirror.peers = State.CURRENT, "", peers
+            case Current(peers=peers, connected=connected):
+                mirror.state, mirror.peers = State.CURRENT, peers
+                mirror.message = "" if peers else _nobody_to_ask(connected)
                 return False
             case Waiting(reason=reason):
                 mirror.state, mirror.message = State.WAITING, reason
@@ -283,6 +289,12 @@ class MirrorKeeper:
 
 def _begun(mirror: Mirror) -> None:
     mirror.state = State.SYNCING
+
+
+def _nobody_to_ask(connected: int) -> str:
+    if not connected:
+        return "no peer is connected that could be asked for more"
+    return f"no connected peer serves it this far (there are {connected}), so none could be asked for more"
 
 
 def _not_mirrored(dataset: DatasetId) -> NotFound:

@@ -59,9 +59,11 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class Current(msgspec.Struct, frozen=True):
-    """There is nothing newer that is signed."""
+    """There is nothing newer that is known to be signed. With no ``peers`` there was nobody to ask either."""
 
     peers: int
+    connected: int
+    """Peers of any kind."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -132,7 +134,7 @@ class MirrorSync:
         behind = held.head.size > held.state.size
         lacks_data = wish.want == "data" and held.checked.data < held.state.size
         if not behind and not lacks_data:
-            return Current(await self._count_holders(wish.id, held.state.size))
+            return Current(await self._count_holders(wish.id, held.state.size), len(self._connected()))
         known_wrong = self._refused.get(wish.id)
         if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
             raise known_wrong[2].with_traceback(None)
@@ -157,7 +159,7 @@ class MirrorSync:
         lacks_data = wish.want == "data" and held.checked.data < held.state.size
         objects = await self._missing_data(wish, held, peers, tally) if lacks_data else 0
         if signed.size <= held.state.size:
-            return Current(len(peers))
+            return Current(len(peers), len(self._connected()))
         begun_at = held.state.size
         while True:
             step = await self._step(wish, held, signed, peers, tally)

@@ -230,11 +230,11 @@ class FlowService:
             fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
             return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
         moved = after.size - before.size
-        waiting = mirror.state is State.WAITING
+        unknown = mirror.state is State.WAITING or mirror.is_unasked
         return wire.PullItem(
             ref=entry.name,
-            outcome="updated" if moved else "blocked" if waiting else "up-to-date",
-            message=mirror.message,
+            outcome="updated" if moved else "blocked" if unknown else "up-to-date",
+            message=f"{mirror.message}; {_newest(after)}" if unknown else mirror.message,
             blocks=moved,
             records=after.next_offset - before.next_offset,
             head=str(after.head) if after.head else None,
@@ -255,6 +255,13 @@ class FlowService:
             outcome="updated" if count else "up-to-date",
             message=f"{count} damaged objects fetched anew" if count else "every object is whole",
         )
+
+
+def _newest(state: ChainState) -> str:
+    """For people who could not be told whether it is the last one there is."""
+    if state.system_time is None:
+        return "no block is here yet"
+    return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
 
 
 def inputs_first(

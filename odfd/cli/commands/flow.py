@@ -34,7 +34,8 @@ def register(subparsers: Any) -> None:
         "pull",
         help="bring up to date",
         description="Bring datasets up to date: poll the source, run the transform, sync the mirror.",
-        epilog="example:  odfctl pull nyc.flights.delays --recursive",
+        epilog="example:  odfctl pull nyc.flights.delays --recursive\n\n"
+        "exit code 1: something is not up to date, or is a mirror with no peer connected that could tell",
     )
     pull.add_argument("refs", nargs="*", metavar="REF")
     pull.add_argument("--all", action="store_true", help="everything here")

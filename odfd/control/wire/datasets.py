@@ -155,6 +155,7 @@ class PullRequest(Request, frozen=True, kw_only=True):
 class PullItem(Value, frozen=True, kw_only=True):
     ref: str
     outcome: Literal["updated", "up-to-date", "blocked", "failed"]
+    """``blocked``: nothing went wrong here, and it is not up to date, or nobody was there who could tell."""
     message: str = ""
     blocks: int = 0
     """Blocks that came with it."""

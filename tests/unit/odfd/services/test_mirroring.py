@@ -53,6 +53,24 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         assert report.ok
 
 
+async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: Any, worlds: Any) -> None:
+    """What is pulled by the way says so too; what came is told even if its giver is gone by then."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        world.wires.cut.add(alice.member.peer_id)
+        newest = f"the newest block here is #{alice.size('cities') - 1}, of 2026-"
+        for items in (await bob.pull("theirs"), await bob.pull()):
+            assert [item.outcome for item in items] == ["blocked"]
+            assert items[0].message.startswith(f"no peer is connected that could be asked for more; {newest}")
+        async with world.running("carol"):
+            (item,) = await bob.pull("theirs")
+            assert item.outcome == "blocked"
+            assert "no connected peer serves it this far (there are 1)" in item.message
+        world.wires.cut.clear()
+        assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+
+
 async def test_a_mirror_is_a_source_for_the_next(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)
