@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from chain.errors import Remote
+from odfd.kit.rounds import UNTIL_POKED, Rounds
 from odfd.kit.supervision import Journal, Life
 from p2p.ports import Replication, Topic
 
@@ -25,31 +26,22 @@ class Outbox:
         self._journal = journal
         self._waiting: deque[tuple[Topic, bytes]] = deque(maxlen=WAITING)
         self._token: trio.lowlevel.TrioToken | None = None
-        self._more = trio.Event()
+        self._rounds = Rounds(self._send)
 
     def put(self, topic: Topic, envelope: bytes) -> None:
         self._waiting.append((topic, envelope))
         if self._token is not None:
-            self._token.run_sync_soon(self._wake)
-
-    def _wake(self) -> None:
-        self._more.set()
+            self._token.run_sync_soon(self._rounds.poke)
 
     async def run(self, life: Life) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send)
-            life.ready()
-            await life.stopping.wait()
-            nursery.cancel_scope.cancel()
+        await self._rounds.run(life)
 
-    async def _send(self) -> None:
-        while True:
-            self._more = trio.Event()
-            while self._waiting:
-                topic, envelope = self._waiting.popleft()
-                try:
-                    await self._replication.announce(topic, envelope)
-                except Remote as fault:
-                    self._journal.info("not announced", topic=topic.value, fault=str(fault))
-            await self._more.wait()
+    async def _send(self) -> float:
+        while self._waiting:
+            topic, envelope = self._waiting.popleft()
+            try:
+                await self._replication.announce(topic, envelope)
+            except Remote as fault:
+                self._journal.info("not announced", topic=topic.value, fault=str(fault))
+        return UNTIL_POKED

@@ -1,7 +1,7 @@
 """Keeps the heads of our own datasets signed: those that a crash left without, and those that age.
 
-Alive while ``run`` is. A dataset that cannot be signed now (its state is from an old backup, the disk is full) is told
-and tried again; it keeps no other from being signed, nor the node from starting.
+Alive while its ``rounds`` are. A dataset that cannot be signed now (its state is from an old backup, the disk is full)
+is told and tried again; it keeps no other from being signed, nor the node from starting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import trio
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.store.base import ChainStore
-from odfd.kit.supervision import Journal, Life
+from odfd.kit.rounds import Rounds
+from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
 from odfd.trust.signing import OwnerCommitter
 
@@ -40,16 +41,14 @@ class HeadKeeper:
         self._name_of = name_of
         self._events = events
         self._journal = journal
+        self.rounds = Rounds(self._round)
         self._troubles: dict[DatasetId, str] = {}
         """What was told already."""
 
-    async def run(self, life: Life) -> None:
-        life.ready()
-        while not life.stopping.is_set():
-            for dataset in await trio.to_thread.run_sync(self._chains.datasets):
-                await self._sign(dataset)
-            with trio.move_on_after(RETRY_SECONDS if self._troubles else ROUND_SECONDS):
-                await life.stopping.wait()
+    async def _round(self) -> float:
+        for dataset in await trio.to_thread.run_sync(self._chains.datasets):
+            await self._sign(dataset)
+        return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
     async def _sign(self, dataset: DatasetId) -> None:
         try:

@@ -149,9 +149,9 @@ class NodeParts:
             Child("outbox", self.outbox.run, restart),
             Child("forks", self.forks.run, restart),
             Child("mirrors", self.keeper.run, restart),
-            Child("heads", self.heads.run, restart),
-            Child("validator", self.validator.run, restart),
-            Child("witness", self.witnessing.run, restart),
+            Child("heads", self.heads.rounds.run, restart),
+            Child("validator", self.validator.rounds.run, restart),
+            Child("witness", self.witnessing.rounds.run, restart),
         ]
         return Assembly(
             node=_Node(self),
@@ -186,7 +186,7 @@ class NodeParts:
     def _policy_changed(self) -> None:
         self.policy = self._policy()
         self.keeper.poke_all()
-        self.validator.poke()
+        self.validator.rounds.poke()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -251,14 +251,14 @@ class NodeParts:
             verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
             self.ground.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
         self.keeper.poke(said.dataset)
-        self.validator.poke()
+        self.validator.rounds.poke()
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
 
     def _moved(self, _: DatasetId) -> None:
-        self.validator.poke()
-        self.witnessing.poke()
+        self.validator.rounds.poke()
+        self.witnessing.rounds.poke()
 
     def _shops(self) -> tuple[IngestShop, TransformShop]:
         home, clock = self.home, self.ground.clock

@@ -14,7 +14,8 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
-from odfd.kit.supervision import Journal, Life
+from odfd.kit.rounds import Rounds
+from odfd.kit.supervision import Journal
 from odfd.trust.witness import Witness
 
 ROUND_SECONDS: Final = 3600.0
@@ -22,7 +23,7 @@ ROUND_SECONDS: Final = 3600.0
 
 
 class Witnessing:
-    """``poke`` from the event loop when a head or a chain moved."""
+    """Poke its ``rounds`` when a head or a chain moved."""
 
     def __init__(
         self,
@@ -38,27 +39,13 @@ class Witnessing:
         self._witness = witness
         self._announce = announce
         self._journal = journal
-        self._poked = trio.Event()
+        self.rounds = Rounds(self._round)
         self._refused: dict[DatasetId, str] = {}
 
-    def poke(self) -> None:
-        self._poked.set()
-
-    async def run(self, life: Life) -> None:
-        """Until asked to stop."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._rounds)
-            life.ready()
-            await life.stopping.wait()
-            nursery.cancel_scope.cancel()
-
-    async def _rounds(self) -> None:
-        while True:
-            self._poked = trio.Event()
-            for dataset in await trio.to_thread.run_sync(self._chains.datasets) if self._is_asked() else ():
-                await self._consider(dataset)
-            with trio.move_on_after(ROUND_SECONDS):
-                await self._poked.wait()
+    async def _round(self) -> float:
+        for dataset in await trio.to_thread.run_sync(self._chains.datasets) if self._is_asked() else ():
+            await self._consider(dataset)
+        return ROUND_SECONDS
 
     async def _consider(self, dataset: DatasetId) -> None:
         try:

@@ -1,9 +1,9 @@
 """The validator: re-runs the transforms of datasets held here, step by step from genesis, and signs what it found.
 
-Alive while ``run`` is; poked when a head moves. One dataset at a time, oldest step first; each step starts from the
-checkpoint that this node's own run of the step before made, which it keeps over restarts. It accuses only after three
-runs, each in a fresh engine process, gave one and the same other answer, on the very engine that the transform pins;
-anything less is an abstention. It never blocks ingestion or mirrors. Spec: trust.md section 4.
+Alive while its ``rounds`` are; poked when a head moves or an input comes. One dataset at a time, oldest step first;
+each step starts from the checkpoint that this node's own run of the step before made, which it keeps over restarts. It
+accuses only after three runs, each in a fresh engine process, gave one and the same other answer, on the very engine
+that the transform pins; anything less is an abstention. It never blocks ingestion or mirrors. Spec: trust.md section 4.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from chain.store.base import ChainReader, ChainStore, ObjectReader
 from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
-from odfd.kit.supervision import Journal, Life
+from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
 from odfd.transform.driver import fresh_folder
 from odfd.transform.replay import Replayed, ReplayShop, replay_step
@@ -81,7 +82,7 @@ class Validator:
         self._events = events
         self._clock = clock
         self._journal = journal
-        self._poked = trio.Event()
+        self.rounds = Rounds(self._round)
         self.busy: str | None = None
         """What it re-runs now, for people."""
 
@@ -93,26 +94,12 @@ class Validator:
     def _objects(self) -> ObjectReader:
         return self._settings.shop.objects
 
-    def poke(self) -> None:
-        """A head moved, or an input came: there may be work."""
-        self._poked.set()
-
-    async def run(self, life: Life) -> None:
-        """Until asked to stop; a step under way is given up and done again after the next start."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._rounds)
-            life.ready()
-            await life.stopping.wait()
-            nursery.cancel_scope.cancel()
-
-    async def _rounds(self) -> None:
-        while True:
-            self._poked = trio.Event()
-            clear = True
-            for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.wanted() else ():
-                clear &= await self._attempt(dataset)
-            with trio.move_on_after(float("inf") if clear else RETRY_SECONDS):
-                await self._poked.wait()
+    async def _round(self) -> float:
+        """All that can be done now; a step that is cut off is done again after the next start."""
+        clear = True
+        for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.wanted() else ():
+            clear &= await self._attempt(dataset)
+        return UNTIL_POKED if clear else RETRY_SECONDS
 
     async def _attempt(self, dataset: DatasetId) -> bool:
         """Validate one dataset; whether nothing is left that another try could change."""

@@ -1,0 +1,100 @@
+"""Rounds of work: when there is another, and how they end. On virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from chain.errors import Remote
+from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.supervision import Life
+
+
+class Work:
+    """Notes when rounds began; ``during`` is what else a round does."""
+
+    def __init__(self, pause: float, during: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.pause = pause
+        self.during = during
+        self.began: list[float] = []
+
+    async def __call__(self) -> float:
+        self.began.append(trio.current_time())
+        if self.during is not None:
+            await self.during()
+        return self.pause
+
+
+async def begun(nursery: trio.Nursery, rounds: Rounds) -> Life:
+    life = Life()
+    nursery.start_soon(rounds.run, life)
+    await life.wait_ready()
+    await wait_all_tasks_blocked()
+    return life
+
+
+async def test_the_first_is_at_once_and_the_next_after_the_pause(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    work = Work(30.0)
+    life = await begun(nursery, Rounds(work))
+    start = work.began[0]
+    await trio.sleep(65)
+    assert [at - start for at in work.began] == [0.0, 30.0, 60.0]
+    life.stopping.set()
+
+
+async def test_a_poke_ends_any_pause(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    work = Work(UNTIL_POKED)
+    rounds = Rounds(work)
+    life = await begun(nursery, rounds)
+    await trio.sleep(50_000)
+    assert len(work.began) == 1
+    rounds.poke()
+    await wait_all_tasks_blocked()
+    assert len(work.began) == 2
+    life.stopping.set()
+
+
+async def test_pokes_during_a_round_bring_one_more(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    async def ten_seconds() -> None:
+        await trio.sleep(10)
+
+    work = Work(UNTIL_POKED, ten_seconds)
+    rounds = Rounds(work)
+    life = await begun(nursery, rounds)
+    for _ in range(3):
+        rounds.poke()
+        await trio.sleep(1)
+    await trio.sleep(100)
+    assert len(work.began) == 2
+    life.stopping.set()
+
+
+async def test_a_poke_before_the_start_is_the_first_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    work = Work(UNTIL_POKED)
+    rounds = Rounds(work)
+    rounds.poke()
+    life = await begun(nursery, rounds)
+    assert len(work.began) == 1
+    life.stopping.set()
+
+
+async def test_a_round_under_way_is_cut_off_when_asked_to_stop(autojump_clock: MockClock) -> None:
+    work = Work(UNTIL_POKED, trio.sleep_forever)
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            life = await begun(nursery, Rounds(work))
+            life.stopping.set()
+
+
+async def test_what_a_round_raises_ends_it() -> None:
+    async def fail() -> None:
+        raise Remote("the peer is gone")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await Rounds(Work(1.0, fail)).run(Life())
+    assert caught.group_contains(Remote, match="the peer is gone")
