@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from functools import partial
 
 import trio
@@ -79,21 +80,13 @@ class VerificationService:
         report.begin(f"re-running {entry.name}", None, "transforms")
         failures = list(view.failures)
         transforms = 0
-        async for outcome in replay(self._shop, entry.id):
-            if not isinstance(outcome, Replayed):
-                raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
-            transforms += 1
-            report.advance()
-            failures += [
-                wire.Failure(
-                    block=wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number),
-                    rule="transform-reproduced",
-                    message=f"re-running it gives another {each.field}",
-                    expected=each.recorded,
-                    actual=each.computed,
-                )
-                for each in outcome.mismatches
-            ]
+        async with aclosing(replay(self._shop, entry.id)) as outcomes:
+            async for outcome in outcomes:
+                if not isinstance(outcome, Replayed):
+                    raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
+                transforms += 1
+                report.advance()
+                failures += _mismatches(outcome)
         checked = wire.Checked(
             blocks=view.checked.blocks,
             slices=view.checked.slices,
@@ -110,6 +103,20 @@ class VerificationService:
             checked=checked,
             failures=tuple(failures),
         )
+
+
+def _mismatches(outcome: Replayed) -> list[wire.Failure]:
+    block = wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number)
+    return [
+        wire.Failure(
+            block=block,
+            rule="transform-reproduced",
+            message=f"re-running it gives another {each.field}",
+            expected=each.recorded,
+            actual=each.computed,
+        )
+        for each in outcome.mismatches
+    ]
 
 
 def report_view(found: Verification, level: str) -> wire.VerifyReport:

@@ -170,3 +170,13 @@ async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> N
         assert bob.key != alice.key
     async with world.running("alice", asks):
         pass
+
+
+async def test_a_step_that_cannot_be_re_run_leaves_nothing_behind(world: Any, worlds: Any) -> None:
+    """Only the derivative is here: its input is missing."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await published(world, worlds, alice)
+        await bob.mirror(alice.dataset("towns"), "towns")
+        with pytest.raises(Invalid, match="cannot be re-run here"):
+            await bob.done(bob.api.verification.verify("towns", wire.VerifyRequest(level="reproduced")))
+        assert list((bob.home.directory / "staging").iterdir()) == []
