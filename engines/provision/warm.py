@@ -81,52 +81,55 @@ class WarmEngine:
         process = self._process
         return None if process is None or process.is_leaving else process.pid
 
-    async def stop(self) -> None:
-        """Let the present process go, as idleness would, and wait for it; the next request starts another."""
-        if self._process is not None:
-            self._process.leave("asked")
-            await self._process.gone.wait()
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[Engine]:
+        """A process of the caller's own, from its start to its end; whoever uses the shared one keeps it.
+
+        When nobody uses the shared one it goes first: two at once cost twice the memory. Raises EngineLost.
+        """
+        async with self._starting:
+            shared = self._process
+            if shared is not None and not shared.leases:
+                shared.leave("a fresh one is wanted")
+                await shared.gone.wait()
+            process = await self._start()
+            process.leases += 1
+        try:
+            yield _Held(self._settings, process)
+        finally:
+            process.leave("done")
+            with trio.CancelScope(shield=True):
+                await process.gone.wait()
 
     async def identity(self) -> EngineIdentity:
         """Computed from what would run; starts nothing."""
         return self._settings.identity
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
-        return await self._with(lambda engine: engine.validate(request))
+        async with self._lease() as engine:
+            return await engine.validate(request)
 
     async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
-        return await self._with(lambda engine: engine.transform(request, on_progress))
+        async with self._lease() as engine:
+            return await engine.transform(request, on_progress)
 
     async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
-        return await self._with(lambda engine: engine.ingest(request, on_progress))
+        async with self._lease() as engine:
+            return await engine.ingest(request, on_progress)
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
-        return await self._with(lambda engine: engine.raw_query(request, on_progress))
-
-    async def _with(self, work: Callable[[GrpcEngine], Awaitable[A]]) -> A:
-        async with self._lease() as process:
-            assert process.client is not None
-            try:
-                return await work(process.client)
-            except EngineLost as lost:
-                # The socket breaks a moment before the process is reaped; its last words make the better message.
-                with trio.move_on_after(self._settings.limits.grace):
-                    await process.gone.wait()
-                raise EngineLost(
-                    f"the {self._settings.name} engine was lost at work ({process.epitaph})",
-                    rule="engine-alive",
-                    hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
-                ) from lost
+        async with self._lease() as engine:
+            return await engine.raw_query(request, on_progress)
 
     @asynccontextmanager
-    async def _lease(self) -> AsyncIterator[EngineProcess]:
+    async def _lease(self) -> AsyncIterator[Engine]:
         async with self._starting:
             process = self._process
             if process is None or not await self._answers(process):
                 process = self._process = await self._start()
             process.leases += 1
         try:
-            yield process
+            yield _Held(self._settings, process)
         finally:
             process.leases -= 1
             process.last_used = trio.current_time()
@@ -193,6 +196,44 @@ class WarmEngine:
         except Environment as fault:
             process.note(str(fault))
             self._on_event("engine-start-failed", {"engine": self._settings.name, "reason": str(fault)})
+
+
+class _Held:
+    """A ``contract.Engine`` over one process, which somebody holds so long."""
+
+    def __init__(self, settings: WarmSettings, process: EngineProcess) -> None:
+        self._settings = settings
+        self._process = process
+
+    async def identity(self) -> EngineIdentity:
+        return self._settings.identity
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        return await self._with(lambda engine: engine.validate(request))
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await self._with(lambda engine: engine.transform(request, on_progress))
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await self._with(lambda engine: engine.ingest(request, on_progress))
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        return await self._with(lambda engine: engine.raw_query(request, on_progress))
+
+    async def _with(self, work: Callable[[GrpcEngine], Awaitable[A]]) -> A:
+        process = self._process
+        assert process.client is not None
+        try:
+            return await work(process.client)
+        except EngineLost as lost:
+            # The socket breaks a moment before the process is reaped; its last words make the better message.
+            with trio.move_on_after(self._settings.limits.grace):
+                await process.gone.wait()
+            raise EngineLost(
+                f"the {self._settings.name} engine was lost at work ({process.epitaph})",
+                rule="engine-alive",
+                hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
+            ) from lost
 
 
 def _empty(folder: Path) -> None:

@@ -6,7 +6,8 @@ engine for work gets the reason why there is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -25,6 +26,7 @@ from engines.contract import (
 )
 from engines.errors import EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
+from engines.provision.warm import WarmEngine
 from odfd.control import wire
 from odfd.kit.supervision import Journal, Life
 
@@ -85,12 +87,13 @@ class NodeEngine:
     def why_not(self) -> Fault | None:
         return self._why_not
 
-    async def fresh(self) -> None:
-        """Let the present process go, so that the next request begins in another."""
-        if self._host is not None:
-            await self._host.engine.stop()
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[Engine]:
+        """A process that nobody else uses, nor used before. Raises EngineLost."""
+        async with (await self._engine()).fresh() as engine:
+            yield engine
 
-    async def _engine(self) -> Engine:
+    async def _engine(self) -> WarmEngine:
         await self._known.wait()
         if self._host is None:
             why = self._why_not

@@ -8,6 +8,7 @@ nothing. Engine semantics, sections 2 and 10.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -46,6 +47,16 @@ class ReplayShop(Protocol):
 
     @property
     def staging(self) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayParts:
+    """A ``ReplayShop`` put together for the purpose."""
+
+    chains: ChainStore
+    objects: ObjectReader
+    engines: Engines
+    staging: Path
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,15 +22,13 @@ from chain.model.events import ExecuteTransform
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.statements.statement import Actual
-from chain.store.objects import DiskObjects
-from chain.store.sqlite import SqliteChains
 from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
 from engines.provision.warm import EnginePool
 from engines.spark.checkpoint import MAX_CHECKPOINT
-from odfd.transform.driver import Engines, fresh_folder
+from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import UpTo, is_changelog
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
-from odfd.transform.replay import Replayed, plan_recorded, replay, replay_step
+from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.attesting import actual_of
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.unpacking import Case, Lacking, Unpacked
@@ -79,23 +76,14 @@ async def recheck(case: Unpacked, engine: Engine, staging: Path) -> Answer:
     return await _Recheck(case, engine, staging).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shop:
-    """What a replay needs, from the file alone."""
-
-    chains: SqliteChains
-    objects: DiskObjects
-    engines: Engines
-    staging: Path
-
-
 class _Recheck:
     """One re-check, under way."""
 
     def __init__(self, case: Case, engine: Engine, staging: Path) -> None:
         self._case = case
         self._engine = engine
-        self._shop = _Shop(case.chains, case.objects, EnginePool({"spark": engine}), staging)
+        engines = EnginePool({"spark": engine})
+        self._shop = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
 
     async def run(self) -> Answer:
         case = self._case

@@ -9,6 +9,7 @@ that the transform pins; anything less is an abstention. It never blocks ingesti
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import msgspec
@@ -26,13 +27,15 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Actual, EngineUsed, InputTree
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from chain.store.database import Database
+from engines.contract import Engine
+from engines.provision.warm import EnginePool
 from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
 from odfd.kit.rounds import UNTIL_POKED, Rounds
 from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
 from odfd.transform.driver import fresh_folder
-from odfd.transform.replay import Replayed, ReplayShop, replay_step
+from odfd.transform.replay import Replayed, ReplayParts, ReplayShop, replay_step
 from odfd.trust.attesting import Subject, Tried, actual_of, attest
 from odfd.trust.authorities import Authorities
 from odfd.trust.evidence import Finding, compare
@@ -52,8 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the validator needs beside the node's stores."""
 
     shop: ReplayShop
-    fresh_engine: Callable[[], Awaitable[None]]
-    """Let the present engine process go, so that the next run begins in another."""
+    fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
+    """An engine in a process that nobody else uses, nor used before; it ends with the context."""
     determinism: Callable[[DatasetId], Awaitable[str]]
     """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
     announce: Callable[[DatasetId, Signed], None]
@@ -170,8 +173,8 @@ class Validator:
             return run
         again = [first]
         for _ in range(RUNS - 1):
-            await self._settings.fresh_engine()
-            another = await self._once(dataset, step)
+            async with self._settings.fresh_engine() as own:
+                another = await self._once(dataset, step, own)
             if another is None:
                 return None
             again.append(another)
@@ -184,8 +187,12 @@ class Validator:
         await trio.to_thread.run_sync(self._keep, dataset, run, None)
         return run
 
-    async def _once(self, dataset: DatasetId, step: _Step) -> _Answer | None:
-        shop = self._settings.shop
+    async def _once(self, dataset: DatasetId, step: _Step, own: Engine | None = None) -> _Answer | None:
+        """One run, on the engine that everybody uses or on one of its ``own``."""
+        shop: ReplayShop = self._settings.shop
+        if own is not None:
+            engines = EnginePool({"spark": own})
+            shop = ReplayParts(chains=shop.chains, objects=shop.objects, engines=engines, staging=shop.staging)
         async with fresh_folder(shop.staging) as folder:
             outcome = await replay_step(shop, dataset, step.block.sequence_number, step.checkpoint, folder)
             if not isinstance(outcome, Replayed):

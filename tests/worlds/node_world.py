@@ -86,8 +86,10 @@ class SmallEngine(FakeEngine):
     def view(self) -> wire.EngineView:
         return wire.EngineView(name="small", state="idle")
 
-    async def fresh(self) -> None:
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[SmallEngine]:
         self.generations += 1
+        yield self
 
     async def transform(self, request: Any, on_progress: Any = lambda: None) -> Any:
         if self.fault is not None:

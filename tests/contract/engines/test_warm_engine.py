@@ -180,6 +180,44 @@ async def test_an_idle_engine_goes_and_comes_back(bed: Bed, bench: Any) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_fresh_engine_is_the_callers_own_and_takes_nobodys_work_away(bed: Bed, bench: Any) -> None:
+    """Somebody's long query goes on in the shared process while two runs each get a process of their own."""
+    engine = bed.engine()
+
+    async def long_query() -> None:
+        await engine.transform(asking(bench.request(), "sleep 600"))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        await engine.validate(validation(bench))
+        shared = engine.pid
+        async with trio.open_nursery() as others:
+            others.start_soon(long_query)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            for _ in range(2):
+                async with engine.fresh() as own:
+                    assert (await own.validate(validation(bench))).ok
+                    assert (await engine.validate(validation(bench))).ok
+                assert engine.pid == shared
+            others.cancel_scope.cancel()
+        pids = [facts["pid"] for name, facts in bed.events if name == "engine-started"]
+        assert len(set(pids)) == 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shared_engine_that_nobody_uses_makes_room_for_a_fresh_one(bed: Bed, bench: Any) -> None:
+    engine = bed.engine()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        await engine.validate(validation(bench))
+        async with engine.fresh() as own:
+            assert engine.pid is None
+            with pytest.raises(EngineLost, match="last words of a dying engine"):
+                await own.transform(asking(bench.request(), "die"))
+        assert (await engine.validate(validation(bench))).ok
+        nursery.cancel_scope.cancel()
+
+
 async def test_memory_has_a_limit_and_the_node_lives(bed: Bed, bench: Any) -> None:
     engine = bed.engine(memory=512 << 20)
     async with trio.open_nursery() as nursery:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,11 @@ class Node:
         keys = KeyStore(folder / "keys", lambda count: b"v" * count)
         self.validator = Validator(database, keys, settings, EventLog(clock), clock, self.journal)
 
-    async def _fresh_engine(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _fresh_engine(self) -> AsyncIterator[Any]:
+        """In place of the one that everybody uses, which must not be touched meanwhile."""
         self.fresh += 1
+        yield self.accused.engine
 
     async def _determinism(self, _: DatasetId) -> str:
         return "strict"
