@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,12 @@ PAGE_BLOCKS: Final = 2048
 PAGE_BYTES: Final = 4 << 20
 NAME_SIZE: Final = 34
 """Bytes of a block's name, a sha3-256 multihash."""
+Step: TypeAlias = Callable[[str], None]
+"""Called with the name of each durable step, when it is done, so that tests can end or harm the process there."""
+
+
+def no_step(_: str) -> None:
+    """What is called where nobody looks on."""
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -70,7 +70,9 @@ class BlockFiles:
             self._room += len(self._kept.pop(next(iter(self._kept))))
 
     def names(self) -> Iterator[Multihash]:
-        """Names of all block files, on the chain or not."""
+        """Names of all block files, on the chain or not; none without a folder."""
+        if not self._folder.is_dir():
+            return
         with disk(self._folder):
             for file in sorted(self._folder.iterdir()):
                 if not file.name.startswith("."):

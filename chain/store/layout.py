@@ -19,11 +19,13 @@ from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store.append import no_block
-from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, StoredBlock, StoredPage
+from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, walk
 from chain.store.objects import disk
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
+PARTS: Final = ("refs", BLOCKS, DATA, CHECKPOINTS)
+"""The folders of a dataset."""
 _MAX_REF: Final = 256
 """Bytes of a reference file."""
 
@@ -45,6 +47,11 @@ def read_head(directory: Path) -> Multihash | None:
         raise Invalid(
             f"{file} does not hold a block's hash", rule="layout-head", hint="it holds one line, f1620 and 64 digits"
         ) from error
+
+
+def block_names(directory: Path) -> Iterator[Multihash]:
+    """Names of all block files of a folder, on its chain or not."""
+    return BlockFiles(directory / BLOCKS).names()
 
 
 class DirectoryChain:
@@ -167,14 +174,21 @@ class DirectoryObjects:
 
 
 class DirectoryWriter:
-    """Makes or continues a folder. What is written becomes visible file by file, and a dataset with ``set_head``."""
+    """Makes or continues a folder. What is written becomes visible file by file, and a dataset with ``set_head``.
 
-    def __init__(self, directory: Path) -> None:
+    What a writer that was cut off left under staging names goes when the next one is made.
+    """
+
+    def __init__(self, directory: Path, step: Step = no_step) -> None:
         """Raises Environment when folders cannot be made."""
         self._directory = directory
+        self._step = step
         with disk(directory):
-            for folder in ("refs", BLOCKS, DATA, CHECKPOINTS):
+            for folder in PARTS:
                 (directory / folder).mkdir(parents=True, exist_ok=True)
+                for left in (*(directory / folder).glob(".f1620*"), *(directory / folder).glob(".head")):
+                    left.unlink()
+        step("folder-made")
 
     def add_block(self, name: Multihash, raw: bytes) -> None:
         target = self._directory / BLOCKS / str(name)
@@ -188,7 +202,9 @@ class DirectoryWriter:
             if not _has_size(target, source.stat().st_size):
                 staged = target.with_name("." + target.name)
                 shutil.copyfile(source, staged)
+                self._step("folder-object-written")
                 staged.rename(target)
+                self._step("folder-object-renamed")
 
     def set_head(self, name: Multihash, expected: Multihash | None) -> None:
         """Moves ``refs/head`` once everything before is on disk. Raises Conflict when it is not as expected."""
@@ -200,14 +216,18 @@ class DirectoryWriter:
                 hint="someone else wrote to this folder: try again",
             )
         os.sync()
+        self._step("folder-synced")
         self._place(self._directory / HEAD, str(name).encode())
         os.sync()
+        self._step("folder-durable")
 
     def _place(self, target: Path, data: bytes) -> None:
         staged = target.with_name("." + target.name)
         with disk(target):
             staged.write_bytes(data)
+            self._step("folder-file-written")
             staged.rename(target)
+            self._step("folder-file-renamed")
 
 
 def _has_size(file: Path, size: int) -> bool:

@@ -22,6 +22,7 @@ from typing import Final
 from chain.errors import Environment, NotFound
 from chain.multihash import SHA3_256, Multihash
 from chain.store import schema
+from chain.store.base import ObjectStore, Step, no_step
 from chain.store.database import Database
 from chain.store.holds import Holds
 
@@ -35,7 +36,7 @@ _PENDING_LIMIT: Final = 8 << 20
 class DiskObjects:
     """The ObjectStore of a node. Safe to use from any thread."""
 
-    def __init__(self, directory: Path, database: Database, step: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, directory: Path, database: Database, step: Step = no_step) -> None:
         """``directory`` is made when it is not there. Raises Environment."""
         self._directory = directory
         self._staging = directory / ".staging"
@@ -76,13 +77,15 @@ class DiskObjects:
         if len(data) <= SMALL:
             self._add_small(name, data)
             return name
-        staged = self.stage()
-        with disk(staged):
-            staged.write_bytes(data)
-        return self.add_file(staged)
+        with staged_in(self) as staged:
+            with disk(staged):
+                staged.write_bytes(data)
+                self._step("object-written")
+            return self.add_file(staged)
 
     def add_file(self, staged: Path) -> Multihash:
         with disk(staged), staged.open("rb") as file:
+            self._step("object-staged")
             name = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
         self.adopt(staged, name)
         return name
@@ -102,7 +105,9 @@ class DiskObjects:
             target = self._file(name)
             if not target.parent.is_dir():
                 target.parent.mkdir(exist_ok=True)
+                self._step("object-folder-made")
                 _sync_folder(self._directory)
+                self._step("object-folder-kept")
             # Renaming over a file of the same name is harmless, and mends one that was damaged.
             staged.rename(target)
             self._step("object-renamed")
@@ -125,6 +130,7 @@ class DiskObjects:
         Raises Environment with rule DAMAGED for a small object that is not what its name says.
         """
         self.holds.lend(name)
+        self._step("object-lent")
         file = self._file(name)
         if file.is_file():
             return file
@@ -134,10 +140,10 @@ class DiskObjects:
         copy = self._cache / str(name)
         with disk(copy):
             if not copy.is_file() or copy.read_bytes() != data:
-                staged = self.stage()
-                staged.write_bytes(data)
-                staged.chmod(0o444)
-                staged.rename(copy)
+                with staged_in(self) as staged:
+                    staged.write_bytes(data)
+                    staged.chmod(0o444)
+                    staged.rename(copy)
         return copy
 
     def remove(self, name: Multihash) -> None:
@@ -166,6 +172,8 @@ class DiskObjects:
         """Makes waiting objects durable now, for a caller who names them elsewhere than in a chain."""
         with self.flushing() as flush, self._database.write() as connection:
             flush(connection)
+            self._step("flush-objects")
+        self._step("flush-durable")
 
     @contextlib.contextmanager
     def flushing(self) -> Iterator[Callable[[sqlite3.Connection], None]]:
@@ -226,6 +234,16 @@ class DiskObjects:
         with self._database.read() as connection:
             row = connection.execute("SELECT data FROM small_objects WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
+
+
+@contextlib.contextmanager
+def staged_in(objects: ObjectStore) -> Iterator[Path]:
+    """A name to stage a file under, which is gone at the end: taken over by ``add_file``, or given up."""
+    staged = objects.stage()
+    try:
+        yield staged
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

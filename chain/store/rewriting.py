@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
 import msgspec
@@ -26,6 +27,7 @@ from chain.model.events import AddData, DatasetKind, DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.base import ChainReader, ChainStore, Head, ObjectStore, Rewrite
+from chain.store.objects import staged_in
 from chain.walk import newest_first, oldest_first
 
 Also: TypeAlias = Callable[[sqlite3.Connection], None]
@@ -130,7 +132,11 @@ def _merge(chain: ChainReader, objects: ObjectStore, batch: Batch) -> DataSlice 
     parts = [each for block in oldest_first(chain, batch.start, batch.stop) if (each := _slice(block.event))]
     if len(parts) < 2:
         return parts[0] if parts else None
-    staged = objects.stage()
+    with staged_in(objects) as staged:
+        return _merge_into(staged, objects, batch, parts)
+
+
+def _merge_into(staged: Path, objects: ObjectStore, batch: Batch, parts: Sequence[DataSlice]) -> DataSlice:
     with parquet.open_slice(objects.path(parts[0].physical_hash)) as first:
         schema: pa.Schema = first.schema.remove_metadata()
     rows = 0

@@ -19,12 +19,21 @@ from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
 from chain.store import schema
-from chain.store.base import NAME_SIZE, PAGE_BLOCKS, PAGE_BYTES, Append, Head, Rewrite, StoredBlock, StoredPage
+from chain.store.base import (
+    NAME_SIZE,
+    PAGE_BLOCKS,
+    PAGE_BYTES,
+    Append,
+    Head,
+    Rewrite,
+    Step,
+    StoredBlock,
+    StoredPage,
+    no_step,
+)
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 
-Step: TypeAlias = Callable[[str], None]
-"""Called with the name of each durable step, so that tests can end the process there."""
 _HANDFUL: Final = 256
 """Rows taken over from SQLite at once."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
@@ -35,7 +44,7 @@ _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
 class SqliteChains:
     """The ChainStore of a node. Safe to use from any thread."""
 
-    def __init__(self, database: Database, objects: DiskObjects, step: Step = lambda _: None) -> None:
+    def __init__(self, database: Database, objects: DiskObjects, step: Step = no_step) -> None:
         self._database = database
         self._objects = objects
         self._step = step
@@ -93,8 +102,11 @@ class SqliteChains:
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
             connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
+            self._step("drop-blocks")
             if also is not None:
                 also(connection)
+            self._step("drop-also")
+        self._step("drop-durable")
 
 
 class SqliteChain:

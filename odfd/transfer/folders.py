@@ -24,9 +24,17 @@ from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.rules.judge import Judge
 from chain.state import load_state
-from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore, StoredPage
-from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter, is_dataset, read_head
-from chain.store.objects import disk
+from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore, Step, StoredPage, no_step
+from chain.store.layout import (
+    PARTS,
+    DirectoryChain,
+    DirectoryObjects,
+    DirectoryWriter,
+    block_names,
+    is_dataset,
+    read_head,
+)
+from chain.store.objects import disk, staged_in
 from odfd.transfer.named import NamedObjects
 from odfd.verify.report import Verification
 from odfd.verify.verify import Request, verify_chain
@@ -64,7 +72,12 @@ OnProgress: TypeAlias = Callable[[Transfer], None]
 
 
 def export_dataset(
-    chains: ChainStore, objects: ObjectStore, dataset: DatasetId, directory: Path, progress: OnProgress | None = None
+    chains: ChainStore,
+    objects: ObjectStore,
+    dataset: DatasetId,
+    directory: Path,
+    progress: OnProgress | None = None,
+    step: Step = no_step,
 ) -> Transfer:
     """Writes a dataset to a folder, or brings one up to date. Returns what was looked at and is there now.
 
@@ -76,12 +89,12 @@ def export_dataset(
     if head is None:
         raise NotFound(f"no dataset {dataset.short}", rule="dataset-unknown", hint="odfctl get datasets")
     there = read_head(directory)
-    if there is None and directory.is_dir() and any(directory.iterdir()):
+    if there is None and directory.is_dir() and not _was_begun(chain, directory):
         raise Conflict(
             f"{directory} is not empty, and not a dataset", rule="export-target", hint="name a new or an empty folder"
         )
     start = 0 if there is None else _continues(chain, directory)
-    writer = DirectoryWriter(directory)
+    writer = DirectoryWriter(directory, step)
     done = Transfer(dataset=dataset, head=head.hash)
     named = NamedObjects(load_state(chain, start), objects)
     for raw in chain.raw_blocks(start, head.size):
@@ -96,6 +109,18 @@ def export_dataset(
     if there != head.hash:
         writer.set_head(head.hash, there)
     return done
+
+
+def _was_begun(chain: ChainReader, directory: Path) -> bool:
+    """Whether a folder without a head is empty, or what an export of this chain left that was cut off."""
+    if any(each.name not in PARTS for each in directory.iterdir()):
+        return False
+    try:
+        for name in block_names(directory):
+            chain.block_by_hash(name)
+    except NotFound:
+        return False
+    return True
 
 
 def _continues(chain: ChainReader, directory: Path) -> int:
@@ -211,10 +236,10 @@ def _take(name: Multihash, files: DirectoryObjects, objects: ObjectStore) -> Non
     """Copies one object; what is copied is hashed again, so a file that changed since its check is refused."""
     if objects.has(name):
         return
-    staged = objects.stage()
-    with disk(staged):
-        shutil.copyfile(files.path(name), staged)
-    taken = objects.add_file(staged)
+    with staged_in(objects) as staged:
+        with disk(staged):
+            shutil.copyfile(files.path(name), staged)
+        taken = objects.add_file(staged)
     if taken != name:
         raise Invalid(
             f"object {name.short} changed while it was imported", rule="slice-physical-hash", hint="try again"

@@ -176,3 +176,34 @@ def test_targets_and_sources_that_are_not_datasets(store: Store, tmp_path: Path)
     (tmp_path / "odd" / "refs" / "head").write_text("not a hash")
     with pytest.raises(Invalid, match="does not hold a block's hash"):
         import_dataset(tmp_path / "odd", store.chains, store.objects)
+
+
+def cut_off(store: Store, name: str, target: Path, step: str) -> Transfer:
+    """Exports to ``target`` until ``step`` was passed ten times; what was imported before."""
+    taken = import_dataset(GOLDEN / name, store.chains, store.objects)
+    left = 10
+
+    def stop(now: str) -> None:
+        nonlocal left
+        left -= now == step
+        if not left:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_dataset(store.chains, store.objects, taken.dataset, target, step=stop)
+    return taken
+
+
+def test_an_export_that_was_cut_off_goes_on(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    taken = cut_off(store, "flights", target, "folder-file-written")
+    assert [file.name[0] for file in target.rglob("*") if file.name.startswith(".")] == ["."]
+    assert export_dataset(store.chains, store.objects, taken.dataset, target) == taken
+    assert set(tree(target)) == referenced(GOLDEN / "flights")
+
+
+def test_an_export_that_another_dataset_was_cut_off_in_is_left_alone(store: Store, tmp_path: Path) -> None:
+    cut_off(store, "flights", tmp_path / "out", "folder-file-renamed")
+    other = import_dataset(GOLDEN / "airlines", store.chains, store.objects)
+    with pytest.raises(Conflict, match="not a dataset"):
+        export_dataset(store.chains, store.objects, other.dataset, tmp_path / "out")
