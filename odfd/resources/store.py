@@ -13,7 +13,13 @@ from typing import Final
 import msgspec
 
 from chain.instant import Instant
+from chain.store.seals import Sealed
 
+WISHES: Final = Sealed(
+    "resource_events",
+    ("kind", "key", "name", "spec", "at"),
+    "restore the database from a backup, or begin anew with another state directory and mirror again",
+)
 ROOM: Final = "resources"
 STEPS: Final = (
     """
@@ -27,6 +33,7 @@ STEPS: Final = (
     ) STRICT;
     CREATE INDEX resource_events_key ON resource_events (kind, key, seq);
     """,
+    WISHES.step,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 
@@ -70,19 +77,12 @@ class Resources:
         return sorted(self._select("kind = ?", (kind,)), key=lambda resource: resource.name.casefold())
 
     def _append(self, now: Instant, kind: str, name: str, spec: bytes | None) -> None:
-        self._db.execute(
-            "INSERT INTO resource_events (at, kind, key, name, spec) VALUES (?,?,?,?,?)",
-            (now, kind, name.casefold(), name, spec),
-        )
+        WISHES.put(self._db, kind, name.casefold(), name, spec, now)
 
     def _select(self, where: str, values: tuple[str, ...]) -> list[Resource]:
         """Resources whose last event is not a deletion; their events since the last deletion make the generation."""
-        rows = self._db.execute(
-            f"SELECT kind, key, name, spec, at FROM resource_events WHERE {where} ORDER BY seq",  # noqa: S608
-            values,
-        )
         current: dict[tuple[str, str], Resource] = {}
-        for kind, key, name, spec, at in rows:
+        for kind, key, name, spec, at in WISHES.rows(self._db, f"{where} ORDER BY seq", values):
             if spec is None:
                 current.pop((kind, key), None)
                 continue

@@ -16,6 +16,7 @@ from chain.statements import authority, statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
+from odfd.trust.ledger import AUTHORITIES
 
 _KEY_SIZE: Final = 34
 
@@ -41,11 +42,10 @@ class Authorities:
 
     def versions(self, dataset: DatasetId) -> list[tuple[Authority, Signed]]:
         """The statements of versions 1, 2, …"""
-        rows = self._db.execute(
-            "SELECT signers, payload, envelope FROM trust_authorities WHERE dataset = ? ORDER BY version", (dataset,)
-        )
         found = []
-        for signers, payload, envelope in rows:
+        for _, _, _, signers, payload, envelope in AUTHORITIES.rows(
+            self._db, "dataset = ? ORDER BY version", (dataset,)
+        ):
             said = statement.decode_any(payload)
             assert isinstance(said, Authority)
             found.append((said, Signed(payload, _keys(signers), envelope)))
@@ -53,10 +53,8 @@ class Authorities:
 
     def keep(self, said: Authority, signed: Signed) -> None:
         """Keep a version that was admitted."""
-        self._db.execute(
-            "INSERT INTO trust_authorities (dataset, version, sid, signers, payload, envelope) VALUES (?,?,?,?,?,?)",
-            (said.dataset, said.version, signed.sid, b"".join(signed.signers), signed.payload, signed.envelope),
-        )
+        signers = b"".join(signed.signers)
+        AUTHORITIES.put(self._db, said.dataset, said.version, signed.sid, signers, signed.payload, signed.envelope)
 
     def known(self, sid: Multihash) -> bool:
         return self.envelope(sid) is not None
@@ -66,8 +64,8 @@ class Authorities:
         return [(DatasetId(dataset), Multihash(sid)) for dataset, sid in rows]
 
     def envelope(self, sid: Multihash) -> bytes | None:
-        row = self._db.execute("SELECT envelope FROM trust_authorities WHERE sid = ?", (sid,)).fetchone()
-        return None if row is None else bytes(row[0])
+        row = AUTHORITIES.one(self._db, "sid = ?", (sid,))
+        return None if row is None else bytes(row[5])
 
 
 def _keys(joined: bytes) -> tuple[KeyDid, ...]:

@@ -33,7 +33,34 @@ from chain.statements.statement import (
     HeadStatement,
 )
 from chain.statements.tree import Frontier
+from chain.store.seals import Row, Sealed
 
+_REPAIR: Final = "odfctl pull REF --repair makes it anew"
+_RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
+LIVE: Final = Sealed("trust_live", ("dataset", "type", "signer", "sid", "envelope", "payload"), _REPAIR)
+CHAINS: Final = Sealed("trust_chains", ("dataset", "frontier", "data", "epoch"), _REPAIR)
+REPLAYS: Final = Sealed("trust_replays", ("dataset", "sequence", "block", "checkpoint"), _REPAIR)
+RUNS: Final = Sealed(
+    "trust_runs",
+    (
+        *("dataset", "sequence", "block", "at", "verdict", "reason"),
+        *("runs", "engine", "actual", "evidence", "bundle", "first"),
+    ),
+    _REPAIR,
+)
+AUTHORITIES: Final = Sealed(
+    "trust_authorities", ("dataset", "version", "sid", "signers", "payload", "envelope"), _RESTORE
+)
+WITNESSED: Final = Sealed("trust_witnessed", ("origin", "size", "root", "at", "head"), _RESTORE)
+COSIGNATURES: Final = Sealed(
+    "trust_cosignatures", ("dataset", "origin", "witness", "size", "at", "id", "body"), _REPAIR
+)
+PROOFS: Final = Sealed("trust_proofs", ("dataset", "id", "epoch", "kind", "place", "body"), _RESTORE)
+ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
+SEALED: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
+"""Tables whose rows nothing else vouches for; the log is linked."""
+REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES)
+"""Those of which a damaged row may go: it is made or heard anew."""
 ROOM: Final = "trust"
 STEPS: Final = (
     """
@@ -136,6 +163,9 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_cosignatures_dataset ON trust_cosignatures (dataset);
     """,
+    "\n".join(
+        each.step for each in (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
+    ),
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 REPRODUCED: Final = "reproduced"
@@ -202,11 +232,7 @@ class Ledger:
         kind = HEAD if isinstance(predicate, HeadStatement) else ATTESTATION
         self._append((now, predicate.dataset, signer, kind, signed.sid, signed.envelope, peer, outcome))
         if live:
-            self._db.execute(
-                "INSERT OR REPLACE INTO trust_live (dataset, type, signer, sid, envelope, payload)"
-                " VALUES (?,?,?,?,?,?)",
-                (predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload),
-            )
+            LIVE.put(self._db, predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload)
 
     def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
         """Append a proof to the log; ``odfd.trust.proofs`` keeps it."""
@@ -296,9 +322,8 @@ class Ledger:
         return said
 
     def _live(self, dataset: DatasetId, kind: str) -> Iterator[tuple[bytes, bytes, bytes]]:
-        yield from self._db.execute(
-            "SELECT signer, payload, envelope FROM trust_live WHERE dataset = ? AND type = ?", (dataset, kind)
-        )
+        for _, _, signer, _, envelope, payload in LIVE.rows(self._db, "dataset = ? AND type = ?", (dataset, kind)):
+            yield signer, payload, envelope
 
     def live(self, datasets: Sequence[DatasetId] | None = None) -> list[tuple[DatasetId, Multihash]]:
         """Ids of all live statements, of these datasets or of all."""
@@ -339,21 +364,16 @@ class Ledger:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:
-        row = self._db.execute("SELECT type, envelope FROM trust_live WHERE sid = ?", (sid,)).fetchone()
-        return (row[0], row[1]) if row else None
+        row = LIVE.one(self._db, "sid = ?", (sid,))
+        return (row[1], row[4]) if row else None
 
     def chain(self, dataset: DatasetId) -> Checked:
         """What was checked of the blocks that are here."""
-        row = self._db.execute(
-            "SELECT frontier, data, epoch FROM trust_chains WHERE dataset = ?", (dataset,)
-        ).fetchone()
-        return Checked(Frontier.from_bytes(row[0]), row[1], row[2]) if row else Checked()
+        row = CHAINS.one(self._db, "dataset = ?", (dataset,))
+        return Checked(Frontier.from_bytes(row[1]), row[2], row[3]) if row else Checked()
 
     def keep_chain(self, dataset: DatasetId, checked: Checked) -> None:
-        self._db.execute(
-            "INSERT OR REPLACE INTO trust_chains (dataset, frontier, data, epoch) VALUES (?, ?, ?, ?)",
-            (dataset, checked.frontier.to_bytes(), checked.data, checked.epoch),
-        )
+        CHAINS.put(self._db, dataset, checked.frontier.to_bytes(), checked.data, checked.epoch)
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
@@ -362,56 +382,42 @@ class Ledger:
 
     def place(self, dataset: DatasetId) -> Place | None:
         """Where this node's own replay of a chain stands."""
-        row = self._db.execute(
-            "SELECT sequence, block, checkpoint FROM trust_replays WHERE dataset = ?", (dataset,)
-        ).fetchone()
-        return Place(row[0], Multihash(row[1]), row[2]) if row else None
+        row = REPLAYS.one(self._db, "dataset = ?", (dataset,))
+        return Place(row[1], Multihash(row[2]), row[3]) if row else None
 
     def keep_place(self, dataset: DatasetId, place: Place) -> None:
-        self._db.execute(
-            "INSERT OR REPLACE INTO trust_replays (dataset, sequence, block, checkpoint) VALUES (?,?,?,?)",
-            (dataset, place.sequence_number, place.block, place.checkpoint),
-        )
+        REPLAYS.put(self._db, dataset, place.sequence_number, place.block, place.checkpoint)
 
     def keep_run(self, dataset: DatasetId, run: Run) -> None:
         """A step that was reproduced like the step run before it makes one stretch with it: rows are few for ever."""
         first, like = run.first, (run.verdict, msgspec.json.encode(run.engine))
-        before = self._db.execute(
-            "SELECT sequence, first, verdict, engine FROM trust_runs WHERE dataset = ? AND sequence < ?"
-            " ORDER BY sequence DESC LIMIT 1",
-            (dataset, run.sequence_number),
-        ).fetchone()
-        if before is not None and before[2:] == like and run.verdict == REPRODUCED:
-            first = before[0] if before[1] is None else before[1]
-            self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence = ?", (dataset, before[0]))
-        self._db.execute(
-            "INSERT OR REPLACE INTO trust_runs"
-            " (dataset, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first)"
-            " VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                dataset,
-                run.sequence_number,
-                run.block,
-                run.at,
-                run.verdict,
-                run.reason,
-                run.runs,
-                msgspec.json.encode(run.engine),
-                None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
-                run.evidence,
-                run.bundle,
-                first,
-            ),
+        earlier = "dataset = ? AND sequence < ? ORDER BY sequence DESC LIMIT 1"
+        row = RUNS.one(self._db, earlier, (dataset, run.sequence_number))
+        if row is not None and (row[4], row[7]) == like and run.verdict == REPRODUCED:
+            before = _run(row)
+            first = before.sequence_number if before.first is None else before.first
+            self._db.execute(
+                "DELETE FROM trust_runs WHERE dataset = ? AND sequence = ?", (dataset, before.sequence_number)
+            )
+        RUNS.put(
+            self._db,
+            dataset,
+            run.sequence_number,
+            run.block,
+            run.at,
+            run.verdict,
+            run.reason,
+            run.runs,
+            msgspec.json.encode(run.engine),
+            None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
+            run.evidence,
+            run.bundle,
+            first,
         )
 
     def runs(self, dataset: DatasetId) -> dict[int, Run]:
         """This node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
-        rows = self._db.execute(
-            "SELECT sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first"
-            " FROM trust_runs WHERE dataset = ? ORDER BY sequence",
-            (dataset,),
-        )
-        return {row[0]: _run(row) for row in rows}
+        return {row[1]: _run(row) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
 
 
 def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
@@ -424,11 +430,8 @@ def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
     return run if (run.sequence_number if run.first is None else run.first) <= step else None
 
 
-_RunRow = tuple[int, bytes, int, str, str, int, bytes, bytes | None, bytes | None, bytes | None, int | None]
-
-
-def _run(row: _RunRow) -> Run:
-    sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
+def _run(row: Row) -> Run:
+    _, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
     return Run(
         sequence_number=sequence,
         first=first,

@@ -20,6 +20,7 @@ from chain.statements.proof import DOUBLE_VOTE, FORK, Proof, RightsAt, first_rig
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Leaves
 from odfd.trust.authorities import Authorities
+from odfd.trust.ledger import ACCUSED, PROOFS
 
 MAX_VOTES: Final = 80
 """Double votes kept of one dataset's epoch: all its listed validators and some more."""
@@ -45,14 +46,9 @@ class Proofs:
             return False
         if not known and self._count() >= MAX_PROOFS:
             return False
-        self._db.execute(
-            "INSERT INTO trust_proofs (id, dataset, epoch, kind, place, body) VALUES (?,?,?,?,?,?)",
-            (proof.id, proof.dataset, proof.epoch, proof.kind, proof.index or 0, proof.raw),
-        )
-        self._db.executemany(
-            "INSERT INTO trust_accused (key, kind, proof) VALUES (?,?,?)",
-            [(key, proof.kind, proof.id) for key in proof.accused],
-        )
+        PROOFS.put(self._db, proof.dataset, proof.id, proof.epoch, proof.kind, proof.index or 0, proof.raw)
+        for key in proof.accused:
+            ACCUSED.put(self._db, key, proof.kind, proof.id)
         return True
 
     def known(self, name: Multihash) -> bool:
@@ -60,36 +56,30 @@ class Proofs:
 
     def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:
         """The first place that is disputed in this epoch; below it all agree."""
-        row = self._db.execute(
-            "SELECT MIN(place) FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch)
-        ).fetchone()
-        return None if row[0] is None else int(row[0])
+        rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
+        return min((row[4] for row in rows), default=None)
 
     def has(self, dataset: DatasetId, kind: str, epoch: int) -> bool:
         """Whether a proof of this kind is kept on an epoch, or on a version of the authority."""
-        row = self._db.execute(
-            "SELECT 1 FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ? LIMIT 1", (dataset, kind, epoch)
-        ).fetchone()
-        return row is not None
+        return PROOFS.one(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, kind, epoch)) is not None
 
     def double_voters(self) -> frozenset[KeyDid]:
         """Validators that contradicted themselves, on whichever dataset."""
-        rows = self._db.execute("SELECT DISTINCT key FROM trust_accused WHERE kind = ?", (DOUBLE_VOTE,))
-        return frozenset(KeyDid(row[0]) for row in rows)
+        return frozenset(KeyDid(row[0]) for row in ACCUSED.rows(self._db, "kind = ?", (DOUBLE_VOTE,)))
 
     def of(self, dataset: DatasetId) -> list[Proof]:
         """Those on a dataset; forks first."""
-        rows = self._db.execute("SELECT body FROM trust_proofs WHERE dataset = ? ORDER BY kind DESC, id", (dataset,))
+        rows = PROOFS.rows(self._db, "dataset = ? ORDER BY kind DESC, id", (dataset,))
         rights_at = Authorities(self._db).rights_at
-        return [proofs.decode(row[0], rights_at) for row in rows]
+        return [proofs.decode(row[5], rights_at) for row in rows]
 
     def refs(self) -> list[tuple[DatasetId, Multihash]]:
         rows = self._db.execute("SELECT dataset, id FROM trust_proofs")
         return [(DatasetId(dataset), Multihash(name)) for dataset, name in rows]
 
     def body(self, name: Multihash) -> bytes | None:
-        row = self._db.execute("SELECT body FROM trust_proofs WHERE id = ?", (name,)).fetchone()
-        return None if row is None else bytes(row[0])
+        row = PROOFS.one(self._db, "id = ?", (name,))
+        return None if row is None else bytes(row[5])
 
     def _places(self, proof: Proof) -> list[int]:
         rows = self._db.execute(

@@ -23,7 +23,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
 from chain.store.database import Database
 from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger import COSIGNATURES, WITNESSED, Checked, Ledger
 
 RENEW: Final = 2 * 86400 * instant.SECOND
 """A cosignature of a tree that stays is made anew at this age, since quorums ask for young ones."""
@@ -42,30 +42,24 @@ class Cosignatures:
     def keep(self, made: Cosignature) -> bool:
         """Whether it says more than what was known of this witness, and there is room for it."""
         tree, terms = made.checkpoint, (made.checkpoint.origin, made.witness)
-        known = self._db.execute("SELECT size, at FROM trust_cosignatures WHERE origin = ? AND witness = ?", terms)
-        row = known.fetchone()
-        if row is not None and (tree.size, made.at) <= (row[0], row[1]):
+        row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", terms)
+        if row is not None and (tree.size, made.at) <= (row[3], row[4]):
             return False
         if row is None and len(self.of(tree.dataset)) >= MAX_WITNESSES:
             return False
-        self._db.execute(
-            "INSERT OR REPLACE INTO trust_cosignatures (origin, witness, dataset, size, at, id, body)"
-            " VALUES (?,?,?,?,?,?,?)",
-            (*terms, tree.dataset, tree.size, made.at, made.id, made.encode()),
-        )
+        COSIGNATURES.put(self._db, tree.dataset, *terms, tree.size, made.at, made.id, made.encode())
         return True
 
     def of(self, dataset: DatasetId) -> list[Cosignature]:
-        rows = self._db.execute("SELECT body FROM trust_cosignatures WHERE dataset = ?", (dataset,))
-        return [cosignature.decode(row[0]) for row in rows]
+        return [cosignature.decode(row[6]) for row in COSIGNATURES.rows(self._db, "dataset = ?", (dataset,))]
 
     def refs(self) -> list[tuple[DatasetId, Multihash]]:
         rows = self._db.execute("SELECT dataset, id FROM trust_cosignatures")
         return [(DatasetId(dataset), Multihash(name)) for dataset, name in rows]
 
     def body(self, name: Multihash) -> bytes | None:
-        row = self._db.execute("SELECT body FROM trust_cosignatures WHERE id = ?", (name,)).fetchone()
-        return None if row is None else bytes(row[0])
+        row = COSIGNATURES.one(self._db, "id = ?", (name,))
+        return None if row is None else bytes(row[6])
 
 
 class Witness:
@@ -93,21 +87,16 @@ class Witness:
             if not self._is_due(connection, tree):
                 return None
             made = cosignature.cosign(self._keys.node_key(), tree, self._clock())
-            connection.execute(
-                "INSERT OR REPLACE INTO trust_witnessed (origin, size, root, at, head) VALUES (?,?,?,?,?)",
-                (tree.origin, tree.size, tree.root_hash, made.at, newest[1].envelope),
-            )
+            WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, newest[1].envelope)
             Cosignatures(connection).keep(made)
             self._keys.note(made.witness, f"cosign/{tree.origin}", (tree.size,), tree.root_hash.hex())
         return made
 
     def _is_due(self, connection: sqlite3.Connection, tree: Checkpoint) -> bool:
-        row = connection.execute(
-            "SELECT size, root, at FROM trust_witnessed WHERE origin = ?", (tree.origin,)
-        ).fetchone()
+        row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
         if row is None:
             return True
-        size, root, at = row
+        _, size, root, at, _ = row
         leaves = self._leaves_of
         begins = size <= tree.size and Tree(lambda start, stop: leaves(tree.dataset, start, stop)).root(size) == root
         if not begins:

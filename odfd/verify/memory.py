@@ -19,7 +19,11 @@ from chain.multihash import Multihash
 from chain.rules.check import RULES
 from chain.store.base import StoredChain
 from chain.store.database import Database
+from chain.store.seals import Sealed
 
+VERIFIED: Final = Sealed(
+    "verified", ("dataset", "size", "name", "version", "complete"), "odfctl verify REF --full forgets it"
+)
 ROOM: Final = "verify"
 STEPS: Final = (
     """
@@ -31,6 +35,7 @@ STEPS: Final = (
         complete INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     """,
+    VERIFIED.step,
 )
 EDITION: Final = 1
 """Raised whenever an append rule or a check of objects comes to mean something else under the same name."""
@@ -75,13 +80,11 @@ class StoredMemory:
 
     def recall(self, chain: StoredChain) -> Remembered:
         with self._database.read() as connection:
-            row = connection.execute(
-                "SELECT size, name, complete FROM verified WHERE dataset = ? AND version = ?",
-                (self._dataset, rules_version()),
-            ).fetchone()
-        if row is None:
+            wanted = (self._dataset, rules_version())
+            row, whole = VERIFIED.look(connection, "dataset = ? AND version = ?", wanted)
+        if row is None or not whole:
             return Remembered()
-        size, name, complete = row
+        _, size, name, _, complete = row
         last = next(chain.stored_blocks(size - 1, size), None)
         if last is None or last.name != name:
             return Remembered()
@@ -89,10 +92,7 @@ class StoredMemory:
 
     def keep(self, size: int, name: Multihash, complete: bool) -> None:
         with self._database.write() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?)",
-                (self._dataset, size, name, rules_version(), complete),
-            )
+            VERIFIED.put(connection, self._dataset, size, name, rules_version(), complete)
 
 
 def rules_version() -> bytes:

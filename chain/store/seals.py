@@ -1,0 +1,108 @@
+"""Seals: a short hash beside each row that nothing else vouches for, so that a flipped bit is a fault, not an opinion.
+
+Blocks, objects and statements are named by their hash, and the log of the ledger is linked; wishes, conclusions and
+places are not. A room declares such a table as ``Sealed`` and reads and writes it through that. A seal tells damage,
+not tampering: whoever can write the file can write seals. Rows from before their table had seals carry none and are
+believed. Indexes are not covered: those SQLite's own check compares (``Database.damage``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Environment
+
+ROW_DAMAGED: Final = "stored-row-damaged"
+_SIZE: Final = 8
+"""Bytes of a seal: a flip goes unseen once in 2^64."""
+Value: TypeAlias = int | str | bytes | None
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """One table. ``columns`` are those that a seal covers, the row's key first."""
+
+    table: str
+    columns: tuple[str, ...]
+    hint: str
+    """What to do about a damaged row."""
+
+    @property
+    def step(self) -> str:
+        """The step that gives the table its seals."""
+        return f"ALTER TABLE {self.table} ADD COLUMN seal BLOB;"
+
+    def put(self, connection: sqlite3.Connection, *values: Value) -> None:
+        """Write a row, over one of the same key; ``values`` as ``columns`` are."""
+        names = ", ".join((*self.columns, "seal"))
+        places = ", ".join("?" * (len(self.columns) + 1))
+        connection.execute(
+            f"INSERT OR REPLACE INTO {self.table} ({names}) VALUES ({places})",  # noqa: S608
+            (*values, _seal(self.table, values)),
+        )
+
+    def rows(self, connection: sqlite3.Connection, where: str = "TRUE", values: Sequence[Value] = ()) -> Iterator[Row]:
+        """Rows with all ``columns``; ``where`` may go on with an order and a limit. Raises Environment: ROW_DAMAGED."""
+        for row, whole in self._looked_at(connection, where, values):
+            if not whole:
+                raise Environment(f"{self._name(row)} is damaged on disk", rule=ROW_DAMAGED, hint=self.hint)
+            yield row
+
+    def one(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> Row | None:
+        """The first of ``rows``."""
+        return next(self.rows(connection, where, values), None)
+
+    def look(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> tuple[Row | None, bool]:
+        """The first row, whether it is whole or not, and whether it is: for those who can do without it."""
+        return next(self._looked_at(connection, where, values), (None, True))
+
+    def damaged(self, connection: sqlite3.Connection) -> Iterator[str]:
+        """Names of the damaged rows; reads the whole table."""
+        for row, whole in self._looked_at(connection, "TRUE", ()):
+            if not whole:
+                yield self._name(row)
+
+    def forget_damaged(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> int:
+        """Delete damaged rows, where they can be made anew; how many there were."""
+        found = [row for row, whole in self._looked_at(connection, where, values) if not whole]
+        for row in found:
+            same = " AND ".join(f"{column} IS ?" for column in self.columns)
+            connection.execute(f"DELETE FROM {self.table} WHERE {same}", row)  # noqa: S608
+        return len(found)
+
+    def _looked_at(
+        self, connection: sqlite3.Connection, where: str, values: Sequence[Value]
+    ) -> Iterator[tuple[tuple[Value, ...], bool]]:
+        names = ", ".join((*self.columns, "seal"))
+        for *row, seal in connection.execute(f"SELECT {names} FROM {self.table} WHERE {where}", values):  # noqa: S608
+            yield tuple(row), seal is None or seal == _seal(self.table, row)
+
+    def _name(self, row: Sequence[Value]) -> str:
+        key = row[0]
+        shown = f"{key[:8].hex()}…" if isinstance(key, bytes) else str(key)[:60]
+        return f"row {shown} of {self.table}"
+
+
+def _seal(table: str, values: Sequence[Value]) -> bytes:
+    digest = hashlib.sha3_256(table.encode())
+    for value in values:
+        # As SQLite gives it back: instants are integers and names are bytes.
+        kind, raw = _plain(value)
+        digest.update(b"%s%d:" % (kind, len(raw)))
+        digest.update(raw)
+    return digest.digest()[:_SIZE]
+
+
+def _plain(value: Value) -> tuple[bytes, bytes]:
+    if value is None:
+        return b"n", b""
+    if isinstance(value, bytes):
+        return b"b", value
+    if isinstance(value, str):
+        return b"t", value.encode()
+    return b"i", b"%d" % value
