@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
@@ -39,6 +40,20 @@ class Head(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         return self.sequence_number + 1
+
+
+class BlockDamaged(Environment):
+    """A block that lies in our store is not what it was, or not where it was. Nothing of it is given to anyone."""
+
+    def __init__(self, dataset: DatasetId, number: int, why: str) -> None:
+        super().__init__(
+            f"block #{number} is damaged on disk: {why}",
+            rule="stored-block-damaged",
+            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
+            place=dataset.short,
+        )
+        self.dataset = dataset
+        self.number = number
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):

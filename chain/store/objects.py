@@ -22,7 +22,7 @@ from typing import Final
 from chain.errors import Environment, NotFound
 from chain.multihash import SHA3_256, Multihash
 from chain.store import schema
-from chain.store.base import ObjectStore, Step, no_step
+from chain.store.base import ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
 from chain.store.holds import Holds
 
@@ -31,6 +31,18 @@ SMALL: Final = 64 << 10
 DAMAGED: Final = "stored-object-damaged"
 _PENDING_LIMIT: Final = 8 << 20
 """Bytes of small objects that may wait for a commit."""
+
+
+class ObjectDamaged(Environment):
+    """An object that lies in our store is not what it was."""
+
+    def __init__(self, name: Multihash) -> None:
+        super().__init__(
+            f"object {name.short} is damaged on disk",
+            rule=DAMAGED,
+            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
+        )
+        self.name = name
 
 
 class DiskObjects:
@@ -223,17 +235,22 @@ class DiskObjects:
         if data is None:
             raise _unknown(name)
         if Multihash.sha3_256(data) != name:
-            raise Environment(
-                f"object {name.short} is damaged on disk",
-                rule=DAMAGED,
-                hint="check the disk, then fetch the dataset again from a peer or restore a backup",
-            )
+            raise ObjectDamaged(name)
         return data
 
     def _stored_row(self, name: Multihash) -> bytes | None:
         with self._database.read() as connection:
             row = connection.execute("SELECT data FROM small_objects WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
+
+
+def sound_path(objects: ObjectReader, name: Multihash) -> Path:
+    """The object's file, hashed just now: for whoever makes something new of it. Raises NotFound, ObjectDamaged."""
+    path = objects.path(name)
+    with disk(path), path.open("rb") as file:
+        if Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest()) != name:
+            raise ObjectDamaged(name)
+    return path
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from chain.model.events import AddData, DatasetKind, DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.base import ChainReader, ChainStore, Head, ObjectStore, Rewrite
-from chain.store.objects import staged_in
+from chain.store.objects import sound_path, staged_in
 from chain.walk import newest_first, oldest_first
 
 Also: TypeAlias = Callable[[sqlite3.Connection], None]
@@ -143,7 +143,8 @@ def _merge_into(staged: Path, objects: ObjectStore, batch: Batch, parts: Sequenc
     hasher = LogicalHasher(schema)
     with parquet.SliceWriter(staged, schema) as writer:
         for part in parts:
-            with parquet.open_slice(objects.path(part.physical_hash)) as source:
+            # A damaged slice would be laundered: its rows would get hashes of their own.
+            with parquet.open_slice(sound_path(objects, part.physical_hash)) as source:
                 for one in source.batches():
                     fitted = _fitted(one, schema, part)
                     writer.write(fitted)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from chain.codec.blocks import decode_block
-from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
@@ -24,6 +23,7 @@ from chain.store.base import (
     PAGE_BLOCKS,
     PAGE_BYTES,
     Append,
+    BlockDamaged,
     Head,
     Rewrite,
     Step,
@@ -128,7 +128,10 @@ class SqliteChain:
             ).fetchone()
         if row is None:
             raise rules.no_block(f"#{sequence_number} in {self._dataset.short}")
-        return decode_block(self._whole(sequence_number, *row))
+        block = decode_block(self._whole(sequence_number, *row))
+        if block.sequence_number != sequence_number:
+            raise BlockDamaged(self._dataset, sequence_number, f"#{block.sequence_number} lies in its place")
+        return block
 
     def block_by_hash(self, block_hash: Multihash) -> Block:
         with self._database.read() as connection:
@@ -143,7 +146,11 @@ class SqliteChain:
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         """As in the port; ends early at the head."""
+        due = max(start, 0)
         for sequence, block_hash, raw in self._rows(start, stop):
+            if sequence != due:
+                raise BlockDamaged(self._dataset, due, "it is not in its place")
+            due += 1
             yield self._whole(sequence, block_hash, raw)
 
     def stored_head(self) -> Multihash | None:
@@ -201,9 +208,10 @@ class SqliteChain:
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
         limit = (1 << 62) if before is None else before
+        wanted = set(kinds)
         newest: tuple[int, bytes, bytes] | None = None
         with self._database.read() as connection:
-            for kind in kinds:
+            for kind in wanted:
                 # All numbers beyond ours are unknown events; a later version finds them by their own.
                 number, compare = (len(schema.KINDS), ">") if kind == "UnknownEvent" else (schema.KINDS[kind], "=")
                 row = connection.execute(
@@ -213,17 +221,17 @@ class SqliteChain:
                 ).fetchone()
                 if row is not None and (newest is None or row[0] > newest[0]):
                     newest = row
-        return None if newest is None else decode_block(self._whole(*newest))
+        if newest is None:
+            return None
+        block = decode_block(self._whole(*newest))
+        if type(block.event).__name__ not in wanted or block.sequence_number != newest[0]:
+            raise BlockDamaged(self._dataset, newest[0], "the index takes another event for it")
+        return block
 
     def _whole(self, sequence: int, block_hash: bytes, raw: bytes) -> bytes:
         actual = Multihash.sha3_256(raw)
         if actual != block_hash:
-            raise Environment(
-                f"block #{sequence} is damaged on disk: its bytes hash to {actual.short}",
-                rule="stored-block-damaged",
-                hint="check the disk, then fetch the dataset again from a peer or restore a backup",
-                place=self._dataset.short,
-            )
+            raise BlockDamaged(self._dataset, sequence, f"its bytes hash to {actual.short}")
         return raw
 
 

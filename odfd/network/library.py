@@ -1,34 +1,31 @@
 """What we give to others: blocks and objects within the reach of the purpose ``serve``, and never damaged ones.
 
-Implements ``p2p.ports.Library``; called from worker threads. Reach is asked at most once a moment for each dataset, and
-a file is hashed again whenever it is not the very file that was hashed before.
+Implements ``p2p.ports.Library``; called from worker threads. Reach is asked at most once a moment for each dataset. All
+that leaves was hashed on its way out; what is found damaged is told to the node, and is not here for whoever asked.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from chain.multihash import SHA3_256, Multihash
-from chain.store.base import ChainStore, Head, ObjectStore
+from chain.multihash import Multihash
+from chain.store.base import BlockDamaged, ChainStore, Head, ObjectStore
 from chain.store.database import Database
+from chain.store.objects import ObjectDamaged
 from odfd.datasets.references import references_to
+from odfd.network.giving import Giving
 from odfd.network.proving import Prover
+from odfd.verify.damage import Spot
 
-SMALL: Final = 64 << 10
-"""Bytes up to which an object is hashed each time it is asked for."""
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
-MAX_REMEMBERED: Final = 65_536
-"""Files remembered as whole."""
-Fingerprint: TypeAlias = tuple[int, int, int]
+OnDamage: TypeAlias = Callable[[DatasetId, Spot], None]
 
 
 class ServingLibrary:
@@ -41,7 +38,9 @@ class ServingLibrary:
         objects: ObjectStore,
         reach: Callable[[DatasetId], int],
         clock: Callable[[], Instant],
+        damaged: OnDamage = lambda _dataset, _spot: None,
     ) -> None:
+        """``damaged`` is told, from a worker thread, what was found spoilt."""
         self._database = database
         self._chains = chains
         self._objects = objects
@@ -49,7 +48,8 @@ class ServingLibrary:
         self._clock = clock
         self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
         """When it was computed, of which head, and the blocks within it."""
-        self._whole: dict[Multihash, Fingerprint] = {}
+        self._giving = Giving(objects)
+        self._damaged = damaged
         self._prover = Prover(database)
         self._lock = threading.Lock()
 
@@ -71,13 +71,19 @@ class ServingLibrary:
         return blocks
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        """As in the port; those before a damaged one are given. Raises BlockDamaged when that is the first."""
         given: list[bytes] = []
         room = max_bytes
-        for raw in self._chains.chain(dataset).raw_blocks(start, self.size(dataset)):
-            if given and len(raw) > room:
-                break
-            given.append(raw)
-            room -= len(raw)
+        try:
+            for raw in self._chains.chain(dataset).raw_blocks(start, self.size(dataset)):
+                if given and len(raw) > room:
+                    break
+                given.append(raw)
+                room -= len(raw)
+        except BlockDamaged as fault:
+            self._tell(fault, [(dataset, fault.number)])
+            if not given:
+                raise
         return given
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
@@ -86,44 +92,38 @@ class ServingLibrary:
         return self._prover.prove(dataset, size, old=old, index=index)
 
     def object_size(self, name: Multihash) -> int | None:
-        if not self._objects.has(name) or not self._may_pass(name) or not self._is_whole(name):
+        if not self._objects.has(name):
             return None
-        return self._objects.size(name)
+        named = self._named(name)
+        if not named:
+            return None
+        try:
+            return self._giving.size(name)
+        except ObjectDamaged as fault:
+            self._tell(fault, named)
+            return None
 
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
-        if self.object_size(name) is None:
-            raise NotFound(f"object {name.short} is not served here", rule="object-not-served")
-        return self._objects.read(name, offset, length)
+        """Also raises NotFound for what is damaged: for others it is not here."""
+        named = self._named(name) if self._objects.has(name) else []
+        if not named:
+            raise _not_served(name)
+        try:
+            return self._giving.read(name, offset, length)
+        except ObjectDamaged as fault:
+            self._tell(fault, named)
+            raise _not_served(name) from fault
 
-    def _may_pass(self, name: Multihash) -> bool:
+    def _named(self, name: Multihash) -> list[tuple[DatasetId, int]]:
+        """The blocks that name an object, when one of them is within reach; else none."""
         with self._database.read() as connection:
             named = references_to(connection, name)
-        return any(sequence < self.size(dataset) for dataset, sequence in named)
+        return named if any(sequence < self.size(dataset) for dataset, sequence in named) else []
 
-    def _is_whole(self, name: Multihash) -> bool:
-        """A damaged object is never served on."""
-        if self._objects.size(name) <= SMALL:
-            # Read and hashed in a moment, and not always a file.
-            try:
-                return Multihash.sha3_256(self._objects.read(name)) == name
-            except Environment:
-                return False
-        path = self._objects.path(name)
-        seen = _fingerprint(path)
-        with self._lock:
-            if self._whole.get(name) == seen:
-                return True
-        with path.open("rb") as file:
-            actual = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
-        if actual != name:
-            return False
-        with self._lock:
-            if len(self._whole) >= MAX_REMEMBERED:
-                self._whole.clear()
-            self._whole[name] = seen
-        return True
+    def _tell(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
+        for dataset, sequence in places:
+            self._damaged(dataset, Spot(sequence, fault.rule, fault.message))
 
 
-def _fingerprint(path: Path) -> Fingerprint:
-    stat = path.stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+def _not_served(name: Multihash) -> NotFound:
+    return NotFound(f"object {name.short} is not served here", rule="object-not-served")

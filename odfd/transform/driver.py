@@ -26,6 +26,7 @@ from chain.model.events import ExecuteTransform, ExecuteTransformInput
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
+from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress
 from engines.spark.checkpoint import MAX_CHECKPOINT, open_blocks
 from odfd.transform.commit import Committer
@@ -174,7 +175,7 @@ async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress
 
 
 def _previous(objects: ObjectReader, state: ChainState) -> Path | None:
-    return objects.path(state.checkpoint.physical_hash) if state.checkpoint is not None else None
+    return sound_path(objects, state.checkpoint.physical_hash) if state.checkpoint is not None else None
 
 
 def _keep(objects: ObjectStore, files: Files, done: Executed) -> None:

@@ -27,6 +27,7 @@ from chain.model.events import (
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
 from chain.store.base import ObjectReader
+from chain.store.objects import sound_path
 from engines.contract import (
     Engine,
     InputBlock,
@@ -155,8 +156,8 @@ def _measure(path: Path, schema: DataSchema, offset: str) -> DataSlice:
 
 
 def _request(plan: TransformPlan, transaction: str, objects: ObjectReader, files: Files) -> TransformRequest:
-    """Raises NotFound for a slice that is not held."""
-    paths = {each.physical_hash: str(objects.path(each.physical_hash)) for each in plan.input_slices}
+    """Raises NotFound for a slice that is not held, ObjectDamaged for one that would give rows of nobody's."""
+    paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in plan.input_slices}
     return TransformRequest(
         dataset_id=plan.dataset,
         dataset_alias=plan.dataset.short,

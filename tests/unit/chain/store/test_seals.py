@@ -47,7 +47,7 @@ def test_what_is_sealed_comes_back_and_nothing_else_does(database: Database, one
             ROOM.put(connection, *one)
             value = other[ROOM.columns.index(name)]
             connection.execute(f"UPDATE notes SET {name} = ?", (value,))
-            with pytest.raises(Environment, match="row .* of notes is damaged") as caught:
+            with pytest.raises(Environment, match=r"row .* of notes is damaged") as caught:
                 list(ROOM.rows(connection))
             assert (caught.value.rule, caught.value.hint) == (ROW_DAMAGED, "write it anew")
             assert len(list(ROOM.damaged(connection))) == 1

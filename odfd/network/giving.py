@@ -1,0 +1,115 @@
+"""Bytes of objects for others, each hashed on its way out: what a disk has spoilt since never leaves.
+
+A small object is read whole and hashed against its name. A large one is hashed whole when it is first asked for, and a
+digest of every MiB is kept; from then on the MiBs that an answer is cut from are hashed again and compared, so that an
+answer costs in proportion to its length. Made with the library, called from worker threads; memory is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from typing import BinaryIO, Final
+
+import msgspec
+
+from chain.multihash import SHA3_256, Multihash
+from chain.store.base import ObjectStore
+from chain.store.objects import SMALL, ObjectDamaged, disk
+
+PART: Final = 1 << 20
+"""Bytes of an object under one digest: what a peer asks for at once."""
+DIGEST: Final = 16
+"""Bytes of a digest. It meets bit rot and no adversary, and is never told."""
+MAX_PARTS: Final = 1 << 20
+"""Digests kept, 16 MiB of them for a TiB of objects; objects that were not asked for longest make room."""
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """A large object that was found whole."""
+
+    size: int
+    digests: bytes
+
+    @property
+    def parts(self) -> int:
+        return len(self.digests) // DIGEST
+
+
+class Giving:
+    """See the module."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._whole: OrderedDict[Multihash, _Whole] = OrderedDict()
+        self._parts = 0
+        self._lock = threading.Lock()
+
+    def size(self, name: Multihash) -> int:
+        """Of an object that was whole when it was last looked at. Raises NotFound, ObjectDamaged, Environment."""
+        size = self._objects.size(name)
+        if size <= SMALL:
+            return len(self._small(name))
+        return self._known(name).size
+
+    def read(self, name: Multihash, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes, fewer at the end. Raises as ``size`` does."""
+        if self._objects.size(name) <= SMALL:
+            return self._small(name)[offset : offset + length]
+        whole = self._known(name)
+        first, stop = offset // PART, min(-(-(offset + length) // PART), whole.parts)
+        path = self._objects.path(name)
+        with disk(path), path.open("rb") as file:
+            file.seek(first * PART)
+            parts = [self._part(name, file, whole, number) for number in range(first, stop)]
+        skip = offset - first * PART
+        return b"".join(parts)[skip : skip + length]
+
+    def _small(self, name: Multihash) -> bytes:
+        data = self._objects.read(name)
+        if Multihash.sha3_256(data) != name:
+            raise ObjectDamaged(name)
+        return data
+
+    def _part(self, name: Multihash, file: BinaryIO, whole: _Whole, number: int) -> bytes:
+        part = file.read(PART)
+        if _digest(part) != whole.digests[number * DIGEST : (number + 1) * DIGEST]:
+            self._forget(name)
+            raise ObjectDamaged(name)
+        return part
+
+    def _known(self, name: Multihash) -> _Whole:
+        with self._lock:
+            if (known := self._whole.get(name)) is not None:
+                self._whole.move_to_end(name)
+                return known
+        found = self._look(name)
+        self._forget(name)
+        with self._lock:
+            self._whole[name] = found
+            self._parts += found.parts
+            while self._parts > MAX_PARTS and len(self._whole) > 1:
+                self._parts -= self._whole.popitem(last=False)[1].parts
+        return found
+
+    def _look(self, name: Multihash) -> _Whole:
+        path = self._objects.path(name)
+        whole, digests, size = hashlib.sha3_256(), bytearray(), 0
+        with disk(path), path.open("rb") as file:
+            while part := file.read(PART):
+                whole.update(part)
+                digests += _digest(part)
+                size += len(part)
+        if Multihash.from_digest(SHA3_256, whole.digest()) != name:
+            raise ObjectDamaged(name)
+        return _Whole(size, bytes(digests))
+
+    def _forget(self, name: Multihash) -> None:
+        with self._lock:
+            if (known := self._whole.pop(name, None)) is not None:
+                self._parts -= known.parts
+
+
+def _digest(part: bytes) -> bytes:
+    return hashlib.blake2b(part, digest_size=DIGEST).digest()

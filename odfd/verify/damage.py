@@ -1,0 +1,73 @@
+"""Damage that is known: which blocks and objects of which datasets were found spoilt or missing, and not yet mended.
+
+Noted by whoever finds it (a verification, the giving side), shown by the doctor, forgotten when a verification finds
+the dataset whole. Bounded: of a dataset that is damaged all over the first places are enough.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+
+ROOM: Final = "damage"
+STEPS: Final = (
+    """
+    CREATE TABLE damage (
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        rule TEXT NOT NULL,
+        message TEXT NOT NULL,
+        found_at INTEGER NOT NULL,
+        PRIMARY KEY (dataset, sequence, rule)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
+MAX_OF_ONE: Final = 100
+"""Places noted of one dataset."""
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """One broken rule at one block: of the block itself, or of an object it names."""
+
+    sequence: int
+    rule: str
+    message: str
+
+
+class Damage:
+    """The notes, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def note(self, dataset: DatasetId, spots: Iterable[Spot], now: Instant) -> bool:
+        """Whether any of them is new."""
+        (count,) = self._db.execute("SELECT COUNT(*) FROM damage WHERE dataset = ?", (dataset,)).fetchone()
+        before = count
+        for spot in spots:
+            if count >= MAX_OF_ONE:
+                break
+            count += self._db.execute(
+                "INSERT OR IGNORE INTO damage VALUES (?, ?, ?, ?, ?)",
+                (dataset, spot.sequence, spot.rule, spot.message, now),
+            ).rowcount
+        return bool(count > before)
+
+    def of(self, dataset: DatasetId) -> list[Spot]:
+        rows = self._db.execute(
+            "SELECT sequence, rule, message FROM damage WHERE dataset = ? ORDER BY sequence", (dataset,)
+        )
+        return [Spot(*row) for row in rows]
+
+    def datasets(self) -> list[DatasetId]:
+        return [DatasetId(row[0]) for row in self._db.execute("SELECT DISTINCT dataset FROM damage")]
+
+    def forget(self, dataset: DatasetId) -> None:
+        self._db.execute("DELETE FROM damage WHERE dataset = ?", (dataset,))
