@@ -21,6 +21,7 @@ from chain.multihash import Multihash
 
 PAGE_BLOCKS: Final = 2048
 PAGE_BYTES: Final = 4 << 20
+BLOCK_DAMAGED: Final = "stored-block-damaged"
 NAME_SIZE: Final = 34
 """Bytes of a block's name, a sha3-256 multihash."""
 Step: TypeAlias = Callable[[str], None]
@@ -48,7 +49,7 @@ class BlockDamaged(Environment):
     def __init__(self, dataset: DatasetId, number: int, why: str) -> None:
         super().__init__(
             f"block #{number} is damaged on disk: {why}",
-            rule="stored-block-damaged",
+            rule=BLOCK_DAMAGED,
             hint="odfctl pull REF --repair fetches it anew from a peer that has it",
             place=dataset.short,
         )

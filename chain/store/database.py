@@ -26,13 +26,17 @@ _WAL_LIMIT: Final = 64 << 20
 _VERSIONS: Final = """
 CREATE TABLE IF NOT EXISTS versions (room TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID
 """
+_WAY_OUT: Final = (
+    "stop the node and restore the file from a backup; without one move it away, start, and mirror or import again:"
+    " keys and large objects stay, names and wishes are lost"
+)
 _HINTS: Final = {
     sqlite3.SQLITE_FULL: ("disk-full", "free some space; what was committed is safe"),
     sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),
     sqlite3.SQLITE_PERM: ("disk-permission", "make the state directory writable for this user"),
     sqlite3.SQLITE_CANTOPEN: ("disk-permission", "does the state directory exist, and may this user write to it?"),
     sqlite3.SQLITE_IOERR: ("disk-failure", "look at the kernel's log; the disk may be failing"),
-    sqlite3.SQLITE_CORRUPT: ("database-corrupt", "restore it from a backup, or start anew and mirror again"),
+    sqlite3.SQLITE_CORRUPT: ("database-corrupt", _WAY_OUT),
     sqlite3.SQLITE_NOTADB: ("database-corrupt", "this is not our database: name another state directory"),
     sqlite3.SQLITE_BUSY: ("database-busy", "another program holds the database: close it"),
     sqlite3.SQLITE_LOCKED: ("database-busy", "another program holds the database: close it"),
@@ -126,7 +130,7 @@ class Database:
             raise Environment(
                 f"the {room} tables of {self.path} are not those that its version says: {error}",
                 rule="database-schema",
-                hint="the file is damaged: restore it from a backup, or start anew and mirror again",
+                hint=f"the file is damaged: {_WAY_OUT}",
             ) from error
 
     def damage(self) -> list[str]:
@@ -134,6 +138,16 @@ class Database:
         with self.read() as connection:
             rows = [row[0] for row in connection.execute("PRAGMA integrity_check(10)")]
         return [] if rows == ["ok"] else rows
+
+    def reindex(self) -> None:
+        """Make all indexes anew from their tables. Raises Environment."""
+        with self.write() as connection:
+            connection.execute("REINDEX")
+
+    def corrupt(self, problem: str) -> Environment:
+        """The fault to raise for something that ``damage`` found."""
+        rule, hint = _HINTS[sqlite3.SQLITE_CORRUPT]
+        return Environment(f"the database {self.path} is damaged: {problem}", rule=rule, hint=hint)
 
     def close(self) -> None:
         """Nothing may be reading or writing. The log is folded into the file."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from chain.codec.blocks import decode_block
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
@@ -99,6 +100,25 @@ class SqliteChains:
         self._objects.holds.named(rewrite.objects)
         return head
 
+    def mend(self, dataset: DatasetId, head: Head, blocks: Sequence[Block]) -> None:
+        """Put blocks in the place of damaged ones and ``head`` in the place of its own; rows out of place go.
+
+        The caller has shown that the chain is the one that was (``chain.store.mending``).
+        """
+        with self._database.write() as connection:
+            connection.execute(
+                f"DELETE FROM blocks WHERE {_THIS} AND (sequence < 0 OR sequence >= ?)",  # noqa: S608
+                (dataset, head.size),
+            )
+            for block in blocks:
+                connection.execute(
+                    f"DELETE FROM blocks WHERE {_THIS} AND sequence = ?",  # noqa: S608
+                    (dataset, block.sequence_number),
+                )
+            _insert(connection, dataset, blocks, head)
+            self._step("mend-blocks")
+        self._step("mend-durable")
+
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
             connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
@@ -176,6 +196,15 @@ class SqliteChain:
                 for sequence, name, raw, kind in zip(*page, strict=True):
                     yield StoredPage(sequence, _name(name), (raw,), (kind,))
 
+    def strays(self, size: int) -> Iterator[bytes]:
+        """Bytes of blocks that lie where a chain of ``size`` blocks has no place; for mending."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                f"SELECT raw FROM blocks WHERE {_THIS} AND (sequence < 0 OR sequence >= ?) LIMIT ?",  # noqa: S608
+                (self._dataset, size, PAGE_BLOCKS),
+            ).fetchall()
+        return (row[0] for row in rows)
+
     def _rows(self, start: int, stop: int) -> Iterator[tuple[int, bytes, bytes]]:
         following = max(start, 0)
         while following < stop and (page := self._page(following, min(stop, following + PAGE_BLOCKS))):
@@ -242,7 +271,10 @@ def _name(stored: bytes) -> Multihash:
 
 def _head(connection: sqlite3.Connection, dataset: DatasetId) -> Head | None:
     row = connection.execute("SELECT head_hash, head_sequence FROM datasets WHERE id = ?", (dataset,)).fetchone()
-    return None if row is None else Head(Multihash.from_bytes(row[0]), row[1])
+    try:
+        return None if row is None else Head(Multihash.from_bytes(row[0]), row[1])
+    except Invalid as error:
+        raise BlockDamaged(dataset, row[1], "as the last of its chain it is named by what is no hash") from error
 
 
 def _cut(connection: sqlite3.Connection, dataset: DatasetId, keep: int) -> Head:

@@ -25,15 +25,28 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX object_references_dataset ON object_references (dataset);
     """,
+    """
+    CREATE TABLE object_links (
+        object BLOB NOT NULL,
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        PRIMARY KEY (object, dataset)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX object_links_dataset ON object_links (dataset);
+    """,
 )
-"""Tables, as the steps that made them; steps are added at the end and never changed."""
-_KEEP: Final = "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)"
+"""Tables, as the steps that made them; steps are added at the end and never changed.
+
+What blocks name can be told from the blocks at any time; what rows link to, only from the slices.
+"""
+_TABLES: Final = ("object_references", "object_links")
 
 
 def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
     """The first block that names an object is kept: from there on it is needed."""
     connection.executemany(
-        _KEEP, ((name, dataset, one.sequence_number) for one in blocks for name, _ in objects_of(one))
+        "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)",
+        ((name, dataset, one.sequence_number) for one in blocks for name, _ in objects_of(one)),
     )
 
 
@@ -41,25 +54,55 @@ def keep_links(
     connection: sqlite3.Connection, dataset: DatasetId, sequence_number: int, names: Iterable[Multihash]
 ) -> None:
     """What rows of a block's slice link to, as what the block itself names."""
-    connection.executemany(_KEEP, ((name, dataset, sequence_number) for name in names))
+    connection.executemany(
+        "INSERT OR IGNORE INTO object_links (object, dataset, sequence) VALUES (?, ?, ?)",
+        ((name, dataset, sequence_number) for name in names),
+    )
 
 
 def references_to(connection: sqlite3.Connection, name: Multihash) -> list[tuple[DatasetId, int]]:
-    """Datasets that name an object, and the first block of each that does."""
-    rows = connection.execute("SELECT dataset, sequence FROM object_references WHERE object = ?", (name,))
+    """Datasets that name an object or link to it, and the first block of each that does."""
+    rows = connection.execute(
+        "SELECT dataset, MIN(sequence) FROM ("
+        " SELECT dataset, sequence FROM object_references WHERE object = ?1"
+        " UNION ALL SELECT dataset, sequence FROM object_links WHERE object = ?1"
+        ") GROUP BY dataset",
+        (name,),
+    )
     return [(DatasetId(dataset), sequence) for dataset, sequence in rows]
+
+
+def references_hold(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> bool:
+    """Whether what is kept is what these blocks, all of a chain in order, name. Bounded memory."""
+    first = 0
+    for block in blocks:
+        for name in {name for name, _ in objects_of(block)}:
+            row = connection.execute(
+                "SELECT sequence FROM object_references WHERE object = ? AND dataset = ?", (name, dataset)
+            ).fetchone()
+            if row is None or row[0] > block.sequence_number:
+                return False
+            first += row[0] == block.sequence_number
+    (kept,) = connection.execute("SELECT COUNT(*) FROM object_references WHERE dataset = ?", (dataset,)).fetchone()
+    return bool(first == kept)
 
 
 def drop_later(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
     """A chain goes back to ``size`` blocks: forget what only later ones name."""
-    connection.execute("DELETE FROM object_references WHERE dataset = ? AND sequence >= ?", (dataset, size))
+    for table in _TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE dataset = ? AND sequence >= ?", (dataset, size))  # noqa: S608
+
+
+def remake_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> None:
+    """What all blocks of a chain name, in place of what was kept; what rows link to stays."""
+    connection.execute("DELETE FROM object_references WHERE dataset = ?", (dataset,))
+    keep_references(connection, dataset, blocks)
 
 
 def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:
     """Forget a dataset's references; the objects that nobody names any more."""
-    named = [
-        Multihash(row[0])
-        for row in connection.execute("SELECT object FROM object_references WHERE dataset = ?", (dataset,))
-    ]
-    connection.execute("DELETE FROM object_references WHERE dataset = ?", (dataset,))
-    return [name for name in named if not references_to(connection, name)]
+    named: set[bytes] = set()
+    for table in _TABLES:
+        rows = connection.execute(f"DELETE FROM {table} WHERE dataset = ? RETURNING object", (dataset,))  # noqa: S608
+        named.update(row[0] for row in rows)
+    return [name for name in map(Multihash, sorted(named)) if not references_to(connection, name)]

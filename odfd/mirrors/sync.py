@@ -37,6 +37,7 @@ from odfd.mirrors.wish import Wish
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.damage import Damage
 from odfd.verify.terms import Terms, pages_of
 from p2p.peers.score import BAD_BYTES
 from p2p.ports import PeerId, Replication, TreeHead
@@ -139,9 +140,9 @@ class MirrorSync:
         if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
             raise known_wrong[2].with_traceback(None)
         size = held.head.size if behind else held.state.size
-        peers = await self._holders(wish.id, size)
+        peers = await self.holders(wish.id, size)
         if not peers and await self._replication.seek(wish.id):
-            peers = await self._holders(wish.id, size)
+            peers = await self.holders(wish.id, size)
         if not peers:
             return Waiting("no connected peer serves it that far")
         begun()
@@ -203,7 +204,7 @@ class MirrorSync:
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
         """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
-        peers = await self._holders(dataset, head.size if head else 1)
+        peers = await self.holders(dataset, head.size if head else 1)
         await self._arrivals.again(peers, names)
         for name in linked:
             await self._arrivals.linked(peers, name)
@@ -223,7 +224,7 @@ class MirrorSync:
                     Ledger(connection).keep_chain(dataset, checked)
         return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1])
 
-    async def _holders(self, dataset: DatasetId, size: int) -> list[PeerId]:
+    async def holders(self, dataset: DatasetId, size: int) -> list[PeerId]:
         """Connected peers that serve at least ``size`` blocks."""
         found: list[PeerId] = []
 
@@ -248,7 +249,7 @@ class MirrorSync:
             still = known.peers & set(self._connected())
             if still:
                 return len(still)
-        return len(await self._holders(dataset, size))
+        return len(await self.holders(dataset, size))
 
     def _connected(self) -> list[PeerId]:
         return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
@@ -272,6 +273,8 @@ class MirrorSync:
             if checked.data >= blocks[0].sequence_number:
                 whole = max(checked.data, blocks[-1].sequence_number + 1)
                 ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
+                if whole == checked.frontier.size:
+                    Damage(connection).forget(dataset)
 
     def _check_expected(self, wish: Wish, sink: VerifiedChain, held: _Held) -> None:
         """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""

@@ -12,9 +12,12 @@ from typing import Final
 
 import msgspec
 
+from chain.errors import Environment
 from chain.ids import DatasetId
-from chain.statements.tree import Tree
+from chain.statements.tree import Frontier, Tree
+from chain.store.base import BLOCK_DAMAGED
 from chain.store.database import Database
+from odfd.trust.ledger import Ledger
 
 MAX_TREES: Final = 64
 """Chains whose subtrees are kept: of a million blocks they take 200 KiB."""
@@ -50,10 +53,26 @@ class Prover:
             while len(self._trees) > MAX_TREES:
                 self._trees.popitem(last=False)
             nodes = grown.tree.inclusion(index or 0, size) if old is None else grown.tree.consistency(old, size)
+            self._check(dataset, grown.tree)
             if size > grown.size:
                 (grown.last,) = self._digests(dataset, size - 1, size)
                 grown.size = size
             return nodes
+
+    def _check(self, dataset: DatasetId, tree: Tree) -> None:
+        """A proof from a spoilt hash proves nothing, and costs us the asker's regard. Raises Environment."""
+        known = self._known(dataset)
+        if known.size and tree.root(known.size) != known.root:
+            del self._trees[dataset]
+            raise Environment(
+                f"the hashes of the blocks of {dataset.short} are not those that were checked",
+                rule=BLOCK_DAMAGED,
+                hint="odfctl verify tells which; odfctl pull REF --repair mends them",
+            )
+
+    def _known(self, dataset: DatasetId) -> Frontier:
+        with self._database.read() as connection:
+            return Ledger(connection).chain(dataset).frontier
 
     def _digests(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         with self._database.read() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,12 +23,14 @@ from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
+from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.transfer.folders import Transfer, export_dataset, import_dataset
 from odfd.transfer.linked import note_links
 from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED
 from odfd.verify.report import Level
 from odfd.verify.terms import pages_of
@@ -50,12 +52,27 @@ class _Damaged(msgspec.Struct, frozen=True):
         return len(self.named) + len(self.linked)
 
 
+class Repaired(NamedTuple):
+    """What was spoilt or missing and is whole again."""
+
+    blocks: int
+    rows: int
+    objects: int
+
+    def __str__(self) -> str:
+        counted = zip(self, ("block", "conclusion", "object"), strict=True)
+        return ", ".join(f"{count} damaged {what}{'s' * (count > 1)}" for count, what in counted if count)
+
+
 class Carrying:
     """See the module."""
 
-    def __init__(self, home: Home, sync: MirrorSync, clock: Clock, changed: Callable[[DatasetId], None]) -> None:
+    def __init__(
+        self, home: Home, sync: MirrorSync, mender: ChainMender, clock: Clock, changed: Callable[[DatasetId], None]
+    ) -> None:
         self._home = home
         self._sync = sync
+        self._mender = mender
         self._clock = clock
         self._changed = changed
 
@@ -140,8 +157,12 @@ class Carrying:
                 mended.append(self._settle(dataset, default_name(dataset)))
         return mended
 
-    async def repair(self, entry: Entry) -> int:
-        """Look at every object again; fetch the damaged and the missing from peers. How many there were."""
+    async def repair(self, entry: Entry) -> Repaired:
+        """Look at every block and object again; fetch the damaged and the missing from peers. How many there were.
+
+        Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
+        """
+        mended = await self._mender.mend(entry.id)
         damaged = await trio.to_thread.run_sync(self._damaged, entry)
         if damaged.count:
             await self._sync.repair(entry.id, damaged.named, damaged.linked)
@@ -149,7 +170,7 @@ class Carrying:
             if left.count:
                 raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
         await trio.to_thread.run_sync(self._note_whole, entry.id)
-        return damaged.count
+        return Repaired(mended.blocks, mended.rows, damaged.count)
 
     def _damaged(self, entry: Entry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
@@ -167,12 +188,13 @@ class Carrying:
         database, chain = self._home.database, self._home.chains.chain(dataset)
         with database.read() as connection:
             checked = Ledger(connection).chain(dataset)
-        for terms, blocks in pages_of(chain, checked.data, checked.frontier.size, BATCH):
+        for terms, blocks in pages_of(chain, 0, checked.frontier.size, BATCH):
             note_links(database, self._home.objects, dataset, terms, blocks)
         with database.write() as connection:
             ledger = Ledger(connection)
-            frontier = ledger.chain(dataset).frontier
-            ledger.keep_chain(dataset, Checked(frontier, data=frontier.size))
+            checked = ledger.chain(dataset)
+            ledger.keep_chain(dataset, Checked(checked.frontier, checked.frontier.size, checked.epoch))
+            Damage(connection).forget(dataset)
 
 
 def local_folder(place: str) -> Path:

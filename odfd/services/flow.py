@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import trio
@@ -47,6 +47,9 @@ FORMATS: Final[dict[str, ReadStep]] = {
     "parquet": ReadParquet(),
 }
 """How files are read through a push source that does not exist yet."""
+
+
+_Pull: TypeAlias = Callable[[Entry, Report], Awaitable[wire.PullItem]]
 
 
 class FlowService:
@@ -132,6 +135,8 @@ class FlowService:
             entries = {entry.id: entry for entry in catalog.entries()}
             asked = list(entries.values()) if request.all else [catalog.resolve(ref) for ref in request.refs]
         among = entries if request.recursive else {entry.id: entry for entry in asked}
+        if request.repair:
+            return asked
         return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
 
     def _state(self, dataset: DatasetId) -> ChainState:
@@ -141,27 +146,23 @@ class FlowService:
         said = self._state(dataset).set_transform
         return input_ids(said) if said is not None else ()
 
+    async def _way(self, entry: Entry, *, explicit: bool) -> _Pull | None:
+        state = await trio.to_thread.run_sync(self._state, entry.id)
+        if self._keeper.find(entry.id) is not None:
+            return self._sync
+        if not self._home.keys.has_dataset_key(entry.id):
+            return self._nowhere if explicit else None
+        if state.kind is DatasetKind.DERIVATIVE:
+            return self._derive
+        return None if state.polling_source is None and not explicit else self._poll
+
     async def _pull_one(self, entry: Entry, report: Report, *, repair: bool, explicit: bool) -> wire.PullItem | None:
         """``None``: a dataset that nothing is pulled for, and that nobody named."""
         report.begin(f"pulling {entry.name}", None, "rows")
-        state = await trio.to_thread.run_sync(self._state, entry.id)
-        pull: Callable[[Entry, Report], Awaitable[wire.PullItem]]
-        if repair:
-            pull = self._repair
-        elif self._keeper.find(entry.id) is not None:
-            pull = self._sync
-        elif not self._home.keys.has_dataset_key(entry.id):
-            if not explicit:
-                return None
-            pull = self._nowhere
-        elif state.kind is DatasetKind.DERIVATIVE:
-            pull = self._derive
-        elif state.polling_source is None and not explicit:
-            return None
-        else:
-            pull = self._poll
         try:
-            return await pull(entry, report)
+            # A chain that is to be repaired may be one that cannot be read.
+            pull = self._repair if repair else await self._way(entry, explicit=explicit)
+            return None if pull is None else await pull(entry, report)
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
             if fault is None:
@@ -248,12 +249,12 @@ class FlowService:
         )
 
     async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
-        report.begin(f"looking at every object of {entry.name}", None, "objects")
-        count = await self._carrying.repair(entry)
+        report.begin(f"looking at every block and object of {entry.name}", None, "objects")
+        repaired = await self._carrying.repair(entry)
         return wire.PullItem(
             ref=entry.name,
-            outcome="updated" if count else "up-to-date",
-            message=f"{count} damaged objects fetched anew" if count else "every object is whole",
+            outcome="updated" if any(repaired) else "up-to-date",
+            message=f"{repaired} made whole" if any(repaired) else "every block and object is whole",
         )
 
 

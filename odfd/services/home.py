@@ -26,6 +26,7 @@ from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.trust import ledger
 from odfd.trust.keystore import KeyStore
+from odfd.verify import damage
 
 DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
@@ -45,7 +46,7 @@ class Home:
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for room in (references, resources, ledger):
+        for room in (references, resources, ledger, damage):
             database.migrate(room.ROOM, room.STEPS)
 
     @contextmanager

@@ -37,6 +37,7 @@ from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals, ObjectLimits
 from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
@@ -50,6 +51,7 @@ from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
 from odfd.services.carrying import Carrying
 from odfd.services.checking import TransformCheck
+from odfd.services.damage import DamageDesk
 from odfd.services.datasets import DatasetService
 from odfd.services.engine import NodeEngine
 from odfd.services.flow import FlowService
@@ -71,6 +73,7 @@ from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
+from odfd.verify.damage import Spot
 from p2p.host.limits import HostLimits
 from p2p.ports import Topic
 from p2p.yamux.limits import Limits as YamuxLimits
@@ -110,7 +113,15 @@ class NodeParts:
         self.board = LedgerNoticeboard(
             home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room()
         )
-        self.library = ServingLibrary(home.database, home.chains, home.objects, self._served, ground.clock.now)
+        self.damage = DamageDesk(home, ground.clock, self._found_damaged)
+        self.library = ServingLibrary(
+            home.database,
+            home.chains,
+            home.objects,
+            self._served,
+            ground.clock.now,
+            lambda dataset, spot: self.damage.found(dataset, [spot]),
+        )
         self.membership = membership(
             _host_options(settings, home),
             (self.library, self.board),
@@ -131,7 +142,8 @@ class NodeParts:
             home.database, home.chains, self.arrivals, self.membership, follow=follows_rewrites(settings.policy)
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
-        self.carrying = Carrying(home, self.sync, ground.clock, self._moved)
+        mender = ChainMender(home.database, home.chains, home.objects, self.membership, self.sync.holders)
+        self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved)
         for name in self.carrying.mend():
             ground.journal.info("an import that was cut off is settled", dataset=name)
         self.ingest_shop, self.transform_shop = self._shops()
@@ -235,6 +247,18 @@ class NodeParts:
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
             self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
 
+    def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
+        """From a worker thread. A mirror fetches spoilt objects anew by itself."""
+        name = self._name(dataset)
+
+        def tell() -> None:
+            self.ground.journal.error("damaged on disk", dataset=name, block=spot.sequence, found=spot.message)
+            self.ground.events.emit("damage.found", name, f"block #{spot.sequence}: {spot.message}", rule=spot.rule)
+            self.keeper.poke(dataset)
+
+        if self._token is not None:
+            self._token.run_sync_soon(tell)
+
     def _act_on(self, news: News, name: str) -> None:
         said = news.predicate
         if isinstance(said, HeadStatement):
@@ -320,7 +344,7 @@ class _Node:
         self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board)
         self.networks = NetworkService(home, parts.membership)
         self.peers = PeerService(parts.membership)
-        self.verification = VerificationService(home, parts.transform_shop, ground.board)
+        self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
         self.trust = TrustService(
             home,
             parts.standing,

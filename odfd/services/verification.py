@@ -14,10 +14,11 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.kit.tasks import Report, TaskBoard
+from odfd.services.damage import DamageDesk
 from odfd.services.home import Home
 from odfd.transform.driver import Workshop
 from odfd.transform.replay import Replayed, replay
-from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.damage import Spot
 from odfd.verify.memory import StoredMemory
 from odfd.verify.report import Level, Progress, Verification
 from odfd.verify.verify import Request, verify_chain
@@ -26,8 +27,9 @@ from odfd.verify.verify import Request, verify_chain
 class VerificationService:
     """See the module."""
 
-    def __init__(self, home: Home, shop: Workshop, board: TaskBoard) -> None:
+    def __init__(self, home: Home, shop: Workshop, board: TaskBoard, damage: DamageDesk) -> None:
         self._home = home
+        self._damage = damage
         self._shop = shop
         self._board = board
 
@@ -61,16 +63,12 @@ class VerificationService:
         wanted = Request(ref=entry.name, level=level, start=request.from_block)
         memory = StoredMemory(self._home.database, entry.id, forget=request.full)
         found = verify_chain(chain, self._home.objects, wanted, show, memory)
-        if level is Level.DATA and not found.ok:
-            self._note_damage(entry, min(failure.block.sequence_number for failure in found.failures))
+        if found.failures:
+            spots = [Spot(each.block.sequence_number, each.rule, each.message) for each in found.failures]
+            self._damage.found(entry.id, spots)
+        elif level is Level.DATA and not request.from_block:
+            self._damage.whole(entry.id, found.blocks)
         return found
-
-    def _note_damage(self, entry: Entry, first: int) -> None:
-        """What was found damaged is not relied on until it is whole again."""
-        with self._home.database.write() as connection:
-            ledger = Ledger(connection)
-            checked = ledger.chain(entry.id)
-            ledger.keep_chain(entry.id, Checked(checked.frontier, min(checked.data, first), checked.epoch))
 
     async def _reproduce(self, entry: Entry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
         """Re-run every transform from genesis; nothing is recorded and nobody is told."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from chain import instant
 from chain.codec.manifest import to_builtins
+from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
+from chain.store.base import BLOCK_DAMAGED
+from chain.store.seals import ROW_DAMAGED
 from odfd.control import wire
 from odfd.datasets import reading
 from odfd.datasets.catalog import Entry
@@ -24,6 +27,28 @@ class Views:
         self._standing = standing
 
     def dataset(self, entry: Entry) -> wire.DatasetView:
+        """One that cannot be read for damage is shown as that, and keeps no other from being shown."""
+        try:
+            return self._readable(entry)
+        except Environment as fault:
+            if fault.rule not in (BLOCK_DAMAGED, ROW_DAMAGED):
+                raise
+            return self._damaged(entry, fault)
+
+    def _damaged(self, entry: Entry, fault: Environment) -> wire.DatasetView:
+        head = self._home.chains.chain(entry.id).head()
+        return wire.DatasetView(
+            name=entry.name,
+            id=str(entry.id),
+            kind="root",
+            blocks=head.size if head else 0,
+            head=str(head.hash) if head else None,
+            state="damaged",
+            owner=self._home.keys.has_dataset_key(entry.id),
+            rely_on=wire.Reliance(blocks=0, fact=fault.message),
+        )
+
+    def _readable(self, entry: Entry) -> wire.DatasetView:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         known = self._standing.known(entry.id)

@@ -116,7 +116,9 @@ class OwnerCommitter:
         self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
 
         def together(connection: sqlite3.Connection) -> None:
-            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size, epoch=epoch))
+            # Where objects were found damaged, those of new blocks change nothing.
+            whole = frontier.size if checked.data >= checked.frontier.size else checked.data
+            Ledger(connection).keep_chain(dataset, Checked(frontier, data=whole, epoch=epoch))
             keep_references(connection, dataset, blocks)
             keep_links(connection, dataset, blocks[-1].sequence_number, objects)
             also(connection)

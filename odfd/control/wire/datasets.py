@@ -28,7 +28,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     watermark: str | None = None
     head: str | None = None
     state: str = "fresh"
-    """``fresh``, ``stale``, ``syncing``, ``blocked``, ``refuted``, ``forked``, ``failed``."""
+    """``fresh``, ``stale``, ``syncing``, ``blocked``, ``refuted``, ``forked``, ``failed``, ``damaged``."""
     owner: bool = False
     """This node holds the key that signs its heads."""
     rely_on: Reliance | None = None

@@ -167,7 +167,7 @@ async def test_what_our_disk_spoilt_is_fetched_anew(world: Any, worlds: Any, tmp
         path.chmod(0o644)
         path.write_bytes(b"another film")
         (item,) = await bob.pull("theirs", repair=True)
-        assert (item.outcome, item.message) == ("updated", "1 damaged objects fetched anew")
+        assert (item.outcome, item.message) == ("updated", "1 damaged object made whole")
         assert bob.home.objects.read(NAMES[1]) == FILES[1]
 
 

@@ -177,6 +177,8 @@ async def test_a_step_that_cannot_be_re_run_leaves_nothing_behind(world: Any, wo
     async with world.running("alice") as alice, world.running("bob") as bob:
         await published(world, worlds, alice)
         await bob.mirror(alice.dataset("towns"), "towns")
+        await bob.pull("towns")
+        assert bob.size("towns") == alice.size("towns")
         with pytest.raises(Invalid, match="cannot be re-run here"):
             await bob.done(bob.api.verification.verify("towns", wire.VerifyRequest(level="reproduced")))
         assert list((bob.home.directory / "staging").iterdir()) == []

@@ -1,0 +1,103 @@
+"""Mending a stored chain: what may stand where blocks were spoilt, found by the hashes of those that are whole.
+
+A block's name stands in the one after it, and the last one's in the head; so from a whole block downwards every name
+is known, and bytes of any origin (the damaged row itself, a row out of place, a peer) either have it or are worthless.
+A ``Mending`` is made for one chain at one moment; nothing is written but by ``SqliteChains.mend``. Synchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from chain.codec.blocks import decode_block, read_link
+from chain.errors import Invalid
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.statements.tree import Frontier
+from chain.store.sqlite import SqliteChain
+
+
+class Mending:
+    """See the module. Memory: a name for each block, and the bytes of the damaged ones."""
+
+    def __init__(self, chain: SqliteChain, size: int, damaged: Iterable[int]) -> None:
+        """A chain of ``size`` blocks; those ``damaged``, and those that are not in their place, are not believed."""
+        self._chain = chain
+        self._size = size
+        doubted = {number for number in damaged if 0 <= number < size}
+        self._names: dict[int, Multihash] = {}
+        self._known: dict[Multihash, bytes] = {}
+        for stored in chain.stored_blocks(0, size):
+            if stored.sequence_number in doubted:
+                self.offer([stored.raw or b""])
+            else:
+                self._names[stored.sequence_number] = stored.name
+        self.offer(chain.strays(size))
+        self.lacking = tuple(number for number in range(size) if number not in self._names)
+        """Places to fill."""
+
+    def offer(self, raws: Iterable[bytes]) -> None:
+        """Bytes that may be blocks which are wanted; whatever else they are does no harm."""
+        for raw in raws:
+            self._known[Multihash.sha3_256(raw)] = raw
+
+    def stretches(self) -> Iterator[range]:
+        """``lacking`` in runs, the last first."""
+        stop = following = None
+        for number in reversed(self.lacking):
+            if following is None or number != following - 1:
+                if stop is not None and following is not None:
+                    yield range(following, stop)
+                stop = number + 1
+            following = number
+        if stop is not None and following is not None:
+            yield range(following, stop)
+
+    def fill(self, head: Multihash) -> list[Block] | None:
+        """The blocks that are lacking when ``head`` is the last one's name; ``None`` when one cannot be told."""
+        found: list[Block] = []
+        for stretch in self.stretches():
+            wanted = self._name_before(stretch.stop, head)
+            for number in reversed(stretch):
+                block = self._take(wanted, number)
+                if block is None:
+                    return None
+                found.append(block)
+                wanted = block.prev_block_hash
+            if wanted != self._names.get(stretch.start - 1):
+                return None
+        found.reverse()
+        return found
+
+    def tree(self, filled: Iterable[Block]) -> Frontier:
+        """Of the chain with these blocks in their places."""
+        names = self._names | {block.sequence_number: block.hash for block in filled}
+        return Frontier().extend(names[number].digest for number in range(self._size))
+
+    def last(self) -> Multihash | None:
+        """The name of the last block, where that is not lacking."""
+        return self._names.get(self._size - 1)
+
+    def candidates(self) -> list[Multihash]:
+        """Names that the last block may have, by blocks that stand in its place or were offered for it."""
+        known = [name for name, raw in self._known.items() if _number(raw) == self._size - 1]
+        return known if (last := self.last()) is None else [last]
+
+    def _name_before(self, stop: int, head: Multihash) -> Multihash | None:
+        if stop == self._size:
+            return head
+        (raw,) = self._chain.raw_blocks(stop, stop + 1)
+        return read_link(raw).prev_block_hash
+
+    def _take(self, name: Multihash | None, number: int) -> Block | None:
+        raw = None if name is None else self._known.get(name)
+        if raw is None or _number(raw) != number:
+            return None
+        return decode_block(raw)
+
+
+def _number(raw: bytes) -> int | None:
+    try:
+        return read_link(raw).sequence_number
+    except Invalid:
+        return None

@@ -1,0 +1,228 @@
+"""Spoilt blocks of a chain that is here, mended: from what is left of them, and from whoever holds the dataset.
+
+That what is put in their place is what was there is shown by the chain's tree, which the ledger keeps: its root is the
+same again, or nothing is changed. Conclusions that were spoilt with their rows are forgotten, or made anew from the
+chain. A mirror mends its owner as the owner mends a mirror. One at a time for each dataset; the caller sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.codec.blocks import decode_block
+from chain.errors import Environment, Invalid, NotFound, Remote
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import SHA3_256, Multihash
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from chain.store.base import BLOCK_DAMAGED, BlockDamaged, Head, StoredBlock, StoredPage
+from chain.store.database import Database
+from chain.store.mending import Mending
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChain, SqliteChains
+from odfd.datasets.references import references_hold, remake_references
+from odfd.trust.authorities import Authorities
+from odfd.trust.ledger import CHAINS, REMADE, Checked, Ledger
+from odfd.verify.report import Level
+from odfd.verify.verify import Request, verify_chain
+from p2p.ports import PeerId, Replication
+
+MAX_BLOCKS: Final = 20_000
+"""Damaged blocks that are mended; when it is more, the dataset is better mirrored anew."""
+PART: Final = 1 << 20
+"""Bytes of blocks asked for at once."""
+Holders = Callable[[DatasetId, int], Awaitable[Sequence[PeerId]]]
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """``blocks`` were put in the place of spoilt ones, ``rows`` of conclusions were forgotten or made anew."""
+
+    blocks: int = 0
+    rows: int = 0
+
+
+class _Truth(msgspec.Struct, frozen=True):
+    """What the chain was, by what is left to tell."""
+
+    size: int
+    root: bytes | None
+    """``None``: neither the ledger nor a signed head tells; then the head and the links do."""
+    heads: tuple[Multihash, ...]
+    """Names that the last block may have, the likeliest first."""
+    checked: Checked | None
+    """``None``: that row is spoilt, or was never written."""
+    signed: HeadStatement | None
+
+
+class _Claimed:
+    """A stored chain with the length and the head that it should have, for verification."""
+
+    def __init__(self, chain: SqliteChain, truth: _Truth) -> None:
+        self._chain = chain
+        self._truth = truth
+
+    def stored_head(self) -> Multihash:
+        return self._truth.heads[0] if self._truth.heads else Multihash.from_digest(SHA3_256, bytes(32))
+
+    def stored_size(self) -> int:
+        return self._truth.size
+
+    def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
+        return self._chain.stored_blocks(start, self._truth.size if stop is None else min(stop, self._truth.size))
+
+    def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
+        return self._chain.stored_pages(start, self._truth.size if stop is None else min(stop, self._truth.size))
+
+
+class ChainMender:
+    """See the module."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: SqliteChains,
+        objects: DiskObjects,
+        replication: Replication,
+        holders: Holders,
+    ) -> None:
+        self._database = database
+        self._chains = chains
+        self._objects = objects
+        self._replication = replication
+        self._holders = holders
+
+    async def mend(self, dataset: DatasetId) -> Mended:
+        """Raises NotFound for a block that nobody has, Environment for a database that is spoilt itself."""
+        rows = await trio.to_thread.run_sync(self._forget_rows)
+        truth = await trio.to_thread.run_sync(self._truth, dataset)
+        mending = await trio.to_thread.run_sync(self._look, dataset, truth)
+        blocks = await trio.to_thread.run_sync(_filled, mending, truth)
+        if blocks is None:
+            blocks = await self._ask(dataset, mending, truth)
+        rows += await trio.to_thread.run_sync(self._keep, dataset, mending, truth, blocks)
+        return Mended(len(blocks), rows)
+
+    def _forget_rows(self) -> int:
+        """Indexes are made anew, and damaged rows of what is heard or computed again go. Raises Environment."""
+        self._database.reindex()
+        if problems := self._database.damage():
+            raise self._database.corrupt(problems[0])
+        with self._database.write() as connection:
+            return sum(table.forget_damaged(connection, "TRUE", ()) for table in REMADE)
+
+    def _truth(self, dataset: DatasetId) -> _Truth:
+        head = self._head(dataset)
+        with self._database.read() as connection:
+            row, whole = CHAINS.look(connection, "dataset = ?", (dataset,))
+            ledger = Ledger(connection)
+            checked = ledger.chain(dataset) if row is not None and whole else None
+            newest = ledger.newest_head(dataset)
+        signed = newest[0] if newest else None
+        heads = [] if head is None else [head.hash]
+        if checked is not None and checked.frontier.size:
+            size, root = checked.frontier.size, checked.frontier.root
+        elif signed is not None and head is not None and signed.size == head.size:
+            size, root = signed.size, signed.root_hash
+        elif head is not None:
+            size, root = head.size, None
+        else:
+            raise NotFound(f"nothing of {dataset.short} is here", rule="chain-empty", hint="odfctl mirror add")
+        if signed is not None and signed.size == size:
+            heads.append(signed.head)
+        return _Truth(size, root, tuple(heads), checked, signed)
+
+    def _head(self, dataset: DatasetId) -> Head | None:
+        """``None`` also when it cannot be read."""
+        try:
+            return self._chains.chain(dataset).head()
+        except BlockDamaged:
+            return None
+
+    def _look(self, dataset: DatasetId, truth: _Truth) -> Mending:
+        claimed = _Claimed(self._chains.chain(dataset), truth)
+        report = verify_chain(claimed, self._objects, Request(ref=dataset.short, level=Level.CHAIN))
+        damaged = {failure.block.sequence_number for failure in report.failures}
+        return Mending(self._chains.chain(dataset), truth.size, damaged)
+
+    async def _ask(self, dataset: DatasetId, mending: Mending, truth: _Truth) -> list[Block]:
+        if len(mending.lacking) > MAX_BLOCKS:
+            raise Environment(
+                f"{len(mending.lacking):,} blocks of {dataset.short} are damaged",
+                rule=BLOCK_DAMAGED,
+                hint="check the disk; then delete the dataset here and mirror it anew",
+            )
+        for peer in await self._holders(dataset, truth.size):
+            for stretch in list(mending.stretches()):
+                mending.offer(await self._fetch(peer, dataset, stretch))
+            blocks = await trio.to_thread.run_sync(_filled, mending, truth)
+            if blocks is not None:
+                return blocks
+        raise NotFound(
+            f"no connected peer has {len(mending.lacking):,} blocks of {dataset.short} that are damaged here,"
+            f" the first of them #{mending.lacking[0] if mending.lacking else truth.size - 1}",
+            rule="repair",
+            hint="try again when a peer that mirrors it is connected: odfctl peer list; or restore a backup",
+        )
+
+    async def _fetch(self, peer: PeerId, dataset: DatasetId, stretch: range) -> list[bytes]:
+        """As far as the peer gives them."""
+        found: list[bytes] = []
+        try:
+            while len(found) < len(stretch):
+                more = await self._replication.fetch_blocks(peer, dataset, stretch.start + len(found), PART)
+                if not more:
+                    break
+                found += more
+        except Remote:
+            pass  # another may do better
+        return found[: len(stretch)]
+
+    def _keep(self, dataset: DatasetId, mending: Mending, truth: _Truth, blocks: Sequence[Block]) -> int:
+        """The blocks, and what is concluded from all; how many conclusions were spoilt."""
+        chain = self._chains.chain(dataset)
+        head = Head(mending.last() or blocks[-1].hash, truth.size - 1)
+        spoilt = int(self._head(dataset) != head)
+        if blocks or spoilt:
+            self._chains.mend(dataset, head, blocks)
+        if truth.checked is None:
+            spoilt += 1
+            concluded = self._concluded(dataset, mending.tree(blocks), truth)
+            with self._database.write() as connection:
+                Ledger(connection).keep_chain(dataset, concluded)
+        with self._database.read() as connection:
+            named = references_hold(connection, dataset, map(decode_block, chain.raw_blocks(0, truth.size)))
+        if not named:
+            spoilt += 1
+            with self._database.write() as connection:
+                remake_references(connection, dataset, map(decode_block, chain.raw_blocks(0, truth.size)))
+        return spoilt
+
+    def _concluded(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> Checked:
+        """What the ledger would say of the chain; its objects are looked at again. Raises Invalid."""
+        signed = truth.signed
+        if signed is not None and (signed.size, signed.root_hash) == (tree.size, tree.root):
+            return Checked(tree, data=0, epoch=signed.epoch)
+        with self._database.read() as connection:
+            epoch = Authorities(connection).rights(dataset).epoch
+        if epoch:
+            raise Invalid(
+                f"it cannot be told any more in which epoch the blocks of {dataset.short} were written",
+                rule="repair",
+                hint="delete the dataset here and mirror it anew, or restore a backup",
+            )
+        return Checked(tree, data=0)
+
+
+def _filled(mending: Mending, truth: _Truth) -> list[Block] | None:
+    for head in (*truth.heads, *mending.candidates()):
+        blocks = mending.fill(head)
+        if blocks is None or (mending.last() or blocks[-1].hash) != head:
+            continue
+        if truth.root is None or mending.tree(blocks).root == truth.root:
+            return blocks
+    return None
