@@ -35,6 +35,9 @@ from odfd.services.home import Home, open_home
 from odfd.services.node import NodeParts
 from p2p.host.identity import peer_of_seed
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
+from worlds.manifests import DERIVED, ROOT
+
+__all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World"]
 
 START = instant.parse("2026-01-01T00:00:00Z")
 PART = 4096
@@ -409,35 +412,3 @@ def add_to_first(column: str, more: int, request: Any) -> None:
     rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
     path.unlink()
     write_slice(rows, path)
-
-
-ROOT = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: cities
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
-      read:
-        kind: Csv
-        header: true
-        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
-      merge: {kind: Append}
-"""
-DERIVED = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: towns
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs:
-        - {datasetRef: cities, alias: cities}
-      transform:
-        kind: Sql
-        engine: spark
-        query: select * from cities
-"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -21,18 +20,13 @@ from odfd.obs import log
 from odfd.services.home import open_home
 from odfd.services.node import NodeParts
 
-WORLD = Path(__file__).parents[2] / "worlds" / "node_world.py"
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from worlds.node_world import SmallEngine
 
 
 @contextmanager
 def build(settings: Settings, ground: Ground) -> Iterator[Assembly]:
-    spec = importlib.util.spec_from_file_location("node_world", WORLD)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["node_world"] = module
-    spec.loader.exec_module(module)
-    engine: Any = module.SmallEngine()
+    engine: Any = SmallEngine()
     with open_home(Path(settings.node.state_dir)) as home:
         yield NodeParts(home, settings, ground, engine).assembly()
 

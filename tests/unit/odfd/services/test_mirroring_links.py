@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-from worlds.linked_world import FILES, schema, slice_at
 
 from chain.data import links
 from chain.errors import Environment, Invalid
@@ -19,6 +18,7 @@ from odfd.datasets.references import references_to
 from odfd.mirrors import arrivals, sync
 from odfd.mirrors.arrivals import ObjectLimits
 from odfd.mirrors.keeper import State
+from worlds.linked_world import FILES, schema, slice_at
 
 NAMES = [Multihash.sha3_256(each) for each in FILES]
 

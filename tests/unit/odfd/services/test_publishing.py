@@ -45,9 +45,9 @@ async def test_one_failure_harms_no_other(world: Any, worlds: Any) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "rule", "place"),
     [
-        ("datasetRef: cities", "datasetRef: citis", "dataset-ref", "m0.yaml:10"),
-        ("select * from cities", "select now()", "shape-not-supported", "m0.yaml:12"),
-        ("engine: spark", "engine: flink", "engine-unknown", "m0.yaml:12"),
+        ("datasetRef: cities", "datasetRef: citis", "dataset-ref", "m0.yaml:9"),
+        ("select * from cities", "select now()", "shape-not-supported", "m0.yaml:11"),
+        ("engine: spark", "engine: flink", "engine-unknown", "m0.yaml:11"),
     ],
 )
 async def test_refusals_name_the_place_and_leave_nothing(

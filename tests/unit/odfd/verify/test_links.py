@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from worlds.linked_world import FILES, linked, made, rows
 
 from chain.model.events import SetDataSchema
 from chain.multihash import Multihash
@@ -18,6 +17,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Verification
 from odfd.verify.verify import Request, verify_chain
+from worlds.linked_world import FILES, linked, made, rows
 
 
 def verify(folder: Path) -> Verification:
