@@ -7,7 +7,6 @@ are reached at ourselves.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Final
@@ -21,6 +20,7 @@ from chain.statements.keys import SigningKey
 from p2p.address import is_worth_dialling, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
+from p2p.driver.places import Places
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.standing import Standing
 from p2p.errors import TooSlow, Violation
@@ -38,6 +38,8 @@ from p2p.wire.limits import (
 )
 from p2p.wire.presence import PeersAsk, Presence
 
+MAX_STREAMS: Final = 1
+"""Inbound streams of one peer: each is for one question."""
 LIFETIME: Final = 3600
 """Seconds that a presence of ours counts; it is told anew well before."""
 RENEW: Final = 900.0
@@ -80,7 +82,7 @@ class Discovery:
         self._key = key
         self._told = Budget[PeerId](TOLD_RATE)
         self._asks = Budget[PeerId](ASK_RATE)
-        self._answering: Counter[PeerId] = Counter()
+        self._places = Places(standing, MAX_STREAMS)
         self._own = b""
         self._changed = trio.Event()
         self.directory = Directory(network, host.peer_id)
@@ -214,15 +216,7 @@ class Discovery:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_PEERS_ASK)
-        if self._standing.is_shut_out(peer) or self._answering[peer]:
-            await framed.reset()
-            return
-        self._answering[peer] += 1
-        try:
-            await contained(self._answer, framed)
-        finally:
-            del self._answering[peer]
-            await framed.reset()
+        await self._places.attend(framed, self._answer, framed)
 
     async def _answer(self, stream: FramedStream) -> None:
         with trio.move_on_after(PATIENCE):

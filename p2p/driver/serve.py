@@ -2,14 +2,14 @@
 
 Made with the driver. Each inbound stream is one task that reads requests; each turn is one task that reads from disk in
 a worker thread and writes. What a peer can cost: two streams of each protocol, on each of them 64 small requests that
-wait and one answer in memory.
+wait and one answer in memory; and two more that wait unread.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import trio
@@ -18,6 +18,7 @@ from chain.errors import Invalid
 from p2p.driver import reading
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
+from p2p.driver.places import Places
 from p2p.driver.ports import StreamHandler, StreamPort
 from p2p.driver.standing import Standing
 from p2p.errors import Violation
@@ -31,6 +32,9 @@ from p2p.wire.refusal import Reason, Refusal
 MAX_STREAMS: Final = 2
 """Inbound streams of one peer and protocol: one in use, and one to replace it before the old one is known dead."""
 Decode: TypeAlias = Callable[[bytes], Request]
+_PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
+    {chains.PROTOCOL: chains.decode_range, objects.PROTOCOL: objects.decode_read}
+)
 
 
 class Server:
@@ -41,7 +45,6 @@ class Server:
         self._standing = standing
         self._serving = Serving()
         self._streams: dict[Asker, FramedStream] = {}
-        self._open: Counter[tuple[PeerId, str]] = Counter()
         self._count = 0
         self._nursery: trio.Nursery | None = None
         self._answers = 0
@@ -65,31 +68,25 @@ class Server:
     def handlers(self) -> dict[str, StreamHandler]:
         """What to do with a new stream, by protocol."""
         return {
-            chains.PROTOCOL: partial(self._accept, chains.PROTOCOL, chains.decode_range),
-            objects.PROTOCOL: partial(self._accept, objects.PROTOCOL, objects.decode_read),
+            protocol: partial(self._accept, Places(self._standing, MAX_STREAMS), decode)
+            for protocol, decode in _PROTOCOLS.items()
         }
 
-    async def _accept(
-        self, protocol: str, decode: Callable[[bytes], Request], stream: StreamPort, peer: PeerId
-    ) -> None:
+    async def _accept(self, places: Places, decode: Decode, stream: StreamPort, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_REQUEST)
-        key = (peer, protocol)
-        if self._nursery is None or self._standing.is_shut_out(peer) or self._open[key] >= MAX_STREAMS:
-            await framed.reset()
+        await places.attend(framed, self._serve, framed, decode)
+
+    async def _serve(self, stream: FramedStream, decode: Decode) -> None:
+        if self._nursery is None:
             return
         self._count += 1
-        asker = Asker(peer, self._count)
-        self._open[key] += 1
-        self._streams[asker] = framed
+        asker = Asker(stream.peer, self._count)
+        self._streams[asker] = stream
         try:
-            await contained(self._listen, asker, framed, decode)
+            await self._listen(asker, stream, decode)
         finally:
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
             del self._streams[asker]
             self._feed(Gone(asker))
-            await framed.reset()
 
     async def _listen(self, asker: Asker, stream: FramedStream, decode: Decode) -> None:
         while not self._standing.is_shut_out(asker.peer):

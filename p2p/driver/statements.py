@@ -17,8 +17,8 @@ from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
-from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
+from p2p.driver.places import Places
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.standing import Standing
 from p2p.errors import PeerFault, TooSlow, Violation
@@ -45,8 +45,6 @@ IDLE: Final = 60.0
 """Seconds that an inbound trust stream may say nothing."""
 MAX_STREAMS: Final = 2
 """Inbound trust streams of one peer."""
-PLACE_PATIENCE: Final = 2.0
-"""Seconds that a further one waits for a place: the end of an earlier one may not have come yet."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -66,7 +64,7 @@ class Statements:
         self._proving = trio.CapacityLimiter(1)
         self._queued = 0
         self._queued_bytes = 0
-        self._places: dict[PeerId, trio.CapacityLimiter] = {}
+        self._places = Places(standing, MAX_STREAMS)
 
     async def join(self) -> None:
         """Take part in the three topics and answer the trust protocol."""
@@ -215,30 +213,7 @@ class Statements:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_TRUST_REQUEST)
-        try:
-            if not self._standing.is_shut_out(peer) and await self._placed(framed):
-                try:
-                    await contained(self._answer_all, framed)
-                finally:
-                    self._leave(framed)
-        finally:
-            await framed.reset()
-
-    async def _placed(self, stream: FramedStream) -> bool:
-        """A place among the peer's streams. One that has just ended may not be known to have: it is waited for."""
-        places = self._places.setdefault(stream.peer, trio.CapacityLimiter(MAX_STREAMS))
-        if places.statistics().tasks_waiting >= MAX_STREAMS:
-            return False
-        with trio.move_on_after(PLACE_PATIENCE):
-            await places.acquire_on_behalf_of(stream)
-            return True
-        return False
-
-    def _leave(self, stream: FramedStream) -> None:
-        places = self._places[stream.peer]
-        places.release_on_behalf_of(stream)
-        if not places.borrowed_tokens and not places.statistics().tasks_waiting:
-            del self._places[stream.peer]
+        await self._places.attend(framed, self._answer_all, framed)
 
     async def _answer_all(self, stream: FramedStream) -> None:
         while True:

@@ -12,10 +12,11 @@ from chain.errors import Environment, Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
+from p2p.driver.places import PATIENCE
 from p2p.driver.serve import MAX_STREAMS
 from p2p.errors import PeerFault
 from p2p.machines.serving import MAX_WAITING
-from p2p.wire import chains, objects, trust
+from p2p.wire import chains, objects, presence, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_REPLY, MAX_REQUEST, MAX_TRUST_REQUEST
 from p2p.wire.objects import ObjectRange
@@ -106,6 +107,41 @@ async def test_more_streams_than_allowed_are_reset(autojump_clock: Any, town: An
     answer = chains.decode_chain_reply(await framed.read() or b"")
     assert isinstance(answer, Blocks)
     assert answer.blocks == giver.shelf.chains[DATASET]
+
+
+PROTOCOLS = {chains.PROTOCOL: 2, objects.PROTOCOL: 2, trust.PROTOCOL: 2, presence.PROTOCOL: 1}
+"""How many streams of one peer each protocol listens to at once."""
+
+
+async def is_reset(stream: Any) -> bool:
+    with trio.move_on_after(0.5):
+        try:
+            return not await stream.receive_some(10)
+        except PeerFault:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_further_stream_waits_a_moment_for_its_place(autojump_clock: Any, town: Any, protocol: str) -> None:
+    """One opened before the end of an earlier one was seen is served; those that nobody makes room for are not."""
+    giver, guest = await giver_and_guest(town)
+    most = PROTOCOLS[protocol]
+    first = [await guest.open_stream(giver.peer, protocol) for _ in range(most)]
+    await trio.testing.wait_all_tasks_blocked()
+    further = await guest.open_stream(giver.peer, protocol)
+    await trio.testing.wait_all_tasks_blocked()
+    await first[0].send_eof()
+    await trio.testing.wait_all_tasks_blocked()
+    assert await is_reset(first[0])
+    assert not await is_reset(further)
+    late = [await guest.open_stream(giver.peer, protocol) for _ in range(most + 1)]
+    await trio.testing.wait_all_tasks_blocked()
+    assert [await is_reset(each) for each in late[-1:]] == [True]
+    assert not await is_reset(late[0])
+    await trio.sleep(PATIENCE)
+    assert await is_reset(late[0])
+    assert giver.score(guest) == 0
 
 
 async def test_a_flood_of_questions_is_refused_and_noted(autojump_clock: Any, town: Any) -> None:

@@ -1,0 +1,56 @@
+"""How many inbound streams of one peer are listened to at once, for each protocol; a further one waits for its place.
+
+A peer that ends one stream and opens the next may be met in the other order: the end of the first had not been seen.
+So a further stream waits a moment, unread, before it is reset. One ``Places`` for each protocol, made with its server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVarTuple
+
+import trio
+
+from p2p.driver.containment import contained
+from p2p.driver.framing import FramedStream
+from p2p.driver.standing import Standing
+from p2p.ports import PeerId
+
+Args = TypeVarTuple("Args")
+PATIENCE: Final = 2.0
+"""Seconds that a further stream waits."""
+
+
+class Places:
+    """``most`` streams of each peer have a place, and as many more may wait for one."""
+
+    def __init__(self, standing: Standing, most: int) -> None:
+        self._standing = standing
+        self._most = most
+        self._peers: dict[PeerId, trio.CapacityLimiter] = {}
+
+    async def attend(self, stream: FramedStream, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
+        """Do ``work`` for a stream that came in, contained, once it has a place. It is reset however that ends."""
+        try:
+            if not self._standing.is_shut_out(stream.peer) and await self._placed(stream):
+                try:
+                    await contained(work, *args)
+                finally:
+                    self._leave(stream)
+        finally:
+            await stream.reset()
+
+    async def _placed(self, stream: FramedStream) -> bool:
+        places = self._peers.setdefault(stream.peer, trio.CapacityLimiter(self._most))
+        if places.statistics().tasks_waiting >= self._most:
+            return False
+        with trio.move_on_after(PATIENCE):
+            await places.acquire_on_behalf_of(stream)
+            return True
+        return False
+
+    def _leave(self, stream: FramedStream) -> None:
+        places = self._peers[stream.peer]
+        places.release_on_behalf_of(stream)
+        if not places.borrowed_tokens and not places.statistics().tasks_waiting:
+            del self._peers[stream.peer]
