@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import trio
@@ -29,6 +29,7 @@ from p2p.driver.statements import Statements
 from p2p.driver.transfers import (
     CHAIN_SHAPE,
     OBJECT_SHAPE,
+    Answer,
     ChainErrand,
     ObjectErrand,
     TransferRun,
@@ -43,10 +44,8 @@ from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerV
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
-from p2p.wire.objects import ObjectBytes, ObjectRange
+from p2p.wire.objects import ObjectRange
 from p2p.wire.refusal import Reason, Refusal
-
-Answer = TypeVar("Answer", Blocks, ObjectBytes)
 
 
 class Started(Protocol):

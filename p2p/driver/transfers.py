@@ -7,8 +7,8 @@ the run for any reason ends them; the judge works in a worker thread, one part a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -47,6 +47,8 @@ from p2p.wire.limits import MAX_OBJECT_READ, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectBytes, ObjectRange, ObjectReply
 from p2p.wire.refusal import Reason, Refusal
 
+Question = TypeVar("Question", BlockRange, ObjectRange)
+Answer = TypeVar("Answer", Blocks, ObjectBytes)
 CHAIN_SHAPE: Final = Shape(most_units=MAX_RANGE_BLOCKS, most_bytes=MAX_RANGE_BYTES, unit_bytes=600.0)
 OBJECT_SHAPE: Final = Shape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_READ)
 MAX_EVENTS: Final = 64
@@ -92,7 +94,7 @@ class ChainErrand:
         wanted = BlockRange(request=0, dataset=self._dataset, start=ask.start, max_blocks=ask.units)
         answer = await ask_range(self._links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
-            return Denied(ask.peer, ask.ask, describe(answer), final=answer.reason is Reason.NOT_SERVED)
+            return _denied(ask, answer)
         return Arrived(
             peer=ask.peer,
             ask=ask.ask,
@@ -133,7 +135,7 @@ class ObjectErrand:
         wanted = ObjectRange(request=0, name=self._name, offset=ask.start, length=ask.units)
         answer = await ask_read(self._links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
-            return Denied(ask.peer, ask.ask, describe(answer), final=answer.reason is Reason.NOT_SERVED)
+            return _denied(ask, answer)
         if answer.size != self._size:
             text = f"has {self._name.short} with {answer.size} bytes, and not {self._size}"
             raise Violation(ask.peer, text, rule="object-size")
@@ -157,28 +159,37 @@ class ObjectErrand:
 
 async def ask_range(links: Links[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange) -> Blocks | Refusal:
     """One question to one peer. Raises PeerFault; an answer that does not fit the question is a Violation."""
-    exchange = await links.to(peer, nursery)
-    answer = await exchange.ask(lambda number: chains.encode_range(msgspec.structs.replace(ask, request=number)))
-    try:
-        if isinstance(answer, Blocks):
-            chains.check_answer(ask, answer)
-    except Invalid as error:
-        raise Violation(peer, error.message, rule=error.rule) from error
-    return answer
+    return await _ask(links, nursery, peer, ask, chains.encode_range, chains.check_answer)
 
 
 async def ask_read(
     links: Links[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
 ) -> ObjectBytes | Refusal:
     """As ``ask_range``, for bytes of an object."""
+    return await _ask(links, nursery, peer, ask, objects.encode_read, objects.check_answer)
+
+
+async def _ask(
+    links: Links[Answer | Refusal],
+    nursery: trio.Nursery,
+    peer: PeerId,
+    ask: Question,
+    encode: Callable[[Question], bytes],
+    check: Callable[[Question, Answer], None],
+) -> Answer | Refusal:
     exchange = await links.to(peer, nursery)
-    answer = await exchange.ask(lambda number: objects.encode_read(msgspec.structs.replace(ask, request=number)))
+    answer = await exchange.ask(lambda number: encode(msgspec.structs.replace(ask, request=number)))
+    if isinstance(answer, Refusal):
+        return answer
     try:
-        if isinstance(answer, ObjectBytes):
-            objects.check_answer(ask, answer)
+        check(ask, answer)
     except Invalid as error:
         raise Violation(peer, error.message, rule=error.rule) from error
     return answer
+
+
+def _denied(ask: Ask, refusal: Refusal) -> Denied:
+    return Denied(ask.peer, ask.ask, describe(refusal), final=refusal.reason is Reason.NOT_SERVED)
 
 
 def describe(refusal: Refusal) -> str:
