@@ -7,7 +7,7 @@ chain. A mirror mends its owner as the owner mends a mirror. One at a time for e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +26,7 @@ from chain.store.mending import Mending
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChain, SqliteChains
 from odfd.datasets.references import references_hold, remake_references
+from odfd.mirrors.holders import Holders
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import CHAINS, REMADE, Checked, Ledger
 from odfd.verify.report import Level
@@ -36,7 +37,6 @@ MAX_BLOCKS: Final = 20_000
 """Damaged blocks that are mended; when it is more, the dataset is better mirrored anew."""
 PART: Final = 1 << 20
 """Bytes of blocks asked for at once."""
-Holders = Callable[[DatasetId, int], Awaitable[Sequence[PeerId]]]
 
 
 class Mended(msgspec.Struct, frozen=True):
@@ -156,7 +156,7 @@ class ChainMender:
                 rule=BLOCK_DAMAGED,
                 hint="check the disk; then delete the dataset here and mirror it anew",
             )
-        for peer in await self._holders(dataset, truth.size):
+        for peer in await self._holders.of(dataset, truth.size):
             for stretch in list(mending.stretches()):
                 mending.offer(await self._fetch(peer, dataset, stretch))
             blocks = await trio.to_thread.run_sync(_filled, mending, truth)

@@ -30,6 +30,7 @@ from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.holders import Holders
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base, go_back, turn_of
@@ -43,11 +44,7 @@ from p2p.peers.score import BAD_BYTES
 from p2p.ports import PeerId, Replication, TreeHead
 
 STEP: Final = 20_000
-"""Blocks that are committed together when the signed head is farther: about 100 MB in memory."""
-PROBE_SECONDS: Final = 10.0
-"""How long a peer may take to say what it holds."""
-PROBE_AGAIN_SECONDS: Final = 300.0
-"""How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
+"""Blocks that are committed together when the signed head is farther: some 20 MB in memory."""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -94,13 +91,6 @@ class _Step(msgspec.Struct, frozen=True):
     objects: int
 
 
-class _Holders(msgspec.Struct, frozen=True):
-    """Who said to serve a dataset, and when (trio's clock)."""
-
-    at: float
-    peers: frozenset[PeerId]
-
-
 class MirrorSync:
     """Brings mirrors up to date. One pass at a time for each dataset; the caller sees to that."""
 
@@ -110,6 +100,7 @@ class MirrorSync:
         chains: SqliteChains,
         arrivals: Arrivals,
         replication: Replication,
+        holders: Holders,
         *,
         follow: bool = False,
     ) -> None:
@@ -119,7 +110,7 @@ class MirrorSync:
         self._arrivals = arrivals
         self._replication = replication
         self._follow = follow
-        self._holding: dict[DatasetId, _Holders] = {}
+        self._holders = holders
         self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
         """What was found wrong with a signed tree: looking again would find the same."""
 
@@ -135,14 +126,14 @@ class MirrorSync:
         behind = held.head.size > held.state.size
         lacks_data = wish.want == "data" and held.checked.data < held.state.size
         if not behind and not lacks_data:
-            return Current(await self._count_holders(wish.id, held.state.size), len(self._connected()))
+            return Current(await self._holders.count(wish.id, held.state.size), len(self._holders.connected()))
         known_wrong = self._refused.get(wish.id)
         if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
             raise known_wrong[2].with_traceback(None)
         size = held.head.size if behind else held.state.size
-        peers = await self.holders(wish.id, size)
+        peers = await self._holders.of(wish.id, size)
         if not peers and await self._replication.seek(wish.id):
-            peers = await self.holders(wish.id, size)
+            peers = await self._holders.of(wish.id, size)
         if not peers:
             return Waiting("no connected peer serves it that far")
         begun()
@@ -160,7 +151,7 @@ class MirrorSync:
         lacks_data = wish.want == "data" and held.checked.data < held.state.size
         objects = await self._missing_data(wish, held, peers, tally) if lacks_data else 0
         if signed.size <= held.state.size:
-            return Current(len(peers), len(self._connected()))
+            return Current(len(peers), len(self._holders.connected()))
         begun_at = held.state.size
         while True:
             step = await self._step(wish, held, signed, peers, tally)
@@ -204,7 +195,7 @@ class MirrorSync:
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
         """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
-        peers = await self.holders(dataset, head.size if head else 1)
+        peers = await self._holders.of(dataset, head.size if head else 1)
         await self._arrivals.again(peers, names)
         for name in linked:
             await self._arrivals.linked(peers, name)
@@ -223,36 +214,6 @@ class MirrorSync:
                 with self._database.write() as connection:
                     Ledger(connection).keep_chain(dataset, checked)
         return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1])
-
-    async def holders(self, dataset: DatasetId, size: int) -> list[PeerId]:
-        """Connected peers that serve at least ``size`` blocks."""
-        found: list[PeerId] = []
-
-        async def ask(peer: PeerId) -> None:
-            with trio.move_on_after(PROBE_SECONDS):
-                try:
-                    if await self._replication.chain_size(peer, dataset) >= size:
-                        found.append(peer)
-                except Remote:
-                    return  # one that does not answer does not hold it; the layer below keeps score
-
-        async with trio.open_nursery() as nursery:
-            for peer in self._connected():
-                nursery.start_soon(ask, peer)
-        self._holding[dataset] = _Holders(trio.current_time(), frozenset(found))
-        return found
-
-    async def _count_holders(self, dataset: DatasetId, size: int) -> int:
-        """For people: peers are asked anew only now and then."""
-        known = self._holding.get(dataset)
-        if known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS:
-            still = known.peers & set(self._connected())
-            if still:
-                return len(still)
-        return len(await self.holders(dataset, size))
-
-    def _connected(self) -> list[PeerId]:
-        return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""

@@ -24,24 +24,21 @@ from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import Authority, HeadStatement
 from config.model import Settings
-from engines.client import CallLimits
-from engines.provision.host import SparkOptions
-from engines.provision.settings import WarmthLimits
 from engines.provision.warm import EnginePool
-from engines.sandbox.base import Level
 from odfd.control.assembly import Assembly, Ground
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.settings import IngestSettings
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
-from odfd.mirrors.arrivals import Arrivals, ObjectLimits
+from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.holders import Holders
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
-from odfd.network.membership import HostOptions, Membership, Network
+from odfd.network.membership import Membership
 from odfd.network.noticeboard import LedgerNoticeboard, News
 from odfd.network.outbox import Outbox
 from odfd.network.room import Room
@@ -58,6 +55,7 @@ from odfd.services.flow import FlowService
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
+from odfd.services.options import host_options, object_limits, spark_options
 from odfd.services.trust import GROUP, TrustService, proof_view
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
@@ -74,9 +72,7 @@ from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
-from p2p.host.limits import HostLimits
 from p2p.ports import Topic
-from p2p.yamux.limits import Limits as YamuxLimits
 
 
 @contextmanager
@@ -109,7 +105,7 @@ class NodeParts:
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
         )
         self.views = Views(home, self.standing)
-        self.engine = engine or NodeEngine(_spark_options(settings, home), os.environ, ground.journal)
+        self.engine = engine or NodeEngine(spark_options(settings, home), os.environ, ground.journal)
         self.board = LedgerNoticeboard(
             home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room()
         )
@@ -123,7 +119,7 @@ class NodeParts:
             lambda dataset, spot: self.damage.found(dataset, [spot]),
         )
         self.membership = membership(
-            _host_options(settings, home),
+            host_options(settings, home),
             (self.library, self.board),
             home.database,
             ground.clock,
@@ -134,15 +130,12 @@ class NodeParts:
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
-        limits = ObjectLimits(
-            object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes
-        )
-        self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), self.membership, limits)
-        self.sync = MirrorSync(
-            home.database, home.chains, self.arrivals, self.membership, follow=follows_rewrites(settings.policy)
-        )
+        self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), self.membership, object_limits(settings))
+        holders = Holders(self.membership)
+        follow = follows_rewrites(settings.policy)
+        self.sync = MirrorSync(home.database, home.chains, self.arrivals, self.membership, holders, follow=follow)
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
-        mender = ChainMender(home.database, home.chains, home.objects, self.membership, self.sync.holders)
+        mender = ChainMender(home.database, home.chains, home.objects, self.membership, holders)
         self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved)
         for name in self.carrying.mend():
             ground.journal.info("an import that was cut off is settled", dataset=name)
@@ -357,34 +350,3 @@ class _Node:
         self.authority = AuthorityService(home, parts.committer, ground.clock, parts._signed)
         self.tasks = BoardTasks(ground.board)
         self.events = LogEvents(ground.events)
-
-
-def _spark_options(settings: Settings, home: Home) -> SparkOptions:
-    engine = settings.engine
-    return SparkOptions(
-        scratch=home.directory / "engine",
-        cache=home.folder("cache"),
-        cores=engine.cores or os.cpu_count() or 1,
-        heap=f"{engine.heap_mib}m",
-        minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
-        limits=WarmthLimits(idle=engine.idle_seconds),
-        calls=CallLimits(work=engine.request_seconds),
-    )
-
-
-def _host_options(settings: Settings, home: Home) -> HostOptions:
-    p2p = settings.p2p
-    limits = HostLimits(
-        max_connections=p2p.max_peers,
-        dial_timeout=p2p.dial_seconds,
-        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
-    )
-    return HostOptions(
-        seed=home.keys.node_seed(),
-        listen=p2p.listen,
-        limits=limits,
-        announce=p2p.announce,
-        folder=home.folder("peers"),
-        network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
-        patience=p2p.idle_seconds,
-    )

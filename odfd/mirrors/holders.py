@@ -1,0 +1,63 @@
+"""Who holds a dataset: connected peers, asked how many blocks of it they serve."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Remote
+from chain.ids import DatasetId
+from p2p.ports import PeerId, Replication
+
+PROBE_SECONDS: Final = 10.0
+"""How long a peer may take to say what it holds."""
+PROBE_AGAIN_SECONDS: Final = 300.0
+"""How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """Who said to serve a dataset, and when (trio's clock)."""
+
+    at: float
+    peers: frozenset[PeerId]
+
+
+class Holders:
+    """See the module."""
+
+    def __init__(self, replication: Replication) -> None:
+        self._replication = replication
+        self._said: dict[DatasetId, _Said] = {}
+
+    def connected(self) -> list[PeerId]:
+        """Whoever could be asked."""
+        return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
+
+    async def of(self, dataset: DatasetId, size: int) -> list[PeerId]:
+        """Those that serve at least ``size`` blocks, asked now."""
+        found: list[PeerId] = []
+
+        async def ask(peer: PeerId) -> None:
+            with trio.move_on_after(PROBE_SECONDS):
+                try:
+                    if await self._replication.chain_size(peer, dataset) >= size:
+                        found.append(peer)
+                except Remote:
+                    return  # one that does not answer does not hold it; the layer below keeps score
+
+        async with trio.open_nursery() as nursery:
+            for peer in self.connected():
+                nursery.start_soon(ask, peer)
+        self._said[dataset] = _Said(trio.current_time(), frozenset(found))
+        return found
+
+    async def count(self, dataset: DatasetId, size: int) -> int:
+        """For people: peers are asked anew only now and then."""
+        known = self._said.get(dataset)
+        if known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS:
+            still = known.peers & set(self.connected())
+            if still:
+                return len(still)
+        return len(await self.of(dataset, size))

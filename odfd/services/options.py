@@ -1,0 +1,51 @@
+"""What a person set, in the terms of the parts that it is for."""
+
+from __future__ import annotations
+
+import os
+
+from config.model import Settings
+from engines.client import CallLimits
+from engines.provision.host import SparkOptions
+from engines.provision.settings import WarmthLimits
+from engines.sandbox.base import Level
+from odfd.mirrors.arrivals import ObjectLimits
+from odfd.network.membership import HostOptions, Network
+from odfd.services.home import Home
+from p2p.host.limits import HostLimits
+from p2p.yamux.limits import Limits as YamuxLimits
+
+
+def spark_options(settings: Settings, home: Home) -> SparkOptions:
+    engine = settings.engine
+    return SparkOptions(
+        scratch=home.directory / "engine",
+        cache=home.folder("cache"),
+        cores=engine.cores or os.cpu_count() or 1,
+        heap=f"{engine.heap_mib}m",
+        minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
+        limits=WarmthLimits(idle=engine.idle_seconds),
+        calls=CallLimits(work=engine.request_seconds),
+    )
+
+
+def host_options(settings: Settings, home: Home) -> HostOptions:
+    p2p = settings.p2p
+    limits = HostLimits(
+        max_connections=p2p.max_peers,
+        dial_timeout=p2p.dial_seconds,
+        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
+    )
+    return HostOptions(
+        seed=home.keys.node_seed(),
+        listen=p2p.listen,
+        limits=limits,
+        announce=p2p.announce,
+        folder=home.folder("peers"),
+        network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
+        patience=p2p.idle_seconds,
+    )
+
+
+def object_limits(settings: Settings) -> ObjectLimits:
+    return ObjectLimits(object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes)
