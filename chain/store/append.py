@@ -100,4 +100,5 @@ def check_distinct(appends: Sequence[Append]) -> None:
 
 
 def no_block(what: str) -> NotFound:
-    return NotFound(f"no block {what}", rule="block-unknown")
+    hint = "odfctl log lists those that are there; where one should be, odfctl verify tells what is damaged"
+    return NotFound(f"no block {what}", rule="block-unknown", hint=hint)

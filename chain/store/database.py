@@ -169,13 +169,18 @@ class Database:
                 raise
             rule, hint = known
             raise Environment(f"the database {self.path} failed: {error}", rule=rule, hint=hint) from error
+        except UnicodeDecodeError as error:
+            # SQLite's message quotes the schema, and where that is damaged it is no text that Python could raise.
+            if not self._is_damaged():
+                raise
+            raise self.corrupt("its schema cannot be read") from error
 
     def _is_damaged(self) -> bool:
         """Whether it is the file's fault that SQL which always worked does not: its schema is not what it was."""
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
             try:
                 return connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]
-            except sqlite3.DatabaseError:
+            except (sqlite3.DatabaseError, UnicodeDecodeError):
                 return True
 
 

@@ -21,7 +21,10 @@ class About(Protocol):
     async def status(self) -> wire.Status: ...
 
     async def doctor(self) -> Sequence[wire.Probe]:
-        """Try what the node stands on: disk, database, engine, sandbox, Java, sockets, clock, peers."""
+        """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""
+
+    def examine(self) -> AsyncIterator[wire.Probe]:
+        """The same, and everything of the database that can be read: minutes, where much is kept."""
 
 
 class Datasets(Protocol):

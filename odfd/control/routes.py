@@ -77,6 +77,10 @@ async def _task(node: Node, request: Request) -> object:
     return await node.tasks.get(_name(request, "id"))
 
 
+async def _doctor(node: Node, request: Request) -> object:
+    return Lines(node.about.examine()) if flag(request, "deep") else await node.about.doctor()
+
+
 async def _events(node: Node, request: Request) -> object:
     since = number(request, "since", None)
     return Lines(node.events.follow(since, request.query_params.getlist("kind")))
@@ -92,7 +96,7 @@ async def _change_authority(node: Node, request: Request) -> object:
 
 TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda n, _: n.about.status()),
-    ("GET", "/doctor", lambda n, _: n.about.doctor()),
+    ("GET", "/doctor", _doctor),
     ("GET", "/events", _events),
     ("GET", "/tasks", lambda n, _: n.tasks.list()),
     ("GET", "/tasks/{id}", _task),

@@ -1,38 +1,41 @@
-"""The port ``About``: status, and the doctor, who tries what the node stands on and says what to do."""
+"""The port ``About``: status, and the doctor, who tries what the node stands on (``doctor``)."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
 
 import trio
 
 from chain import instant
-from chain.errors import Fault
 from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.kit.tasks import State
 from odfd.network.membership import Membership
+from odfd.services.doctor import Doctor, failed, ok
 from odfd.services.engine import NodeEngine
 from odfd.services.home import DATABASE, Home
 from odfd.services.views import Views
-from odfd.trust.ledger import Ledger
-
-LOW_DISK: Final = 1 << 30
-"""Bytes free below which the doctor warns."""
 
 
 class AboutService:
     """See the module."""
 
     def __init__(
-        self, home: Home, views: Views, engine: NodeEngine, membership: Membership, ground: Ground, name: str
+        self,
+        home: Home,
+        views: Views,
+        doctor: Doctor,
+        engine: NodeEngine,
+        membership: Membership,
+        ground: Ground,
+        name: str,
     ) -> None:
         self._home = home
+        self._doctor = doctor
         self._views = views
         self._engine = engine
         self._membership = membership
@@ -78,58 +81,29 @@ class AboutService:
         )
 
     async def doctor(self) -> Sequence[wire.Probe]:
-        probes = [
-            await trio.to_thread.run_sync(self._disk),
-            await trio.to_thread.run_sync(self._database),
-            await trio.to_thread.run_sync(self._ledger),
-            self._engine_probe(),
-            self._sandbox_probe(),
-            self._network_probe(),
-        ]
+        return [*await trio.to_thread.run_sync(self._doctor.quick), *self._around()]
+
+    async def examine(self) -> AsyncIterator[wire.Probe]:
+        probes = self._doctor.deep()
+        while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
+            yield probe
+        for probe in self._around():
+            yield probe
+
+    def _around(self) -> list[wire.Probe]:
+        probes = [self._engine_probe(), self._sandbox_probe(), self._network_probe()]
         return [probe for probe in probes if probe is not None]
-
-    def _disk(self) -> wire.Probe:
-        probe = self._home.directory / ".doctor"
-        try:
-            probe.write_bytes(b"odfd")
-            probe.unlink()
-        except OSError as error:
-            return _failed("disk", f"cannot write to {self._home.directory}: {error.strerror}", "free or mend the disk")
-        free = shutil.disk_usage(self._home.directory).free
-        if free < LOW_DISK:
-            return wire.Probe(
-                name="disk", result="warning", message=f"{free >> 20} MiB free", hint="mirrors stop when it is full"
-            )
-        return _ok("disk", f"{free >> 30} GiB free at {self._home.directory}")
-
-    def _database(self) -> wire.Probe:
-        try:
-            with self._home.database.read() as connection:
-                (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        except Fault as fault:
-            return _failed("database", str(fault), fault.hint)
-        if answer != "ok":
-            return _failed("database", str(answer), "stop the node and restore the database from a backup")
-        return _ok("database", f"{len(self._home.chains.datasets())} chains")
-
-    def _ledger(self) -> wire.Probe:
-        try:
-            with self._home.database.read() as connection:
-                entries = Ledger(connection).check()
-        except Fault as fault:
-            return _failed("trust ledger", str(fault), fault.hint)
-        return _ok("trust ledger", f"{entries} entries, every link holds")
 
     def _engine_probe(self) -> wire.Probe:
         host = self._engine.host
         if host is not None:
             identity = host.identity
             engine = f"{identity.name} {identity.version}, {identity.digest[:18]}…"
-            return _ok("engine", f"{engine}, Java at {host.java.home}")
+            return ok("engine", f"{engine}, Java at {host.java.home}")
         why = self._engine.why_not
         if why is None:
             return wire.Probe(name="engine", result="warning", message="still starting")
-        return _failed("engine", str(why), why.hint)
+        return failed("engine", str(why), why.hint)
 
     def _sandbox_probe(self) -> wire.Probe | None:
         host = self._engine.host
@@ -144,7 +118,7 @@ class AboutService:
                 message=f"queries run unconfined ({weaker})",
                 hint="install bubblewrap",
             )
-        return _ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
+        return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
 
     def _network_probe(self) -> wire.Probe:
         network = self._membership.network
@@ -160,15 +134,7 @@ class AboutService:
             return wire.Probe(
                 name="network", result="warning", message=f"{network.name}: no peer answers", hint="odfctl peer list"
             )
-        return _ok("network", f"{network.name}, {peers} peers")
-
-
-def _ok(name: str, message: str) -> wire.Probe:
-    return wire.Probe(name=name, result="ok", message=message)
-
-
-def _failed(name: str, message: str, hint: str) -> wire.Probe:
-    return wire.Probe(name=name, result="failed", message=message, hint=hint)
+        return ok("network", f"{network.name}, {peers} peers")
 
 
 def resident_bytes() -> int | None:

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from chain.errors import NotFound, Refused
+from chain.errors import Fault, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.block import NamedObject, objects_of
 from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
+from chain.store.base import BlockDamaged
 from chain.store.layout import DirectoryChain, is_dataset
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, Entry, default_name
@@ -145,17 +146,33 @@ class Carrying:
             Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size if was_whole else checked.data))
         return known.name if known else name
 
-    def mend(self) -> list[str]:
-        """Settle what an import that was cut off left behind; the names. Imports verify all before they keep any."""
-        mended = []
+    def mend(self) -> tuple[list[str], list[str]]:
+        """Settle what an import that was cut off left behind; the names. Imports verify all before they keep any.
+
+        Also tells of datasets that cannot be settled, or not even looked at: they keep no other from being served.
+        """
+        mended, troubles = [], []
         for dataset in self._home.chains.datasets():
-            head = self._home.chains.chain(dataset).head()
-            with self._home.database.read() as connection:
-                settled = Ledger(connection).chain(dataset).frontier.size
-                is_named = Catalog(Resources(connection)).find(dataset) is not None
-            if head is not None and (settled < head.size or not is_named):
-                mended.append(self._settle(dataset, default_name(dataset)))
-        return mended
+            try:
+                if self._is_unsettled(dataset):
+                    mended.append(self._settle(dataset, default_name(dataset)))
+            except Fault as fault:
+                troubles.append(f"{dataset.short}: {fault.message}")
+        return mended, troubles
+
+    def _is_unsettled(self, dataset: DatasetId) -> bool:
+        """Raises Environment for a chain that lies under another id than its own, or is damaged."""
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        with self._home.database.read() as connection:
+            settled = Ledger(connection).chain(dataset).frontier.size
+            is_named = Catalog(Resources(connection)).find(dataset) is not None
+        if head is None or (settled >= head.size and is_named):
+            return False
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed) or seed.dataset_id != dataset:
+            raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
+        return True
 
     async def repair(self, entry: Entry) -> Repaired:
         """Look at every block and object again; fetch the damaged and the missing from peers. How many there were.

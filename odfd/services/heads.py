@@ -6,7 +6,7 @@ is told and tried again; it keeps no other from being signed, nor the node from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
@@ -49,6 +49,10 @@ class HeadKeeper:
         for dataset in await trio.to_thread.run_sync(self._chains.datasets):
             await self._sign(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
+
+    def troubles(self) -> Mapping[DatasetId, str]:
+        """Heads that could not be signed when it was tried last, and why."""
+        return dict(self._troubles)
 
     async def _sign(self, dataset: DatasetId) -> None:
         try:

@@ -24,12 +24,14 @@ from odfd.datasets.catalog import Catalog
 from odfd.mirrors import wish as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
+from odfd.services.aftermath import OBJECTS, Aftermath, look_back
 from odfd.trust import ledger
 from odfd.trust.keystore import KeyStore
-from odfd.verify import damage
+from odfd.verify import damage, memory
 
 DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
+"""With uploads, work under way: emptied at the start (``aftermath``)."""
 UPLOADS: Final = "uploads"
 PARTIAL: Final = "partial"
 """Objects on their way here; these outlive a restart."""
@@ -38,15 +40,16 @@ PARTIAL: Final = "partial"
 class Home:
     """See the module."""
 
-    def __init__(self, directory: Path, database: Database) -> None:
+    def __init__(self, directory: Path, database: Database, aftermath: Aftermath | None = None) -> None:
         self.directory = directory
+        self.aftermath = aftermath or Aftermath()
         self.database = database
-        self.objects = DiskObjects(directory / "objects", database)
+        self.objects = DiskObjects(directory / OBJECTS, database)
         self.chains = SqliteChains(database, self.objects)
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for room in (references, resources, ledger, damage):
+        for room in (references, resources, ledger, damage, memory):
             database.migrate(room.ROOM, room.STEPS)
 
     @contextmanager
@@ -88,8 +91,9 @@ def open_home(directory: Path) -> Iterator[Home]:
             hint="name one that this user may write: odfd run --state DIR",
         ) from error
     with StateLock(directory):
+        aftermath = look_back(directory, DATABASE)
         database = open_database(directory / DATABASE)
         try:
-            yield Home(directory, database)
+            yield Home(directory, database, aftermath)
         finally:
             database.close()

@@ -50,6 +50,7 @@ from odfd.services.carrying import Carrying
 from odfd.services.checking import TransformCheck
 from odfd.services.damage import DamageDesk
 from odfd.services.datasets import DatasetService
+from odfd.services.doctor import Doctor
 from odfd.services.engine import NodeEngine
 from odfd.services.flow import FlowService
 from odfd.services.heads import HeadKeeper
@@ -137,8 +138,7 @@ class NodeParts:
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, self.membership, holders)
         self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved)
-        for name in self.carrying.mend():
-            ground.journal.info("an import that was cut off is settled", dataset=name)
+        self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
         self.shelf = Shelf(home.folder("evidence"))
@@ -147,6 +147,15 @@ class NodeParts:
         self.witnessing = Witnessing(
             home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal
         )
+
+    def _settle(self) -> None:
+        """What the last life left half-done; the doctor tells of it too."""
+        found = self.home.aftermath
+        found.settled, found.unsettled = self.carrying.mend()
+        for name in found.settled:
+            self.ground.journal.info("an import that was cut off is settled", dataset=name)
+        for trouble in found.unsettled:
+            self.ground.journal.error("a dataset cannot be settled", trouble=trouble)
 
     def assembly(self) -> Assembly:
         restart = Restart()
@@ -321,7 +330,9 @@ class _Node:
         home, ground = parts.home, parts.ground
         applying = Applying(home, parts.committer, parts.engine, ground.board, ground.events, ground.clock)
         carrying = parts.carrying
-        self.about = AboutService(home, parts.views, parts.engine, parts.membership, ground, parts.settings.node.name)
+        doctor = Doctor(home, parts.heads.troubles)
+        name = parts.settings.node.name
+        self.about = AboutService(home, parts.views, doctor, parts.engine, parts.membership, ground, name)
         self.datasets = DatasetService(
             home, parts.views, applying, parts.keeper, ground.events, ground.clock, parts.membership.serving
         )

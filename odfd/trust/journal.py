@@ -1,12 +1,13 @@
 """The signing journal: what a key has said last of each thing, kept so that it never contradicts itself.
 
-Before a signature leaves, a line ``<topic> <order> <subject>`` is appended to ``keys/<did>.journal`` and fsynced
+Before a signature leaves, a line ``<topic> <order> <subject> <sum>`` is appended to ``keys/<did>.journal`` and fsynced
 (trust.md section 1, "Signing safely"). The order of a topic never goes back, and one order never carries two subjects.
 The file is outside the database and its backups on purpose: restoring a backup must not make a signer forget.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -59,7 +60,21 @@ class Journal:
 
 
 def _line(topic: str, entry: Entry) -> str:
-    return f"{topic} {','.join(map(str, entry.order))} {entry.subject}\n"
+    said = f"{topic} {','.join(map(str, entry.order))} {entry.subject}"
+    return f"{said} {_sum(said)}\n"
+
+
+def _sum(said: str) -> str:
+    """A bit that flips in a journal must not let a key say something else."""
+    return hashlib.sha3_256(said.encode()).hexdigest()[:8]
+
+
+def _entry(line: str) -> tuple[str, Entry]:
+    """Raises ValueError. Lines from before there were sums have none."""
+    topic, order, subject, *sums = line.split(" ")
+    if sums and sums != [_sum(f"{topic} {order} {subject}")]:
+        raise ValueError(f"the line {line[:40]!r}… is damaged")
+    return topic, Entry(tuple(int(part) for part in order.split(",")), subject)
 
 
 def _load(path: Path) -> dict[str, Entry]:
@@ -71,8 +86,7 @@ def _load(path: Path) -> dict[str, Entry]:
         text = path.read_text()
         whole, _, torn = text.rpartition("\n")
         for line in whole.splitlines():
-            topic, order, subject = line.split(" ")
-            entry = Entry(tuple(int(part) for part in order.split(",")), subject)
+            topic, entry = _entry(line)
             if topic not in last or entry.order >= last[topic].order:
                 last[topic] = entry
         if torn:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from chain.errors import Environment, NotFound
-from chain.ids import DatasetId, KeyDid
+from chain.ids import DID_ODF, DatasetId, KeyDid
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
 from odfd.trust.journal import Entry, Journal, Order, sync_folder
 
 _NODE: Final = "node"
 _MODE: Final = 0o600
+_COPY: Final = "restore the file from a copy: nobody else has it"
 
 
 class KeyStore:
@@ -89,7 +90,10 @@ class KeyStore:
             raise NotFound(
                 f"this node does not hold the key of {dataset.short}", rule="dataset-key", hint="its owner signs"
             )
-        return SigningKey(self._read(path))
+        key = SigningKey(self._read(path))
+        if key.dataset_id != dataset:
+            raise _spoilt(path)
+        return key
 
     def dataset_seed(self, dataset: DatasetId) -> bytes:
         """The 32 secret bytes, for their owner to keep elsewhere. Raises NotFound."""
@@ -99,6 +103,18 @@ class KeyStore:
     def discard_dataset_key(self, dataset: DatasetId) -> None:
         """For a dataset that came to nothing: its key has signed nothing yet."""
         self._key_path(dataset).unlink(missing_ok=True)
+
+    def check(self) -> int:
+        """Read every key and journal; the number of keys. Raises Environment at the first that cannot be."""
+        paths = sorted(self._directory.glob("*.key"))
+        for path in paths:
+            if path == self._directory / f"{_NODE}.key":
+                key = SigningKey(self._read(path))
+            else:
+                key = self.dataset_key(DatasetId.parse(DID_ODF + path.stem))
+            with self._signing:
+                self._journal(key)
+        return len(paths)
 
     def last_said(self, key: SigningKey, topic: str) -> Entry | None:
         with self._signing:
@@ -144,22 +160,30 @@ class KeyStore:
         return self._directory / f"{dataset.multibase}.key"
 
     def _read(self, path: Path) -> bytes:
+        """The secret of the first line; the second says whose it is, where there is one."""
         try:
-            seed = bytes.fromhex(path.read_text().strip())
+            secret, *whose = path.read_text().split()
+            seed = bytes.fromhex(secret)
         except (OSError, ValueError) as error:
-            raise Environment(f"cannot read the key {path.name}: {error}", rule="key-file") from error
+            raise Environment(f"cannot read the key {path.name}: {error}", rule="key-file", hint=_COPY) from error
         if len(seed) != 32:
-            raise Environment(f"the key {path.name} holds {len(seed)} bytes, not 32", rule="key-file")
+            raise Environment(f"the key {path.name} holds {len(seed)} bytes, not 32", rule="key-file", hint=_COPY)
+        if whose and whose != [str(SigningKey(seed).did)]:
+            raise _spoilt(path)
         return seed
 
     def _write(self, path: Path, seed: bytes) -> None:
         fresh = path.with_suffix(".new")
         try:
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
-                file.write(seed.hex() + "\n")
+                file.write(f"{seed.hex()}\n{SigningKey(seed).did}\n")
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
             sync_folder(self._directory)
         except OSError as error:
             raise Environment(f"cannot write the key {path.name}: {error}", rule="key-file") from error
+
+
+def _spoilt(path: Path) -> Environment:
+    return Environment(f"the key {path} is damaged: it is not the one it says", rule="key-file", hint=_COPY)

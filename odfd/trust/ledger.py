@@ -268,18 +268,22 @@ class Ledger:
             (*row, previous, _link(previous, row)),
         )
 
-    def check(self) -> int:
-        """Walk the whole log and its links; the number of entries. Raises Environment at a broken one."""
-        previous, count = GENESIS, 0
+    def check(self, last: int | None = None) -> int:
+        """Walk the links of the ``last`` entries, or of all; their number. Raises Environment at a broken one."""
+        first = self._db.execute(
+            "SELECT seq FROM trust_ledger ORDER BY seq DESC LIMIT 1 OFFSET ?", (last if last is not None else -1,)
+        ).fetchone()
         rows = self._db.execute(
-            "SELECT at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"
-            " FROM trust_ledger ORDER BY seq"
+            "SELECT at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash, seq"
+            " FROM trust_ledger WHERE seq >= ? ORDER BY seq",
+            first if first and last is not None else (0,),
         )
-        for *row, linked, own in rows:
+        previous, count = None if first and last is not None else GENESIS, 0
+        for *row, linked, own, number in rows:
             count += 1
-            if linked != previous or own != _link(previous, tuple(row)):
+            if previous not in (None, linked) or own != _link(linked, tuple(row)):
                 raise Environment(
-                    f"entry {count} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
+                    f"entry {number} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
                 )
             previous = own
         return count

@@ -56,6 +56,10 @@ class FakeNode:
             wire.Probe(name="java", result="failed", message="no Java", hint="install one"),
         ]
 
+    async def examine(self) -> AsyncIterator[wire.Probe]:
+        for probe in await self.doctor():
+            yield probe
+
     async def list(self) -> Sequence[wire.DatasetView]:
         return list(self.views.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,7 @@ HARMS: dict[str, tuple[str, ...]] = {
     "head": ("UPDATE datasets SET head_hash = zeroblob(34) WHERE id = :id",),
     "size more": ("UPDATE datasets SET head_sequence = 67 WHERE id = :id",),
     "size less": ("UPDATE datasets SET head_sequence = 1 WHERE id = :id",),
-    "tree": (
-        "UPDATE trust_chains SET frontier = CAST(substr(frontier, 1, 20) || x'00' || substr(frontier, 22) AS BLOB)"
-        " WHERE dataset = :id",
-    ),
+    "tree": ("UPDATE trust_chains SET frontier = zeroblob(length(frontier)) WHERE dataset = :id",),
     "checked": ("UPDATE trust_chains SET data = 9 WHERE dataset = :id",),
     "epoch": ("UPDATE trust_chains SET epoch = 1 WHERE dataset = :id",),
     "statement": ("UPDATE trust_live SET payload = zeroblob(100) WHERE dataset = :id",),
@@ -198,8 +196,6 @@ def large_file(node: Any) -> Path:
 
 def rot(path: Path, at: int) -> None:
     """A bit turns on the disk; nothing that the system keeps of the file tells."""
-    import os
-
     stat = path.stat()
     path.chmod(0o644)
     with path.open("r+b") as file:
