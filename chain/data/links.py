@@ -59,6 +59,8 @@ def links_in(path: Path, columns: tuple[str, ...]) -> Generator[Multihash, None,
 
 def _texts(column: pa.Array) -> list[str]:
     values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_string_view(values.type):
+        values = values.cast(pa.large_string())
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise Invalid(f"a column of links is text, not {values.type}", rule="link-type")
     return [value for value in pc.unique(values).to_pylist() if value is not None]

@@ -25,6 +25,10 @@ QUIRK_WINDOW: Final = 10_000
 window and its row group (``arrow0``), so for such schemas windows are exactly these."""
 WIDE_WINDOW: Final = 65_536
 """Rows hashed at once where windows do not matter: long enough to hide the cost of a call, short enough for caches."""
+WINDOW_BYTES: Final = 32 << 20
+"""Bytes after which rows are hashed before their window is full, where windows do not matter."""
+MAX_WINDOW_BYTES: Final = 256 << 20
+"""Bytes that a window may take where they do."""
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
@@ -59,6 +63,7 @@ class LogicalHasher:
         self._window = QUIRK_WINDOW if nested else WIDE_WINDOW
         self._pending: list[pa.RecordBatch] = []
         self._rows = 0
+        self._bytes = 0
         self._done = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -75,8 +80,23 @@ class LogicalHasher:
             self._flush()
             start += take
         if start < batch.num_rows:
-            self._pending.append(batch.slice(start))
-            self._rows += batch.num_rows - start
+            rest = batch.slice(start)
+            self._pending.append(rest)
+            self._rows += rest.num_rows
+            self._bytes += rest.nbytes
+        if self._bytes > WINDOW_BYTES:
+            self._crowded()
+
+    def _crowded(self) -> None:
+        """Hashes what waits, or, where windows matter, waits for the rest within reason."""
+        if self._window == WIDE_WINDOW:
+            self._flush()
+        elif self._bytes > MAX_WINDOW_BYTES:
+            raise Invalid(
+                f"{self._rows:,} rows below a nullable struct take {self._bytes:,} bytes, and are hashed together",
+                rule="logical-hash-window",
+                hint=f"keep {QUIRK_WINDOW:,} such rows within {MAX_WINDOW_BYTES:,} bytes, or make the struct required",
+            )
 
     def finish(self) -> Multihash:
         """The hash of all rows given. The hasher is spent."""
@@ -91,7 +111,7 @@ class LogicalHasher:
         window = pa.concat_batches(self._pending) if len(self._pending) > 1 else self._pending[0]
         cuts = self._cuts(self._done, self._done + window.num_rows)
         self._done += window.num_rows
-        self._pending, self._rows = [], 0
+        self._pending, self._rows, self._bytes = [], 0, 0
 
         def feed(column: hashlib._Hash, leaf: arrow0.Leaf) -> None:
             for part in arrow0_values.streams(leaf, cuts):

@@ -8,6 +8,8 @@ rows. Neither syncs to disk nor names files by hash: that is the object store's.
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -18,19 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from chain.data import compact, footprint
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 
 ROW_GROUP: Final = 1_048_576
 READ_ROWS: Final = 65_536
 """Rows of a batch when reading."""
-MAX_FOOTER_STRING: Final = 16 * 1024 * 1024
-MAX_FOOTER_ITEMS: Final = 1_000_000
-"""Limits on what a stranger's footer may make us allocate: bytes of one string, items of one list."""
+MAX_FOOTER: Final = 16 * 1024 * 1024
+MAX_FOOTER_ITEMS: Final = 20_000
+"""Limits on what a stranger's footer may make us allocate: bytes of all of it, items of one list. A row group of a
+thousand columns takes some 200 KB."""
 MAX_DICTIONARY: Final = 64 * 1024 * 1024
 """Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
 _PLACE_BYTES: Final = 3
 _READ_BUFFER: Final = 1024 * 1024
+_MARK: Final = b"PAR1"
 
 OFFSET, OP, SYSTEM_TIME, EVENT_TIME = "offset", "op", "system_time", "event_time"
 """Default names of the system columns; a dataset's vocabulary may say others."""
@@ -158,21 +163,26 @@ class SliceFile:
     def batches(
         self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """All rows in order, ``rows`` or fewer at a time. Raises Invalid where the file is damaged.
+        """All rows in order, ``rows`` or fewer at a time: no more than memory is kept for.
 
-        ``encoded``: texts that repeat stay the dictionaries that they are in the file, which is several times faster
-        for whoever can work with them; ``decoded`` tells their schema.
+        ``encoded``: texts that repeat may stay the dictionaries that they are in the file, which is several times
+        faster for whoever can work with them; ``decoded`` tells their schema. Raises Invalid where the file is damaged,
+        or made to take more memory than it is worth.
         """
-        repeating = self._repeating() if encoded else []
         with _parquet(self.path):
-            source = _reader(self.path, self._file.metadata, repeating) if repeating else self._file
-            for batch in source.iter_batches(batch_size=rows, columns=columns, use_threads=False):
-                for name in repeating:
-                    if name in batch.schema.names and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
-                        raise ValueError(f"column {name!r} is larger than the footer says")
-                yield batch
+            plan = self._plan
+            repeating = self._repeating() if encoded and not plan.compact else ()
+            chosen = plan.compact or repeating
+            with contextlib.ExitStack() as stack:
+                file = stack.enter_context(_opened(self.path, chosen)) if chosen else self._file
+                read = file.iter_batches(min(rows, plan.rows), columns=columns, use_threads=False)
+                if plan.compact:
+                    read = compact.written_out(read, self.schema, self.path.stat().st_size)
+                for batch in read:
+                    _check_dictionaries(batch, repeating)
+                    yield batch
 
-    def _repeating(self) -> list[str]:
+    def _repeating(self) -> tuple[str, ...]:
         """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
         groups = [self._file.metadata.row_group(i) for i in range(self._file.num_row_groups)]
         found = []
@@ -182,7 +192,16 @@ class SliceFile:
                 chunks = [group.column(leaf) for group in groups]
                 if all(_is_dictionary(chunk) for chunk in chunks):
                     found.append(name)
-        return found
+        return tuple(found)
+
+    @functools.cached_property
+    def _plan(self) -> footprint.Plan:
+        with self.path.open("rb") as file:
+            try:
+                return footprint.plan(file, file.seek(0, io.SEEK_END), self._file.metadata)
+            except Invalid as error:
+                error.place = self.path.name
+                raise
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows at once."""
@@ -216,14 +235,19 @@ class SliceFile:
         """Least and greatest of a column of numbers, dates or times, as they lie in the file."""
         if self.rows == 0 or column not in self.schema.names:
             return None
+        kind = self.schema.field(column).type
+        if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+            raise Invalid(
+                f"column {column!r} holds {kind}", rule="slice-system-columns", hint="it is a number, a date or a time"
+            )
         leaf = next(i for i in range(self._file.metadata.num_columns) if self._leaf(i) == column)
         groups = (self._file.metadata.row_group(i).column(leaf) for i in range(self._file.num_row_groups))
         stats = [group.statistics for group in groups]
         if all(one is not None and one.has_min_max for one in stats):
             return min(one.min_raw for one in stats), max(one.max_raw for one in stats)
-        found = pc.min_max(self.read([column]).column(column))
-        low, high = found["min"], found["max"]
-        return (_raw(low), _raw(high)) if low.is_valid else None
+        ends = [pc.min_max(batch.column(0)) for batch in self.batches(columns=[column])]
+        lows, highs = ([_raw(one[end]) for one in ends if one[end].is_valid] for end in ("min", "max"))
+        return (min(lows), max(highs)) if lows else None
 
     def _leaf(self, index: int) -> str:
         return str(self._file.metadata.schema.column(index).path)
@@ -234,13 +258,40 @@ def open_slice(path: Path) -> SliceFile:
     if not path.is_file():
         raise NotFound(f"no file {path}", rule="slice-file")
     with _parquet(path):
-        return SliceFile(path, _reader(path))
+        _check_footer(path)
+        return SliceFile(path, _opened(path))
 
 
 def decoded(schema: pa.Schema) -> pa.Schema:
     """The schema of the rows whose encoded batches have this one."""
     fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
     return pa.schema(fields)
+
+
+def _opened(path: Path, references: tuple[str, ...] = ()) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        path,
+        buffer_size=_READ_BUFFER,
+        pre_buffer=False,
+        memory_map=False,
+        read_dictionary=list(references),
+        thrift_string_size_limit=MAX_FOOTER,
+        thrift_container_size_limit=MAX_FOOTER_ITEMS,
+    )
+
+
+def _check_footer(path: Path) -> None:
+    """The footer ends in its length and the file's mark; Arrow would read whatever length stands there."""
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - len(_MARK) - 4))
+        length = int.from_bytes(file.read(4), "little")
+        if file.read() == _MARK and length > MAX_FOOTER:
+            raise Invalid(
+                f"{path.name} is not a readable Parquet file: a footer of {length:,} bytes",
+                rule="slice-parquet",
+                hint=f"at most {MAX_FOOTER:,}",
+            )
 
 
 def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
@@ -260,17 +311,10 @@ def to_instant(value: int, kind: pa.DataType) -> Instant:
     return Instant(value * scale[unit])
 
 
-def _reader(path: Path, footer: pq.FileMetaData | None = None, encoded: list[str] | None = None) -> pq.ParquetFile:
-    return pq.ParquetFile(
-        path,
-        metadata=footer,
-        read_dictionary=encoded,
-        buffer_size=_READ_BUFFER,
-        pre_buffer=False,
-        memory_map=False,
-        thrift_string_size_limit=MAX_FOOTER_STRING,
-        thrift_container_size_limit=MAX_FOOTER_ITEMS,
-    )
+def _check_dictionaries(batch: pa.RecordBatch, columns: tuple[str, ...]) -> None:
+    for name in columns:
+        if name in batch.schema.names and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
+            raise ValueError(f"column {name!r} is larger than the footer says")
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from chain.data.parquet import MAX_FOOTER_ITEMS, MAX_FOOTER_STRING
+from chain.data.parquet import MAX_FOOTER, MAX_FOOTER_ITEMS
 from chain.errors import Environment, Invalid, NotFound
 from engines.spark.ingest.spark_types import struct_type
 
@@ -114,7 +114,7 @@ def footer(path: Path) -> Footer:
 def _footer(path: str, _inode: int, _size: int, _changed: int) -> Footer:
     try:
         with pq.ParquetFile(
-            path, thrift_string_size_limit=MAX_FOOTER_STRING, thrift_container_size_limit=MAX_FOOTER_ITEMS
+            path, thrift_string_size_limit=MAX_FOOTER, thrift_container_size_limit=MAX_FOOTER_ITEMS
         ) as file:
             return _summary(file.metadata, file.schema_arrow)
     except (pa.ArrowException, ValueError) as error:

@@ -1,0 +1,267 @@
+"""How much memory the rows of a Parquet file may take, told from its page headers before a page is opened.
+
+A few bytes of a file can stand for gigabytes of rows: pages that inflate, one long text of a dictionary that a million
+rows refer to, a list of a billion nulls. Headers say how large a page becomes and how many values it holds, and are
+what the reader goes by, so a walk along them bounds what any rows in a row can take. From that bound follows how many
+rows to read at once, and which columns to read as references into their dictionary (``compact``); a file of which even
+one row may be too much is Invalid. Pages are read only for the longest text of a dictionary, and only where that
+decides. Spec: Apache Parquet, file format and encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chain.data.thrift import STRUCT, Broken, Compact
+from chain.errors import Invalid
+
+BATCH_BYTES: Final = 32 << 20
+"""What the rows read at once may take in memory."""
+MAX_ROW: Final = 256 << 20
+"""What a single row may."""
+MAX_PAGES: Final = 256 << 20
+"""What the pages open at a time may, one of each column and its dictionary."""
+FREE_VALUES: Final = 1 << 24
+VALUES_PER_BYTE: Final = 4096
+"""Values that a column may have, free and for each byte of the file: beyond that only time is to be lost."""
+GROWTH: Final = 1024
+"""What lists beyond MAX_ROW may take for each byte that they lie in: no header tells where rows begin and end in them,
+so what keeps one row from holding them all is that it would have to be long in the file, too."""
+_STEPS: Final = (65_536, 16_384, 4_096, 1_024, 256, 64, 16, 4, 1)
+_HEADER: Final = 512
+_MAX_HEADER: Final = 1 << 20
+"""Bytes of a page header, first read and at most: statistics in it may hold long texts."""
+_INDEX_PAGE, _DICTIONARY_PAGE = 1, 2
+_DICTIONARY_CODES: Final = (2, 8)
+_PREFIX_CODE: Final = 7
+"""Encodings that repeat what was said before: PLAIN_DICTIONARY, RLE_DICTIONARY; DELTA_BYTE_ARRAY."""
+_WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_PER_VALUE: Final = 8
+"""Levels and offsets, beside the value itself."""
+_MODEST_CODECS: Final = ("UNCOMPRESSED", "SNAPPY")
+_MODEST_GROWTH: Final = 22
+"""Three bytes of Snappy stand for sixty-four at most."""
+_SHORT: Final = 64
+"""Texts up to here are written out, whatever refers to them."""
+_LENGTH: Final = 4
+
+Pages: TypeAlias = npt.NDArray[np.float64]
+"""Numbers of strangers, multiplied: floats do not overflow."""
+_MAX_NUMBER: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to read a file."""
+
+    rows: int
+    """At once."""
+    compact: tuple[str, ...]
+    """Leaf columns, by path, whose texts are repeated so often that rows must not be written out all at once."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One leaf column of one row group: its data pages, as their headers have them."""
+
+    column: pq.ColumnChunkMetaData
+    width: int
+    """Bytes of a value; zero where values differ."""
+    repeated: bool
+    """Whether a row may hold several values."""
+    dictionary: tuple[int, int, int] = (0, 0, 0)
+    """Where in the file its content begins, its size there, and its size when opened."""
+    pages: Pages = field(default_factory=lambda: np.zeros((0, 3)))
+    """Of each, how many values, how many bytes when opened, and in which encoding."""
+    longest: int = 0
+    """Of the dictionary's texts; until it is asked for, the size of all of them."""
+    compact: bool = False
+    """Read as references: then texts of the dictionary take nothing."""
+
+    def taken(self, rows: int, of_group: int) -> int:
+        """What ``rows`` in a row, of ``of_group``, may take."""
+        if not len(self.pages):
+            return 0
+        if self.repeated:
+            whole = int(self._costs(of_group).sum())
+            return whole if rows >= of_group else min(whole, 4 * (whole * rows // of_group + 1))
+        if self.width:
+            return min(rows, of_group) * (self.width + _PER_VALUE)
+        counts = self.pages[:, 0]
+        ends = np.cumsum(counts)
+        total = np.concatenate(([0], np.cumsum(self._costs(rows))))
+        last = np.searchsorted(ends - counts, ends - 1 + rows)
+        return int((total[last] - total[:-1]).max())
+
+    def _costs(self, rows: int) -> Pages:
+        """What each page's values, of ``rows`` at most where a row holds one, take when they are read."""
+        counts, sizes, codes = self.pages.T
+        read = counts if self.repeated else np.minimum(counts, rows)
+        if self.width:
+            fixed: Pages = read * (self.width + _PER_VALUE)
+            return fixed
+        each = np.where(np.isin(codes, _DICTIONARY_CODES), self.longest, np.where(codes == _PREFIX_CODE, sizes, 0))
+        costs: Pages = np.where(each > 0, read * each, sizes) + read * _PER_VALUE
+        return costs
+
+
+def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> Plan:
+    """How to read ``raw``, a file of ``size`` bytes. Raises Invalid: see the module."""
+    most = FREE_VALUES + VALUES_PER_BYTE * size
+    if metadata.num_rows > most:
+        raise _refusal(f"{metadata.num_rows:,} rows in {size:,} bytes")
+    rows, compact = _STEPS[0], set[str]()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = list(_large(raw, size, metadata.schema, group))
+        _check(chunks, most)
+        rows = min(rows, _fitting(raw, chunks, group.num_rows))
+        compact |= {chunk.column.path_in_schema for chunk in chunks if chunk.compact}
+    return Plan(rows, tuple(sorted(compact)))
+
+
+def _large(raw: BinaryIO, size: int, schema: pq.ParquetSchema, group: pq.RowGroupMetaData) -> Iterator[Chunk]:
+    """The chunks that might come to more than their share of BATCH_BYTES, their headers walked; few slices have any."""
+    share = BATCH_BYTES // max(group.num_columns, 1)
+    for place in range(group.num_columns):
+        leaf, column = schema.column(place), group.column(place)
+        width, repeated = _WIDTHS.get(leaf.physical_type, leaf.length), leaf.max_repetition_level > 0
+        if not repeated and column.compression in _MODEST_CODECS:
+            opened = _MODEST_GROWTH * max(column.total_compressed_size, 0)
+            if opened + group.num_rows * (_PER_VALUE + (width or opened)) <= share:
+                continue
+        chunk = Chunk(column, width, repeated)
+        chunk.pages = np.array(list(_pages(raw, size, chunk)), np.float64).reshape(-1, 3)
+        yield chunk
+
+
+def _check(chunks: list[Chunk], most: int) -> None:
+    opened = 0
+    for chunk in chunks:
+        if (values := int(chunk.pages[:, 0].sum())) > most:
+            raise _refusal(f"{values:,} values of column {chunk.column.path_in_schema!r} in so small a file")
+        opened += chunk.dictionary[2] + int(chunk.pages[:, 1].max(initial=0))
+        if opened > MAX_PAGES:
+            raise _refusal(f"pages of {opened:,} bytes, open at a time,")
+
+
+def _fitting(raw: BinaryIO, chunks: list[Chunk], of_group: int) -> int:
+    """The largest step that fits; dictionaries are opened when it would be a small one without knowing them."""
+    if of_group <= 0:
+        return _STEPS[0]
+    enough = min(_STEPS[0], of_group)
+    texts = [chunk for chunk in chunks if chunk.dictionary[2] and not chunk.width]
+    if _step(chunks, of_group, BATCH_BYTES) < enough:
+        for chunk in texts:
+            chunk.longest = _longest(raw, chunk)
+    if _step(chunks, of_group, BATCH_BYTES) < enough:
+        for chunk in texts:
+            if chunk.longest > _SHORT:
+                chunk.longest, chunk.compact = 0, True
+    for chunk in chunks:
+        taken = chunk.taken(of_group, of_group) if chunk.repeated else 0
+        if taken > max(MAX_ROW, GROWTH * chunk.column.total_compressed_size):
+            raise _refusal(f"lists of column {chunk.column.path_in_schema!r}, which may take {taken:,} bytes,")
+    if (least := _taken(chunks, 1, of_group)) > MAX_ROW:
+        raise _refusal(f"a row that may take {least:,} bytes")
+    return _step(chunks, of_group, max(BATCH_BYTES, 2 * least))
+
+
+def _step(chunks: list[Chunk], of_group: int, limit: int) -> int:
+    return next((rows for rows in _STEPS if _taken(chunks, rows, of_group) <= limit), 0)
+
+
+def _taken(chunks: list[Chunk], rows: int, of_group: int) -> int:
+    return sum(chunk.taken(rows, of_group) for chunk in chunks)
+
+
+def _pages(raw: BinaryIO, size: int, chunk: Chunk) -> Iterator[tuple[int, int, int]]:
+    """Goes along the headers of a chunk's pages as the reader will, and notes where its dictionary is."""
+    column = chunk.column
+    at = column.data_page_offset
+    if column.dictionary_page_offset and 0 < column.dictionary_page_offset < at:
+        at = column.dictionary_page_offset
+    end = at + column.total_compressed_size
+    if not 0 <= at <= end <= size:
+        raise _malformed(chunk, "lies outside of the file")
+    seen = 0
+    while seen < column.num_values and at < end:
+        kind, opened, stored, fields, start = _header(raw, at, end, chunk)
+        if not (0 <= opened < _MAX_NUMBER and 0 <= stored <= end - start):
+            raise _malformed(chunk, "has a page of no size")
+        if kind == _DICTIONARY_PAGE:
+            chunk.dictionary, chunk.longest = (start, stored, opened), opened
+        elif kind != _INDEX_PAGE:
+            count = fields.get(1, 0)
+            if not 0 <= count < _MAX_NUMBER:
+                raise _malformed(chunk, "has a page of no number of values")
+            seen += count
+            yield count, opened, fields.get(4 if kind else 2, 0)
+        at = start + stored
+
+
+def _header(raw: BinaryIO, at: int, end: int, chunk: Chunk) -> tuple[int, int, int, dict[int, int], int]:
+    """A page's kind, size when opened and as stored, what its own header says, and where its content begins."""
+    room = _HEADER
+    while True:
+        raw.seek(at)
+        data = raw.read(min(room, end - at))
+        reader = Compact(data)
+        numbers: dict[int, int] = {}
+        inner: dict[int, int] = {}
+        try:
+            for number, kind in reader.fields():
+                if number in (1, 2, 3) and kind != STRUCT:
+                    numbers[number] = reader.number()
+                elif number in (5, 8) and kind == STRUCT:
+                    inner = reader.numbers()
+                else:
+                    reader.skip(kind)
+        except Broken:
+            if len(data) < room or room >= _MAX_HEADER:
+                raise _malformed(chunk, "has a page without a header") from None
+            room *= 8
+            continue
+        return numbers.get(1, -1), numbers.get(2, -1), numbers.get(3, -1), inner, at + reader.at
+
+
+def _longest(raw: BinaryIO, chunk: Chunk) -> int:
+    """The longest text of a dictionary, or the dictionary's size where it cannot be opened to be looked at."""
+    start, stored, opened = chunk.dictionary
+    raw.seek(start)
+    data: bytes = raw.read(stored)
+    codec = chunk.column.compression.lower()
+    if codec != "uncompressed":
+        try:
+            data = pa.decompress(data, opened, codec=codec, asbytes=True)
+        except (pa.ArrowException, ValueError, OSError):
+            return opened
+    longest = at = 0
+    while at + _LENGTH <= len(data):
+        length = int.from_bytes(data[at : at + _LENGTH], "little")
+        longest = max(longest, length)
+        at += _LENGTH + length
+    return min(longest, opened)
+
+
+def _malformed(chunk: Chunk, what: str) -> Invalid:
+    return Invalid(
+        f"not a readable Parquet file: column {chunk.column.path_in_schema!r} {what}",
+        rule="slice-parquet",
+        hint="fetch it again",
+    )
+
+
+def _refusal(what: str) -> Invalid:
+    return Invalid(
+        f"{what} would take more memory than reading a slice may",
+        rule="slice-footprint",
+        hint="write the rows anew, in smaller pages and without values of hundreds of megabytes",
+    )

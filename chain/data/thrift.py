@@ -1,0 +1,131 @@
+"""Thrift's compact protocol, as much of it as the headers inside of a Parquet file need: numbers are read, the rest is
+passed over.
+
+A ``Compact`` reads one buffer from the front and never beyond it; nesting is bounded. Bytes that are no Thrift, or not
+enough of it, are ``Broken``: the caller knows which of the two it has. Spec: Thrift compact protocol encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(13)
+MAX_DEPTH: Final = 16
+"""Structs and lists inside of each other; Parquet's own go six deep."""
+_MAX_SHIFT: Final = 63
+_NUMBERS: Final = (I16, I32, I64)
+
+
+class Broken(Exception):
+    """The bytes end too early, or are no Thrift."""
+
+
+class Compact:
+    """See the module."""
+
+    __slots__ = ("_depth", "at", "raw")
+
+    def __init__(self, raw: bytes, at: int = 0) -> None:
+        self.raw = raw
+        self.at = at
+        """Position of the next byte."""
+        self._depth = 0
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Numbers and types of a struct's fields. Each is to be read or skipped before the next is asked for."""
+        number = 0
+        while head := self._byte():
+            kind, step = head & 0xF, head >> 4
+            number = number + step if step else self.number()
+            if kind > STRUCT:
+                raise Broken
+            yield number, kind
+
+    def number(self) -> int:
+        """A signed number of any width."""
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)
+
+    def length(self) -> int:
+        """Bytes of the binary that stands next; it is passed over."""
+        length = self._varint()
+        self._pass(length)
+        return length
+
+    def items(self) -> tuple[int, int]:
+        """How many items a list has, and of which type; they are to be read one by one."""
+        head = self._byte()
+        count = head >> 4
+        return (self._varint() if count == 0xF else count), head & 0xF
+
+    def numbers(self) -> dict[int, int]:
+        """A struct's fields that are numbers; all others are passed over."""
+        found: dict[int, int] = {}
+        for number, kind in self.fields():
+            if kind in _NUMBERS:
+                found[number] = self.number()
+            else:
+                self.skip(kind)
+        return found
+
+    def skip(self, kind: int) -> None:
+        """Passes over a value."""
+        if kind in _NUMBERS:
+            self._varint()
+        elif kind == BINARY:
+            self.length()
+        elif kind == BYTE:
+            self._pass(1)
+        elif kind == DOUBLE:
+            self._pass(8)
+        elif kind >= LIST:
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise Broken
+            self._skip_many(kind)
+            self._depth -= 1
+
+    def _skip_many(self, kind: int) -> None:
+        if kind == STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner)
+        elif kind == MAP:
+            count = self._varint()
+            kinds = self._byte() if count else 0
+            for _ in range(count):
+                self._skip_item(kinds >> 4)
+                self._skip_item(kinds & 0xF)
+        else:
+            count, item = self.items()
+            for _ in range(count):
+                self._skip_item(item)
+
+    def _skip_item(self, kind: int) -> None:
+        """Inside of a list a flag takes a byte of its own, and whatever takes none is no item."""
+        if kind in (TRUE, FALSE):
+            self._pass(1)
+        elif STOP < kind <= STRUCT:
+            self.skip(kind)
+        else:
+            raise Broken
+
+    def _byte(self) -> int:
+        if self.at >= len(self.raw):
+            raise Broken
+        self.at += 1
+        return self.raw[self.at - 1]
+
+    def _pass(self, size: int) -> None:
+        if size > len(self.raw) - self.at:
+            raise Broken
+        self.at += size
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while (byte := self._byte()) & 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > _MAX_SHIFT:
+                raise Broken
+        return value | byte << shift
