@@ -91,7 +91,8 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
 
     at = of_dataset["number"] or of_dataset["hash"]
     told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}")
-    return {**told["manifest"], **{name: told[name] for name in ("hash", "manifestVersion", "size")}}
+    beside = {name: told[name] for name in ("hash", "manifestVersion", "size")}
+    return {"kind": "MetadataBlock", "version": told["manifestVersion"], "content": told["manifest"], **beside}
 
 
 def describe(block: Block) -> dict[str, Any]:
