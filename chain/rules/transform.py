@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from chain.state import ChainState, InputPosition
 
 _WITH_QUERIES = (SetTransform, SetPollingSource, AddPushSource)
 _START = InputPosition(None, None)
+_BLOCK, _OFFSET = "block_hash", "offset"
+_WORDS: Final = {_BLOCK: "BlockHash", _OFFSET: "Offset"}
 
 
 class TransformHasInputs(Rule):
@@ -187,98 +191,103 @@ class _InputRule(Rule):
             doubts |= self.doubt_input(_InputRun(run, number, positions.get(each, _START)))
         return doubts
 
+    @abstractmethod
     def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        raise NotImplementedError
+        """As ``check``, of one input, which the transaction before left at ``position``."""
 
+    @abstractmethod
     def doubt_input(self, each: _InputRun) -> Mask:
-        raise NotImplementedError
+        """As ``doubts``, of one input."""
 
 
 class _InputRun:
-    """One input of all blocks of a run, and where it stood before the first."""
+    """One input of all blocks of a run, and where it stood before the first; a ``part`` is of an InputPosition."""
 
     def __init__(self, run: Run, number: int, position: InputPosition) -> None:
         self._run = run
         self._position = position
-        path = f"event.query_inputs.{number}."
-        self.prev_block, self.new_block = run.digests(path + "prev_block_hash"), run.digests(path + "new_block_hash")
-        self.prev_offset, self.new_offset = run.numbers(path + "prev_offset"), run.numbers(path + "new_offset")
+        self._path = f"event.query_inputs.{number}."
 
-    @property
-    def block_before(self) -> Column:
-        return self._run.before(self.new_block.or_else(self.prev_block), self._position.block_hash)
+    def prev(self, part: str) -> Column:
+        return self._column("prev_" + part)
 
-    @property
-    def offset_before(self) -> Column:
-        return self._run.before(self.new_offset.or_else(self.prev_offset), self._position.offset)
+    def new(self, part: str) -> Column:
+        return self._column("new_" + part)
+
+    def before(self, part: str) -> Column:
+        """Where the transaction before left it."""
+        return self._run.before(self.new(part).or_else(self.prev(part)), getattr(self._position, part))
+
+    def _column(self, name: str) -> Column:
+        return (self._run.digests if name.endswith(_BLOCK) else self._run.numbers)(self._path + name)
 
 
-class InputBlocksAdvance(_InputRule):
+class _InputAdvances(_InputRule):
+    """What is said to be new of an input is another one than before."""
+
+    part: ClassVar[str]
+
+    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
+        new = getattr(each, "new_" + self.part)
+        if new is not None and new == getattr(each, "prev_" + self.part):
+            yield self.broken(
+                f"input {each.dataset_id}: new{_WORDS[self.part]} is prev{_WORDS[self.part]}",
+                hint="leave it out when nothing is new",
+            )
+
+    def doubt_input(self, each: _InputRun) -> Mask:
+        return each.new(self.part).present & each.new(self.part).same(each.prev(self.part))
+
+
+class InputBlocksAdvance(_InputAdvances):
     """An input that is said to advance does advance: its new block is another one."""
 
     name = "input-block-interval"
     clause = "ExecuteTransformInput.newBlockHash; Invalid input block interval"
-
-    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        if each.new_block_hash is not None and each.new_block_hash == each.prev_block_hash:
-            yield self.broken(
-                f"input {each.dataset_id}: newBlockHash is prevBlockHash", hint="leave it out when nothing is new"
-            )
-
-    def doubt_input(self, each: _InputRun) -> Mask:
-        return each.new_block.present & each.new_block.same(each.prev_block)
+    part = _BLOCK
 
 
-class InputOffsetsAdvance(_InputRule):
+class InputOffsetsAdvance(_InputAdvances):
     """An input that is said to bring rows brings some: its new offset is another one."""
 
     name = "input-offset-interval"
     clause = "ExecuteTransformInput.newOffset; Invalid input offset interval"
+    part = _OFFSET
+
+
+class _InputContinues(_InputRule):
+    """An input goes on from where the transaction before left it."""
+
+    part: ClassVar[str]
 
     def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        if each.new_offset is not None and each.new_offset == each.prev_offset:
+        prev, left = getattr(each, "prev_" + self.part), getattr(position, self.part)
+        if prev != left:
+            what = "block" if self.part == _BLOCK else "offset"
             yield self.broken(
-                f"input {each.dataset_id}: newOffset is prevOffset", hint="leave it out when nothing is new"
+                f"input {each.dataset_id}: prev{_WORDS[self.part]} is not the last {what} consumed",
+                expected="none" if left is None else left,
+                actual="none" if prev is None else prev,
             )
 
     def doubt_input(self, each: _InputRun) -> Mask:
-        return each.new_offset.present & each.new_offset.same(each.prev_offset)
+        return ~each.prev(self.part).same(each.before(self.part))
 
 
-class InputBlocksContinue(_InputRule):
+class InputBlocksContinue(_InputContinues):
     """An input goes on from where the transaction before left it, and from nothing at first."""
 
     name = "input-prev-block"
     clause = "ExecuteTransformInput.prevBlockHash"
-
-    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        if each.prev_block_hash != position.block_hash:
-            yield self.broken(
-                f"input {each.dataset_id}: prevBlockHash is not the last block consumed",
-                expected=position.block_hash or "none",
-                actual=each.prev_block_hash or "none",
-            )
-
-    def doubt_input(self, each: _InputRun) -> Mask:
-        return ~each.prev_block.same(each.block_before)
+    part = _BLOCK
 
 
-class InputOffsetsContinue(_InputRule):
+class InputOffsetsContinue(_InputContinues):
     """As blocks, so offsets."""
 
     name = "input-prev-offset"
     clause = "ExecuteTransformInput.prevOffset"
-
-    def check_input(self, each: ExecuteTransformInput, position: InputPosition) -> Iterator[Violation]:
-        if each.prev_offset != position.offset:
-            yield self.broken(
-                f"input {each.dataset_id}: prevOffset is not the last offset consumed",
-                expected="none" if position.offset is None else position.offset,
-                actual="none" if each.prev_offset is None else each.prev_offset,
-            )
-
-    def doubt_input(self, each: _InputRun) -> Mask:
-        return ~each.prev_offset.same(each.offset_before)
+    part = _OFFSET
 
 
 class InputOffsetsComeWithBlocks(_InputRule):
@@ -292,7 +301,7 @@ class InputOffsetsComeWithBlocks(_InputRule):
             yield self.broken(f"input {each.dataset_id}: newOffset without newBlockHash", actual=each.new_offset)
 
     def doubt_input(self, each: _InputRun) -> Mask:
-        return each.new_offset.present & ~each.new_block.present
+        return each.new(_OFFSET).present & ~each.new(_BLOCK).present
 
 
 class TransformAdvances(Rule):

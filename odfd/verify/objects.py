@@ -8,9 +8,10 @@ hash under a right physical one would otherwise pass. Spec: section Data Slice; 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -193,8 +194,10 @@ def _check_system_columns(schema: pa.Schema, vocab: Vocab) -> Iterator[Finding]:
             yield Finding(rule="slice-system-columns", message=message, expected=expected, actual=str(actual))
 
 
-class _ColumnCheck:
+class _ColumnCheck(ABC):
     """Looks at one column batch by batch and keeps its first finding."""
+
+    rule: ClassVar[str]
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -208,10 +211,9 @@ class _ColumnCheck:
             self.finding = self._nulls(values) or self.judge(values)
         self.row += batch.num_rows
 
+    @abstractmethod
     def judge(self, values: pa.Array) -> Finding | None:
-        raise NotImplementedError
-
-    rule = ""
+        """What is wrong with some values, none of them null."""
 
     def _nulls(self, values: pa.Array) -> Finding | None:
         if not values.null_count:
