@@ -103,7 +103,7 @@ class _Walk:
             seen.add(name)
             names.append(name)
             raw = self._files.read(name)
-            below = None if raw is None or number is None else self._guess(raw)
+            below = self._guess(raw) if raw is not None and number else None
             if below is not None and number is not None:
                 number, name = number - 1, below
                 continue
@@ -111,7 +111,9 @@ class _Walk:
             if link is None or (link.hash != name and not self._plausible(link, number)):
                 number, name = self._below(number)
             else:
-                number, name = link.sequence_number - 1, link.prev_block_hash
+                # What says it is the first has nothing before it, whatever it names: that is for the rules to tell.
+                first = link.sequence_number == 0 and link.hash == name
+                number, name = link.sequence_number - 1, None if first else link.prev_block_hash
         names.reverse()
         return max(0, (number if number is not None else -1) + 1), names
 

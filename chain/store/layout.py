@@ -22,6 +22,7 @@ from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, walk
 from chain.store.objects import disk
+from chain.store.schema import kind_name
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
 PARTS: Final = ("refs", BLOCKS, DATA, CHECKPOINTS)
@@ -126,7 +127,7 @@ class DirectoryChain:
         end = self._first + len(names)
         for number in range((end if before is None else min(before, end)) - 1, self._first - 1, -1):
             block = self.block_at(number)
-            if type(block.event).__name__ in wanted:
+            if kind_name(block.event) in wanted:
                 return block
         return None
 

@@ -103,10 +103,16 @@ def following(state: ChainState, event: Any, **changes: Any) -> Block:
     return encode_block(MetadataBlock(**content))
 
 
+CHAINS: dict[Multihash | None, tuple[Block, ...]] = {None: ()}
+"""Every chain that a case begins with, by its head."""
+
+
 def after(*events: Any) -> ChainState:
     state = ChainState.EMPTY
     for event in events:
-        state = state.advance(following(state, event))
+        block = following(state, event)
+        CHAINS[block.hash] = (*CHAINS[state.head], block)
+        state = state.advance(block)
     return state
 
 
