@@ -1,17 +1,17 @@
 """Rewriting a stored chain: back to an ancestor, slices merged into larger ones, or metadata alone.
 
-Each is one atomic change of head; before it everything that the new history names is durable, after a crash there is
-the old history or the new one. Nothing is signed or announced here: callers open an epoch first, or write it with
-``also``, so that mirrors can tell a rewrite from a lie. Objects that only the old history named stay until they are
-collected. Functions; synchronous. Spec: compaction (RFC-018); trust: forks and rewrites.
+A plan says what another history would be, and is enough to declare it; ``prepare`` makes all that it names durable and
+gives the rewrite, which is one atomic change of head: after a crash there is the old history or the new one. Nothing is
+signed or announced here: whoever carries the rewrite out opens an epoch in the same transaction, so that mirrors can
+tell it from a lie. Objects that only the old history named stay until they are collected. Functions; synchronous. Spec:
+compaction (RFC-018); trust: forks and rewrites.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 import pyarrow as pa
@@ -26,85 +26,112 @@ from chain.model.block import UnknownEvent
 from chain.model.events import AddData, DatasetKind, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.multihash import Multihash
 from chain.state import load_state
-from chain.store.base import ChainReader, ChainStore, Head, ObjectStore, Rewrite
+from chain.store.base import ChainReader, Head, ObjectStore, Rewrite
 from chain.store.objects import sound_path, staged_in
 from chain.walk import newest_first, oldest_first
 
-Also: TypeAlias = Callable[[sqlite3.Connection], None]
 _DATA: Final = ("AddData", "ExecuteTransform")
 _OTHERS: Final = tuple(each.__name__ for each in (*get_args(MetadataEvent), UnknownEvent) if each.__name__ not in _DATA)
 
 
-class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done: enough to declare it (``base`` and ``last`` of an epoch)."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Another history, before anything of it is there."""
 
+    dataset: DatasetId
+    after: Literal["nothing", "metadata", "merged"]
+    """What stands behind ``base``: no block, every event that is not of data, or all of them with slices merged."""
     base: Head
-    """The last block kept as it was."""
+    """The last block kept as it is."""
     last: Head
-    """Where the old history ended."""
-    head: Head
-    merged_slices: int = 0
-    new_slices: int = 0
+    """Where the present history ends."""
+    size: int
+    """Blocks of the new one."""
+    batches: tuple[Batch, ...] = ()
+    """Blocks of data that become one, if slices are merged."""
 
 
-def reset(chains: ChainStore, dataset: DatasetId, to: Multihash, also: Also | None = None) -> Rewritten:
-    """Makes an ancestor the head. Raises NotFound when ``to`` is no block of the chain, Invalid when it is the head."""
-    chain = chains.chain(dataset)
+def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Plan:
+    """An ancestor becomes the head. Raises NotFound when ``to`` is no block of it, Invalid when it is the head."""
     last = _head(chain, dataset)
     target = chain.block_by_hash(to)
-    keep = target.sequence_number + 1
-    head = chains.rewrite(Rewrite(dataset=dataset, expected=last, keep=keep), also)
-    return Rewritten(base=head, last=last, head=head)
+    base = Head(target.hash, target.sequence_number)
+    if base == last:
+        raise Invalid(
+            f"block #{base.sequence_number} is the head: there is nothing behind it to give up",
+            rule="rewrite-no-op",
+            hint="name an earlier block: odfctl log",
+        )
+    return Plan(dataset=dataset, after="nothing", base=base, last=last, size=base.size)
 
 
-def keep_metadata(
-    chains: ChainStore, dataset: DatasetId, system_time: Instant, also: Also | None = None
-) -> Rewritten | None:
-    """Drops every data event and keeps all others; ``None`` when there is none to drop. Raises Conflict, Invalid."""
-    chain = chains.chain(dataset)
+def plan_metadata(chain: ChainReader, dataset: DatasetId) -> Plan | None:
+    """Every data event goes and all others stay; ``None`` when there is none to drop."""
     last = _head(chain, dataset)
-    first = next((block for block in oldest_first(chain, 0, last.size) if type(block.event).__name__ in _DATA), None)
-    if first is None:
+    first = data = None
+    for block in newest_first(chain, _DATA):
+        first, data = block.sequence_number, (data or 0) + 1
+    if first is None or data is None:
         return None
-    keep = first.sequence_number
-    later = [block.event for block in newest_first(chain, _OTHERS) if block.sequence_number > keep]
-    kept = [_known(event) for event in reversed(later)]
-    blocks = remade(load_state(chain, keep), kept, system_time)
-    head = chains.rewrite(Rewrite(dataset=dataset, expected=last, keep=keep, blocks=blocks), also)
-    return Rewritten(base=_at(chain, keep - 1), last=last, head=head)
+    return Plan(dataset=dataset, after="metadata", base=_at(chain, first - 1), last=last, size=last.size - data)
 
 
-def compact(
-    chains: ChainStore,
-    objects: ObjectStore,
-    dataset: DatasetId,
-    system_time: Instant,
-    limits: Limits | None = None,
-    also: Also | None = None,
-) -> Rewritten | None:
-    """Merges slices of a root; ``None`` when none can be. Raises Invalid for a derivative, Conflict, Environment.
-
-    Slices are merged row group by row group, so memory does not grow with them.
-    """
-    chain = chains.chain(dataset)
+def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> Plan | None:
+    """Slices of a root are merged; ``None`` when none can be. Raises Invalid for a derivative."""
     last = _head(chain, dataset)
     if load_state(chain).kind is not DatasetKind.ROOT:
         raise Invalid(
             f"{dataset.short} is a derivative: its slices are made by its transform",
             rule="compact-root",
-            hint="keep its metadata only, and pull it again",
+            hint="keep its metadata only (--keep-metadata-only), and pull it again",
         )
-    batches = plan_compaction(oldest_first(chain, 0, last.size), limits or Limits())
+    batches = plan_compaction(oldest_first(chain, 0, last.size), limits)
     if not batches:
         return None
-    slices = [_merge(chain, objects, batch) for batch in batches]
-    keep = batches[0].start
-    blocks = remade(load_state(chain, keep), _events(chain, keep, last.size, batches, slices), system_time)
-    names = [each.physical_hash for each in slices if each is not None]
-    rewrite = Rewrite(dataset=dataset, expected=last, keep=keep, blocks=blocks, objects=names)
-    base = _at(chain, keep - 1)
-    head = chains.rewrite(rewrite, also)
-    return Rewritten(base=base, last=last, head=head, merged_slices=sum(map(len, batches)), new_slices=len(names))
+    return Plan(
+        dataset=dataset,
+        after="merged",
+        base=_at(chain, batches[0].start - 1),
+        last=last,
+        size=last.size - sum(len(batch) - 1 for batch in batches),
+        batches=batches,
+    )
+
+
+def prepare(
+    chain: ChainReader,
+    objects: ObjectStore,
+    plan: Plan,
+    system_time: Instant,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Rewrite:
+    """All that the new history names, in the store, and the rewrite that makes it the history.
+
+    Slices are merged row group by row group, so memory does not grow with them. ``progress`` is told how many batches
+    are merged, and may raise to end the work. Raises Invalid when the new blocks would break a rule, Environment.
+    """
+    slices = []
+    for number, batch in enumerate(plan.batches, start=1):
+        slices.append(_merge(chain, objects, batch))
+        progress(number)
+    keep = plan.base.size
+    events: Iterator[MetadataEvent] = iter(())
+    if plan.after == "merged":
+        events = _events(chain, keep, plan.last.size, plan.batches, slices)
+    elif plan.after == "metadata":
+        events = _metadata(chain, keep)
+    return Rewrite(
+        dataset=plan.dataset,
+        expected=plan.last,
+        keep=keep,
+        blocks=remade(load_state(chain, keep), events, system_time),
+        objects=[each.physical_hash for each in slices if each is not None],
+    )
+
+
+def _metadata(chain: ChainReader, start: int) -> Iterator[MetadataEvent]:
+    """Events from ``start`` on that are not of data; they are few."""
+    later = [block.event for block in newest_first(chain, _OTHERS) if block.sequence_number >= start]
+    return map(_known, reversed(later))
 
 
 def _events(

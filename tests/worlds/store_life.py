@@ -50,7 +50,7 @@ from chain.store.database import open_database
 from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset, read_head
 from chain.store.lock import StateLock
 from chain.store.objects import SMALL, DiskObjects, disk, staged_in
-from chain.store.rewriting import compact, keep_metadata
+from chain.store.rewriting import Plan, plan_merging, plan_metadata, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Level, Verification
@@ -130,9 +130,10 @@ class Program(NamedTuple):
         elif way < 0.45:
             _import(store, self.sources)
         elif way < 0.57 and store.chains.chain(TABLE).head():
-            compact(store.chains, store.objects, TABLE, time, Limits(rows=lot.choice([2_000, 50_000])))
+            chain = store.chains.chain(TABLE)
+            _rewrite(store, plan_merging(chain, TABLE, Limits(rows=lot.choice([2_000, 50_000]))), time)
         elif way < 0.6 and store.chains.chain(TABLE).head():
-            keep_metadata(store.chains, TABLE, time)
+            _rewrite(store, plan_metadata(store.chains.chain(TABLE), TABLE), time)
         elif way < 0.82:
             append_slices(store, TABLE, lot, time)
         else:
@@ -143,6 +144,11 @@ class Program(NamedTuple):
         head = store.chains.chain(dataset).head()
         if head is not None and head.size > 3:
             store.chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=lot.randrange(2, head.size)))
+
+
+def _rewrite(store: Store, plan: Plan | None, time: Instant) -> None:
+    if plan is not None:
+        store.chains.rewrite(prepare(store.chains.chain(TABLE), store.objects, plan, time))
 
 
 def _export(store: Store, lot: random.Random, step: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chain.codec.blocks import encode_block
 from chain.compaction import LINKED, Limits, merged, plan_compaction
 from chain.data.parquet import open_slice
-from chain.errors import Conflict, Invalid, NotFound
+from chain.errors import Conflict, Environment, Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo, SourceState
@@ -24,7 +24,7 @@ from chain.state import load_state
 from chain.store.base import Head, Rewrite
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
-from chain.store.rewriting import Rewritten, compact, keep_metadata, reset
+from chain.store.rewriting import Plan, plan_merging, plan_metadata, plan_reset, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import import_dataset
 from odfd.verify.verify import Request, verify_chain
@@ -53,6 +53,13 @@ class Store:
     def raws(self) -> list[bytes]:
         return list(self.chain.raw_blocks(0, 10**6))
 
+    def rewrite(self, plan: Plan | None, at: Instant = LATER, also: Any = None) -> Head:
+        assert plan is not None
+        return self.chains.rewrite(prepare(self.chain, self.objects, plan, at), also)
+
+    def merging(self, rows: int = 10**9) -> Plan | None:
+        return plan_merging(self.chain, self.dataset, Limits(rows=rows))
+
     def holds(self) -> bool:
         return verify_chain(self.chain, self.objects, Request(ref="x", workers=1)).ok
 
@@ -66,34 +73,36 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def test_compaction_keeps_every_row_and_every_rule(store: Store) -> None:
     rows, raws, state = store.rows(), store.raws(), load_state(store.chain)
-    done = compact(store.chains, store.objects, store.dataset, LATER, Limits(rows=10**9))
-    now = load_state(store.chain)
-    if done is None:
+    plan = store.merging()
+    if plan is None:
         assert store.raws() == raws
         return
+    head = store.rewrite(plan)
+    now = load_state(store.chain)
     assert store.rows().equals(rows)
     assert store.holds()
     assert (now.watermark, now.last_offset, now.schema) == (state.watermark, state.last_offset, state.schema)
-    assert now.size < state.size
-    assert store.raws()[: done.base.size] == raws[: done.base.size]
-    assert done.last == Head(state.head, state.sequence_number)  # type: ignore[arg-type]
-    assert done.head == store.chain.head()
-    assert done.new_slices < done.merged_slices
-    assert compact(store.chains, store.objects, store.dataset, LATER, Limits(rows=10**9)) is None
+    assert now.size == plan.size < state.size
+    assert store.raws()[: plan.base.size] == raws[: plan.base.size]
+    assert plan.last == Head(state.head, state.sequence_number)  # type: ignore[arg-type]
+    assert head == store.chain.head()
+    assert store.merging() is None
 
 
 def test_metadata_alone(store: Store) -> None:
     raws = store.raws()
     before = load_state(store.chain)
-    done = keep_metadata(store.chains, store.dataset, LATER)
-    assert done is not None
+    plan = plan_metadata(store.chain, store.dataset)
+    assert plan is not None
+    store.rewrite(plan)
     after = load_state(store.chain)
+    assert after.size == plan.size
     assert (after.last_offset, after.watermark, after.last_data) == (None, None, None)
     for name in ("dataset", "kind", "schema", "set_polling_source", "push_sources", "set_info", "set_license"):
         assert getattr(after, name) == getattr(before, name)
-    assert store.raws()[: done.base.size] == raws[: done.base.size]
+    assert store.raws()[: plan.base.size] == raws[: plan.base.size]
     assert store.holds()
-    assert keep_metadata(store.chains, store.dataset, LATER) is None
+    assert plan_metadata(store.chain, store.dataset) is None
 
 
 def test_reset_to_an_ancestor(store: Store) -> None:
@@ -102,13 +111,15 @@ def test_reset_to_an_ancestor(store: Store) -> None:
     last = store.chain.head()
     assert last is not None
     head = Head(target.hash, target.sequence_number)
-    assert reset(store.chains, store.dataset, target.hash) == Rewritten(base=head, last=last, head=head)
+    plan = plan_reset(store.chain, store.dataset, target.hash)
+    assert plan == Plan(dataset=store.dataset, after="nothing", base=head, last=last, size=head.size)
+    assert store.rewrite(plan) == head
     assert store.raws() == raws[:-2]
     assert store.holds()
-    with pytest.raises(Invalid, match="changes nothing"):
-        reset(store.chains, store.dataset, target.hash)
+    with pytest.raises(Invalid, match="is the head"):
+        plan_reset(store.chain, store.dataset, target.hash)
     with pytest.raises(NotFound):
-        reset(store.chains, store.dataset, last.hash)
+        plan_reset(store.chain, store.dataset, last.hash)
     with pytest.raises(Conflict):
         store.chains.rewrite(Rewrite(dataset=store.dataset, expected=last, keep=1))
 
@@ -123,7 +134,7 @@ def test_what_is_written_beside_a_rewrite_comes_or_goes_with_it(tmp_path: Path) 
         raise Invalid("no epoch for it", rule="epoch")
 
     with pytest.raises(Invalid, match="no epoch"):
-        keep_metadata(store.chains, store.dataset, LATER, fail)
+        store.rewrite(plan_metadata(store.chain, store.dataset), also=fail)
     assert store.raws() == raws
     with store.database.read() as connection:
         assert connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
@@ -134,8 +145,29 @@ def test_a_rewrite_in_the_past_breaks_the_rules_and_changes_nothing(tmp_path: Pa
     store = Store(tmp_path, "flights")
     raws = store.raws()
     with pytest.raises(Invalid, match="systemTime goes back"):
-        compact(store.chains, store.objects, store.dataset, Instant(0), Limits(rows=10**9))
+        store.rewrite(store.merging(), Instant(0))
     assert store.raws() == raws
+    store.database.close()
+
+
+def test_a_damaged_slice_is_not_merged(tmp_path: Path) -> None:
+    """Merged, its rows would be signed anew, and nobody could tell any more that they are not what was published."""
+    store = Store(tmp_path, "flights")
+    raws = store.raws()
+    event = store.chain.last_of(("AddData",))
+    assert event is not None
+    assert isinstance(event.event, AddData)
+    assert event.event.new_data is not None
+    name = event.event.new_data.physical_hash
+    rows = store.objects.read(name)
+    damaged = tmp_path / "objects" / f"{name.digest[0]:02x}" / str(name)
+    damaged.parent.mkdir(exist_ok=True)
+    damaged.write_bytes(rows.replace(b"UA", b"AA"))
+    assert damaged.read_bytes() != rows
+    with pytest.raises(Environment, match="damaged on disk"):
+        store.rewrite(store.merging())
+    assert store.raws() == raws
+    assert not list((tmp_path / "objects" / ".staging").iterdir())
     store.database.close()
 
 

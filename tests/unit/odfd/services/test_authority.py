@@ -226,7 +226,8 @@ def reset_to(node: Any, dataset: Any, size: int) -> bytes:
     def together(connection: Any) -> None:
         Ledger(connection).keep_chain(dataset, Checked(tree, tree.size, 1))
 
-    rewriting.reset(home.chains, dataset, chain.block_at(size - 1).hash, together)
+    plan = rewriting.plan_reset(chain, dataset, chain.block_at(size - 1).hash)
+    home.chains.rewrite(rewriting.prepare(chain, home.objects, plan, now), together)
     node.parts.outbox.put(Topic.HEADS, raw)
     assert node.parts.committer.sign_unsigned(dataset)
     return raw
