@@ -30,6 +30,23 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that only the first has."""
     theirs: int
 
+    def said(self, ours: str, theirs: str) -> str:
+        """For people. Blocks are numbered from zero: the first that differs has the number of common ones."""
+        if self.relation is Relation.EQUAL:
+            return f"{ours} and {theirs} are equal"
+        if self.relation is Relation.AHEAD:
+            return f"{ours} is {_blocks(self.ours)} ahead of {theirs}, from #{self.common} on"
+        if self.relation is Relation.BEHIND:
+            return f"{ours} is {_blocks(self.theirs)} behind {theirs}, from #{self.common} on"
+        if not self.common:
+            return f"{ours} and {theirs} have no block in common: they are different datasets"
+        apart = f"{_blocks(self.ours)} of {ours} against {_blocks(self.theirs)} of {theirs}"
+        return f"{ours} and {theirs} diverge at block #{self.common}: {apart}"
+
+
+def _blocks(count: int) -> str:
+    return f"{count:,} block{'' if count == 1 else 's'}"
+
 
 class _Named(Protocol):
     @property

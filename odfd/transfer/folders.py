@@ -128,10 +128,13 @@ def _continues(chain: ChainReader, directory: Path) -> int:
     found = compare(chain, DirectoryChain(directory))
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
+    said = found.said("the node", str(directory))
+    if found.relation is Relation.BEHIND:
+        raise Conflict(said, rule="export-behind", hint=f"take it in first: odfctl import {directory}")
     raise Conflict(
-        f"{directory} holds {found.theirs} blocks that this dataset does not have, after {found.common} common ones",
-        rule="export-target",
-        hint="name a new folder, or import from this one first",
+        said,
+        rule="export-diverged",
+        hint="two histories of one dataset, or one that was rewritten: name a new folder to keep both",
     )
 
 
@@ -192,14 +195,15 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, directory: Path) ->
     found = compare(source, kept)
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
+    said = found.said(str(directory), "the node")
     if found.relation is Relation.BEHIND:
         raise Conflict(
-            f"the node is {found.theirs} blocks ahead of {directory}",
+            said,
             rule="import-behind",
             hint="there is nothing to import; export to bring the folder up to date",
         )
     raise Conflict(
-        f"{directory} and the node part after {found.common} common blocks",
+        said,
         rule="import-diverged",
         hint="two histories of one dataset: ask its owner, or delete the node's copy to take this one",
     )

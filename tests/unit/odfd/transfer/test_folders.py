@@ -94,8 +94,14 @@ def test_both_go_on_from_an_earlier_part(store: Store, tmp_path: Path) -> None:
     assert import_dataset(GOLDEN / "flights", store.chains, store.objects).blocks == 10
     assert export_dataset(store.chains, store.objects, dataset, tmp_path / "out").blocks == 10
     assert tree(tmp_path / "out") == tree(GOLDEN / "flights")
-    with pytest.raises(Conflict, match="ahead"):
+    with pytest.raises(Conflict, match="early is 10 blocks behind the node, from #9 on"):
         import_dataset(early, store.chains, store.objects)
+    whole = _copy(GOLDEN / "flights", tmp_path / "whole")
+    store.chains.drop(dataset)
+    import_dataset(early, store.chains, store.objects)
+    with pytest.raises(Conflict, match=r"the node is 10 blocks behind .*whole, from #9 on") as caught:
+        export_dataset(store.chains, store.objects, dataset, whole)
+    assert caught.value.rule == "export-behind"
 
 
 def test_nothing_is_kept_of_a_folder_that_does_not_hold(store: Store, tmp_path: Path) -> None:
@@ -130,11 +136,13 @@ def test_another_history_is_refused(store: Store, tmp_path: Path) -> None:
     writer.add_block(other.hash, other.raw)
     writer.set_head(other.hash, last.hash)
     dataset = import_dataset(early, store.chains, store.objects).dataset
-    with pytest.raises(Conflict, match="part after 9 common blocks"):
+    with pytest.raises(Conflict, match=r"diverge at block #9: 10 blocks of .*flights against 1 block of the node"):
         import_dataset(GOLDEN / "flights", store.chains, store.objects)
-    with pytest.raises(Conflict, match="does not have"):
-        export_dataset(store.chains, store.objects, dataset, _copy(GOLDEN / "flights", tmp_path / "target"))
-    with pytest.raises(Conflict, match="does not have"):
+    target = _copy(GOLDEN / "flights", tmp_path / "target")
+    with pytest.raises(Conflict, match="diverge at block #9: 1 block of the node against 10 blocks of") as caught:
+        export_dataset(store.chains, store.objects, dataset, target)
+    assert caught.value.rule == "export-diverged"
+    with pytest.raises(Conflict, match="no block in common"):
         export_dataset(store.chains, store.objects, dataset, _copy(GOLDEN / "orders", tmp_path / "orders"))
 
 
