@@ -43,6 +43,9 @@ class Node:
     drain_seconds: float = setting(
         30.0, "for work under way when the daemon is asked to stop; below TimeoutStopSec", unit="s", low=0, high=3600
     )
+    collect_hours: float = setting(
+        24.0, "between collections of objects that nobody names; 0: only by odfctl gc", unit="h", low=0, high=8760
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     kept: int = 0
     """Unreachable objects that stay for now: somebody may need them."""
+    kept_bytes: int = 0
 
 
 def collect(
@@ -70,14 +71,14 @@ def collect(
     for name in objects.names():
         if marks.reached(name):
             continue
-        with objects.holds.unless_held(name) as free:
+        with objects.holds.unless_held(name, foreseen=dry_run) as free:
             marks.reach_chains()
-            if not free or marks.reached(name):
-                done = msgspec.structs.replace(done, kept=done.kept + 1)
-                continue
             try:
                 size = objects.size(name)
             except NotFound:
+                continue
+            if not free or marks.reached(name):
+                done = msgspec.structs.replace(done, kept=done.kept + 1, kept_bytes=done.kept_bytes + size)
                 continue
             if not dry_run:
                 objects.remove(name)

@@ -74,8 +74,15 @@ class Holds:
             self._overflow_before, self._overflow = self._overflow, False
 
     @contextlib.contextmanager
-    def unless_held(self, name: Multihash) -> Iterator[bool]:
-        """Whether nobody needs the object, and nobody can begin to while the block runs."""
+    def unless_held(self, name: Multihash, foreseen: bool = False) -> Iterator[bool]:
+        """Whether nobody needs the object, and nobody can begin to while the block runs.
+
+        ``foreseen``: whether the next collection will find it so, which begins by taking back what was lent before.
+        """
         with self._lock:
-            kept = self._fresh, self._held, self._lent, self._lent_before
-            yield not (self._overflow or self._overflow_before or any(name in each for each in kept))
+            kept = [self._fresh, self._held, self._lent]
+            overflow = self._overflow
+            if not foreseen:
+                kept.append(self._lent_before)
+                overflow = overflow or self._overflow_before
+            yield not (overflow or any(name in each for each in kept))

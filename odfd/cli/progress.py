@@ -27,6 +27,9 @@ _VERBS: Final = {
     "verify": "Verifying",
     "export": "Exporting",
     "import": "Importing",
+    "reset": "Resetting",
+    "compact": "Compacting",
+    "gc": "Collecting",
 }
 
 

@@ -32,6 +32,7 @@ GROUPS: Final = (
             Entry("status", "who this node is, its peers, datasets, engine and disk", _HERE + "node"),
             Entry("doctor", "try everything the node stands on, and say what to mend", _HERE + "node"),
             Entry("watch", "what happens, as it happens", _HERE + "node"),
+            Entry("gc", "free the disk of what nobody names any more", _HERE + "rewriting"),
         ),
     ),
     Group(
@@ -52,6 +53,8 @@ GROUPS: Final = (
             Entry("schema", "columns of a dataset and their types", _HERE + "reading"),
             Entry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
             Entry("pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"),
+            Entry("reset", "make an earlier block the head", _HERE + "rewriting"),
+            Entry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),
             Entry("export", "write a dataset as a directory in the ODF layout", _HERE + "flow"),
             Entry("import", "take in a dataset from a directory in the ODF layout", _HERE + "flow"),
         ),

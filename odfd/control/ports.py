@@ -71,6 +71,20 @@ class Flow(Protocol):
         """Result: TransferResult."""
 
 
+class Rewriting(Protocol):
+    """Other histories for datasets that are published here."""
+
+    async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
+        """Result: RewriteResult. Refused for a dataset of somebody else."""
+
+
+class Collection(Protocol):
+    """Objects that nobody names any more."""
+
+    async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
+        """Result: CollectResult."""
+
+
 class Mirrors(Protocol):
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
         """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed."""
@@ -166,6 +180,12 @@ class Node(Protocol):
 
     @property
     def flow(self) -> Flow: ...
+
+    @property
+    def rewriting(self) -> Rewriting: ...
+
+    @property
+    def collection(self) -> Collection: ...
 
     @property
     def mirrors(self) -> Mirrors: ...

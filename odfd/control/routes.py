@@ -57,6 +57,10 @@ async def _export(node: Node, request: Request) -> object:
     return await node.flow.export(_name(request), await body(request, wire.ExportRequest))
 
 
+async def _rewrite(node: Node, request: Request) -> object:
+    return await node.rewriting.rewrite(_name(request), await body(request, wire.RewriteRequest))
+
+
 async def _verify(node: Node, request: Request) -> object:
     return await node.verification.verify(_name(request), await body(request, wire.VerifyRequest))
 
@@ -112,6 +116,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/datasets/{ref}/ingest", _ingest),
     ("POST", "/datasets/{ref}/export", _export),
     ("POST", "/datasets/{ref}/verify", _verify),
+    ("POST", "/datasets/{ref}/rewrite", _rewrite),
     ("GET", "/datasets/{ref}/trust", lambda n, r: n.trust.show(_name(r))),
     ("GET", "/datasets/{ref}/authority", lambda n, r: n.authority.show_authority(_name(r))),
     ("POST", "/datasets/{ref}/authority", _change_authority),
@@ -121,6 +126,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/apply", lambda n, r: _then(body(r, wire.ApplyRequest), n.datasets.apply)),
     ("POST", "/pull", lambda n, r: _then(body(r, wire.PullRequest), n.flow.pull)),
     ("POST", "/import", lambda n, r: _then(body(r, wire.ImportRequest), n.flow.import_)),
+    ("POST", "/collect", lambda n, r: _then(body(r, wire.CollectRequest), n.collection.collect)),
     ("GET", "/mirrors", lambda n, _: n.mirrors.list()),
     ("POST", "/mirrors", lambda n, r: _then(body(r, wire.MirrorRequest), n.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda n, r: n.mirrors.remove(_name(r))),

@@ -44,9 +44,14 @@ _TABLES: Final = ("object_references", "object_links")
 
 def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
     """The first block that names an object is kept: from there on it is needed."""
+    keep_named(connection, dataset, ((name, each.sequence_number) for each in blocks for name, _ in objects_of(each)))
+
+
+def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterable[tuple[Multihash, int]]) -> None:
+    """The same, of objects and the sequence numbers of the blocks that name them."""
     connection.executemany(
         "INSERT OR IGNORE INTO object_references (object, dataset, sequence) VALUES (?, ?, ?)",
-        ((name, dataset, one.sequence_number) for one in blocks for name, _ in objects_of(one)),
+        ((name, dataset, sequence) for name, sequence in named),
     )
 
 

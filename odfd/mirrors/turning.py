@@ -7,20 +7,18 @@ transaction of the store. Spec: trust.md section 2.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.block import SealedBlock
-from chain.multihash import Multihash
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import ChainStore, Rewrite
-from odfd.datasets.references import drop_later
 from odfd.trust.epochs import Turn, turn_to
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger import Checked
+from odfd.trust.rewriting import give_up, kept_tree
 
 
 class RewriteWaiting(Refused):
@@ -57,7 +55,7 @@ def go_back(chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn
     if tree.size < keep:
         return None
     chain = chains.chain(dataset)
-    kept = Frontier().extend(Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, keep))
+    kept = kept_tree(chain, keep)
     if kept.root != turn.base.root_hash:
         raise RewriteWaiting(
             f"epoch {epoch} begins with {keep} blocks that are not those here",
@@ -69,13 +67,8 @@ def go_back(chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn
     if tree.size == keep or head is None:
         return now
 
-    def together(connection: sqlite3.Connection) -> None:
-        ledger = Ledger(connection)
-        ledger.forget(dataset)
-        ledger.keep_chain(dataset, now)
-        drop_later(connection, dataset, keep)
-
-    chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=keep), together)
+    rewrite = Rewrite(dataset=dataset, expected=head, keep=keep)
+    chains.rewrite(rewrite, lambda connection: give_up(connection, dataset, keep, now))
     return now
 
 

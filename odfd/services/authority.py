@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Iterable
+from typing import Literal
 
 import trio
 
 from chain import instant
-from chain.errors import Conflict, Invalid, Refused
+from chain.errors import Invalid, Refused
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
-from chain.statements import envelope, statement
-from chain.statements.authority import Rights, missing_signatures
+from chain.statements import statement
+from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK
-from chain.statements.statement import AUTHORITY, MAX_ENVELOPE, Authority, Epoch, TreeHead
+from chain.statements.statement import Authority, Epoch, TreeHead
 from odfd.control import wire
 from odfd.datasets.catalog import Entry
 from odfd.kit.clock import Clock
 from odfd.services.home import Home
 from odfd.trust import drafting
-from odfd.trust.admission import Outcome, admit_authority
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.proofs import Proofs
 from odfd.trust.signing import OwnerCommitter
-
-_TOPIC: Final = "authority"
-"""Of the signing journal."""
+from odfd.trust.versioning import keep_version, note_version, sign_version
 
 
 class AuthorityService:
@@ -80,7 +77,7 @@ class AuthorityService:
             roots=tuple(str(key) for key in sorted(rights.roots)),
             writers=tuple(self._writer(rights, key) for key in sorted(rights.writers)),
             epoch=rights.epoch,
-            epochs=tuple(_epoch(each) for each in rights.epochs),
+            epochs=tuple(epoch_view(each) for each in rights.epochs),
             dataset_key=self._where(entry.id),
             disputed=disputed,
         )
@@ -100,15 +97,7 @@ class AuthorityService:
         entry = self._entry(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
-        said = self._drafted(rights, request)
-        opened = said.epochs[-1] if len(said.epochs) and said.epochs[-1].number > rights.epoch else None
-        return wire.AuthorityDraft(
-            payload=base64.b64encode(statement.encode(said)).decode(),
-            version=said.version,
-            roots=tuple(str(key) for key in sorted(rights.roots.union(said.roots.keys))),
-            writers=tuple(wire.WriterView(key=str(each.key), expires_at=each.expires_at) for each in said.writers),
-            opens=None if opened is None else _epoch(opened),
-        )
+        return draft_view(rights, self._drafted(rights, request))
 
     def _drafted(self, rights: Rights, request: wire.AuthorityDraftRequest) -> Authority:
         seed, tree = self._chain(rights.dataset)
@@ -135,11 +124,7 @@ class AuthorityService:
 
     def _change(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
         entry = self._entry(ref)
-        payload = _base64(request.payload, "payload")
-        said = statement.decode_any(payload)
-        if not isinstance(said, Authority) or said.dataset != entry.id:
-            raise Invalid(f"not an authority of {entry.name}", rule="authority-draft", hint="ask for a draft of it")
-        given = [(KeyDid.parse(each.key), _base64(each.signature, "signature")) for each in request.signatures]
+        said, payload = draft_of(entry, request.payload)
         node, writers = self._home.keys.node_key().did, {each.key for each in said.writers}
         if request.drop_key and node not in writers:
             raise Refused(
@@ -147,7 +132,7 @@ class AuthorityService:
                 rule="authority-drop-key",
                 hint="make this node a writer in the same version: odfctl trust authority rotate REF",
             )
-        signed = self._signed(said, payload, given)
+        signed = sign_version(self._home.database, self._home.keys, said, payload, signatures_of(request.signatures))
         self._keep(said, signed)
         if request.drop_key or (node in writers and self._where(entry.id) == "elsewhere"):
             self._home.keys.take_offline(entry.id)
@@ -156,61 +141,47 @@ class AuthorityService:
             self._committer.sign_unsigned(entry.id)
         return self._show(ref)
 
-    def _signed(self, said: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]) -> Signed:
-        """The envelope with all signatures there are; none leaves before it is journalled. Raises Refused, Invalid."""
-        with self._home.database.read() as connection:
-            rights = Authorities(connection).rights(said.dataset)
-        roots = rights.roots.union(said.roots.keys)
-        signatures = dict(given)
-        for held in self._home.keys.held(said.dataset):
-            if held.did in roots:
-                signatures.setdefault(held.did, held.sign(envelope.preauth(payload)))
-        if not signatures:
-            raise _lacking(1)
-        signed = envelope.unseal(envelope.gather(payload, signatures.items()), MAX_ENVELOPE[AUTHORITY])
-        if missing := missing_signatures(rights, said, signed.signers):
-            raise _lacking(missing)
-        return signed
-
     def _keep(self, said: Authority, signed: Signed) -> None:
-        now = self._clock.now()
+        """Blocks that are here go on in the epoch that it opens, if that one keeps them all."""
         with self._home.database.write() as connection:
-            authorities, ledger = Authorities(connection), Ledger(connection)
-            verdict, rights = admit_authority(said, signed, authorities.walk(said.dataset), now)
-            if verdict.outcome is Outcome.REJECTED:
-                raise Invalid(verdict.reason, rule="authority")
-            if verdict.outcome is not Outcome.NEW:
-                raise Conflict(
-                    f"version {said.version} does not follow: {verdict.reason or verdict.outcome.value}",
-                    rule="authority-version",
-                    hint="somebody was first, or the clock is wrong: ask for a new draft",
-                )
-            authorities.keep(said, signed)
-            ledger.close_epochs(rights)
-            ledger.record_authority(said, signed, "signed", "", now)
+            ledger = Ledger(connection)
+            rights = keep_version(connection, self._home.keys, said, signed, self._clock.now())
             checked = ledger.chain(said.dataset)
             opened = rights.opened(checked.epoch + 1)
             here = TreeHead(size=checked.frontier.size, root_hash=checked.frontier.root)
             if opened is not None and opened.base == here:
                 ledger.keep_chain(said.dataset, Checked(checked.frontier, checked.data, opened.number))
-            for key in signed.signers:
-                self._home.keys.note(key, _topic(key, said.dataset), (said.version,), str(signed.sid))
+        note_version(self._home.keys, said, signed)
 
 
-def _topic(key: KeyDid, dataset: DatasetId) -> str:
-    return _TOPIC if key.public_key == dataset.public_key else f"{_TOPIC}/{dataset.multibase}"
+def epoch_view(epoch: Epoch) -> wire.EpochView:
+    return wire.EpochView(number=epoch.number, reason=epoch.reason, kept=epoch.base.size, ended=epoch.last.size)
 
 
-def _lacking(count: int) -> Refused:
-    return Refused(
-        f"{count} more of the roots must sign this version",
-        rule="authority-signatures",
-        hint="give the file that holds the dataset's key: --offline-key FILE",
+def draft_view(rights: Rights, said: Authority) -> wire.AuthorityDraft:
+    """What roots are asked to sign after ``rights``."""
+    opened = said.epochs[-1] if said.epochs and said.epochs[-1].number > rights.epoch else None
+    return wire.AuthorityDraft(
+        payload=base64.b64encode(statement.encode(said)).decode(),
+        version=said.version,
+        roots=tuple(str(key) for key in sorted(rights.roots.union(said.roots.keys))),
+        writers=tuple(wire.WriterView(key=str(each.key), expires_at=each.expires_at) for each in said.writers),
+        opens=None if opened is None else epoch_view(opened),
     )
 
 
-def _epoch(epoch: Epoch) -> wire.EpochView:
-    return wire.EpochView(number=epoch.number, reason=epoch.reason, kept=epoch.base.size, ended=epoch.last.size)
+def draft_of(entry: Entry, payload: str) -> tuple[Authority, bytes]:
+    """A draft as it comes back. Raises Invalid."""
+    raw = _base64(payload, "payload")
+    said = statement.decode_any(raw)
+    if not isinstance(said, Authority) or said.dataset != entry.id:
+        raise Invalid(f"not an authority of {entry.name}", rule="authority-draft", hint="ask for a draft of it")
+    return said, raw
+
+
+def signatures_of(texts: Iterable[wire.SignatureText]) -> list[tuple[KeyDid, bytes]]:
+    """Raises Invalid."""
+    return [(KeyDid.parse(each.key), _base64(each.signature, "signature")) for each in texts]
 
 
 def _base64(text: str, what: str) -> bytes:

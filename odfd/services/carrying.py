@@ -143,7 +143,8 @@ class Carrying:
             known = catalog.find(dataset)
             if known is None:
                 catalog.add(name, dataset, self._clock.now())
-            Ledger(connection).keep_chain(dataset, Checked(frontier, data=frontier.size if was_whole else checked.data))
+            data = frontier.size if was_whole else checked.data
+            Ledger(connection).keep_chain(dataset, Checked(frontier, data, checked.epoch))
         return known.name if known else name
 
     def mend(self) -> tuple[list[str], list[str]]:

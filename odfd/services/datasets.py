@@ -124,12 +124,7 @@ class DatasetService:
         return [block_view(block) for block in islice(_back(chain, kinds, end), limit)]
 
     def _block(self, ref: str, at: str) -> wire.BlockDetail:
-        chain = self._home.chains.chain(self._resolve(ref).id)
-        number = at.removeprefix("#")
-        if number.isascii() and number.isdecimal():
-            block = _numbered(chain, number)
-        else:
-            block = chain.block_by_hash(Multihash.parse(at))
+        block = named_block(self._home.chains.chain(self._resolve(ref).id), at)
         return wire.BlockDetail(
             hash=str(block.hash),
             manifest_version=block.version,
@@ -195,6 +190,14 @@ def known_dataset(home: Home, ref: str) -> DatasetId:
             if ref.startswith("did:"):
                 return DatasetId.parse(ref)
             raise
+
+
+def named_block(chain: ChainReader, at: str) -> Block:
+    """The block that a person means by its hash, or by ``#N`` or ``N``. Raises NotFound, Invalid."""
+    number = at.removeprefix("#")
+    if number.isascii() and number.isdecimal():
+        return _numbered(chain, number)
+    return chain.block_by_hash(Multihash.parse(at))
 
 
 def _numbered(chain: ChainReader, digits: str) -> Block:

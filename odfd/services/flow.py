@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -15,7 +16,7 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Fault, Invalid
+from chain.errors import Fault, Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet, ReadStep
@@ -38,7 +39,7 @@ from odfd.services.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
 from odfd.transform.execute import Rejected
-from odfd.transform.plan import Blocked
+from odfd.transform.plan import INPUT_DIVERGED, Blocked
 
 FORMATS: Final[dict[str, ReadStep]] = {
     "csv": ReadCsv(header=True, infer_schema=True),
@@ -89,17 +90,18 @@ class FlowService:
 
         async def work(report: Report) -> wire.PullResult:
             files = self._uploads.claim(request.uploads)
-            report.begin(f"ingesting {len(files)} files", None, "rows")
             try:
-                outcome = await ingesting.push_files(
-                    self._ingest,
-                    entry.id,
-                    files,
-                    source_name=request.source,
-                    read=read,
-                    event_time=event_time,
-                    report=lambda step: _show(report, step),
-                )
+                async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                    report.begin(f"ingesting {len(files)} files", None, "rows")
+                    outcome = await ingesting.push_files(
+                        self._ingest,
+                        entry.id,
+                        files,
+                        source_name=request.source,
+                        read=read,
+                        event_time=event_time,
+                        report=lambda step: _show(report, step),
+                    )
             finally:
                 await self._uploads.done(files)
             return wire.PullResult(items=(self._ingested(entry, outcome),))
@@ -113,7 +115,8 @@ class FlowService:
         async def work(report: Report) -> wire.PullResult:
             items = []
             for entry in entries:
-                items.append(await self._pull_one(entry, report, repair=request.repair, explicit=not request.all))
+                async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                    items.append(await self._pull_one(entry, report, repair=request.repair, explicit=not request.all))
             return wire.PullResult(items=tuple(item for item in items if item is not None))
 
         return task_ref(self._board.submit("pull", target, work))
@@ -210,6 +213,9 @@ class FlowService:
             self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
         if isinstance(outcome, Rejected):
             raise Invalid(outcome.message, rule="transform", place=entry.name)
+        if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
+            way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
+            raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
         if isinstance(outcome, Blocked):
             return wire.PullItem(
                 ref=entry.name, outcome="blocked", message=f"{outcome.reason}; {outcome.hint}", blocks=blocks
@@ -285,6 +291,10 @@ def inputs_first(
             else:
                 ordered[path.pop()] = None
     return list(ordered)
+
+
+def _wait(report: Report, entry: Entry) -> None:
+    report.message = f"waiting until nobody else writes {entry.name}"
 
 
 def _show(report: Report, step: ingesting.Step) -> None:

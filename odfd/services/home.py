@@ -21,6 +21,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references
 from odfd.datasets.catalog import Catalog
+from odfd.kit.turns import Turns
 from odfd.mirrors import wish as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
@@ -47,6 +48,8 @@ class Home:
         self.objects = DiskObjects(directory / OBJECTS, database)
         self.chains = SqliteChains(database, self.objects)
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
+        self.turns = Turns()
+        """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
         for room in (references, resources, ledger, damage, memory):

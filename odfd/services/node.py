@@ -48,6 +48,7 @@ from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
 from odfd.services.carrying import Carrying
 from odfd.services.checking import TransformCheck
+from odfd.services.collecting import CollectionService
 from odfd.services.damage import DamageDesk
 from odfd.services.datasets import DatasetService
 from odfd.services.doctor import Doctor
@@ -57,6 +58,7 @@ from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.options import host_options, object_limits, spark_options
+from odfd.services.rewriting import RewritingService
 from odfd.services.trust import GROUP, TrustService, proof_view
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
@@ -143,6 +145,9 @@ class NodeParts:
         self.check = TransformCheck(home, self.engine)
         self.shelf = Shelf(home.folder("evidence"))
         self.validator = self._validator()
+        self.collection = CollectionService(
+            home, ground.board, ground.events, ground.journal, settings.node.collect_hours
+        )
         witness = Witness(home.database, home.keys, self._leaves, ground.clock.now)
         self.witnessing = Witnessing(
             home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal
@@ -166,6 +171,7 @@ class NodeParts:
             Child("heads", self.heads.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
+            Child("collection", self.collection.run, restart),
         ]
         return Assembly(
             node=_Node(self),
@@ -345,6 +351,10 @@ class _Node:
             ground.events,
             Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8)),
         )
+        self.rewriting = RewritingService(
+            home, parts.committer, parts.keeper, ground.board, ground.events, ground.clock, parts._moved
+        )
+        self.collection = parts.collection
         self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board)
         self.networks = NetworkService(home, parts.membership)
         self.peers = PeerService(parts.membership)

@@ -8,7 +8,7 @@ that what is replayed is what was done. ODF specification, ExecuteTransform; eng
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,8 @@ from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
 from engines.contract import Success, Vocabulary
+
+INPUT_DIVERGED: Final = "input-diverged"
 
 
 class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +105,8 @@ class Blocked(msgspec.Struct, frozen=True):
 
     reason: str
     hint: str = ""
+    rule: str = ""
+    """What forbids it for good; without one it is a matter of waiting."""
 
 
 class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +151,8 @@ def plan_transform(
         if isinstance(each, Diverged):
             return Blocked(
                 f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
-                "derive anew as a new dataset",
+                "drop what was derived from it and derive anew",
+                rule=INPUT_DIVERGED,
             )
         if each.schema is None:
             return UpToDate(f"input {each.name} has no data yet")

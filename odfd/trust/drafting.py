@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import msgspec
 
 from chain import instant
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import dataset_key
-from chain.statements.statement import MAX_WRITERS, SHOWN_EPOCHS, Authority, Epoch, Roots, TreeHead, Writer
+from chain.statements.statement import MAX_VERSION, MAX_WRITERS, SHOWN_EPOCHS, Authority, Epoch, Roots, TreeHead, Writer
 
 DAY: Final = 86400 * instant.SECOND
 USUAL_DAYS: Final = 365
@@ -21,10 +23,28 @@ MAX_DAYS: Final = 399
 """A day less than a writer may be named for, since drafts are signed later than they are made."""
 
 
+class Opening(msgspec.Struct, frozen=True):
+    """What an epoch that replaces blocks says, but for its number."""
+
+    reason: Literal["reset", "compaction"]
+    base: TreeHead
+    """What is kept of the chain as it is."""
+    last: TreeHead
+    """All of it."""
+
+
 def rotated(rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, now: Instant) -> Authority:
     """From now on ``writer`` alone writes, beginning where ``chain`` ends."""
     epoch = Epoch(number=rights.epoch + 1, reason="rotation", base=chain, last=chain)
     return _next(rights, {writer: _until(now, USUAL_DAYS)}, seed, now, epoch)
+
+
+def rewritten(rights: Rights, opened: Opening, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
+    """Another history from ``opened.base`` on. Writers stay, and those that are ``mine`` may write for a year again."""
+    kept, year = _kept(rights, now), _until(now, USUAL_DAYS)
+    writers = kept | {key: max(kept[key], year) for key in mine if key in kept}
+    epoch = Epoch(number=rights.epoch + 1, reason=opened.reason, base=opened.base, last=opened.last)
+    return _next(rights, writers, seed, now, epoch)
 
 
 def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: Instant) -> Authority:
@@ -64,6 +84,12 @@ def _until(now: Instant, days: int) -> Instant:
 def _next(
     rights: Rights, writers: Mapping[KeyDid, Instant], seed: Multihash, now: Instant, epoch: Epoch | None
 ) -> Authority:
+    if rights.version >= MAX_VERSION:
+        raise Refused(
+            f"this is version {MAX_VERSION} of the authority, and there is none after it",
+            rule="authority-versions",
+            hint="publish on as a new dataset; who may sign and what is kept of this one is settled for good",
+        )
     roots = sorted(rights.roots) if rights.version else [dataset_key(rights.dataset)]
     epochs = rights.epochs if epoch is None else (*rights.epochs, epoch)[-SHOWN_EPOCHS:]
     return Authority(

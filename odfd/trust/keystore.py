@@ -116,9 +116,10 @@ class KeyStore:
                 self._journal(key)
         return len(paths)
 
-    def last_said(self, key: SigningKey, topic: str) -> Entry | None:
+    def last_said(self, key: KeyDid, topic: str) -> Entry | None:
+        """By its journal here, wherever the key is."""
         with self._signing:
-            return self._journal(key).last(topic)
+            return self._journal_of(key.public_key).last(topic)
 
     def check_others(self, dataset: DatasetId, topic: str, order: Order, subject: str) -> None:
         """The journal of the dataset's own key, wherever that key is. Raises Refused (``trust.behind``)."""
@@ -138,6 +139,11 @@ class KeyStore:
         with self._signing:
             self._journal(key).promise(topic, order, subject)
         return envelope.seal(payload, key)
+
+    def may_note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
+        """Ask before doing what will have to be noted. Raises Refused (``trust.behind``)."""
+        with self._signing:
+            self._journal_of(key.public_key).check(topic, order, subject)
 
     def note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
         """Journal what a key says, whose signature was made apart and is about to leave. Raises Refused."""

@@ -3,7 +3,8 @@
 Blocks, objects and the chain's tree are one transaction; the head is signed right after, journalled first, and only
 then told to others. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
 ``sign_unsigned`` mends that. What could not be signed is not committed either: a state that is older than the key's
-journal takes no new blocks. Spec: trust.md section 1; design section 4.
+journal takes no new blocks. A rewrite goes the same way, with the version of the authority that opens its epoch in the
+transaction (``odfd.trust.rewriting``). Spec: trust.md sections 1 and 2; design section 4.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from chain import instant
@@ -29,14 +31,16 @@ from chain.statements import envelope, statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
-from chain.statements.statement import HeadStatement
+from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import Append, ChainStore, Head
+from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from odfd.datasets.references import keep_links, keep_references
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.rewriting import Retold, check_opening, give_up, kept_tree
+from odfd.trust.versioning import keep_version, note_newest, note_version
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """How long a head counts as fresh; it is signed anew at a third of this."""
@@ -127,6 +131,46 @@ class OwnerCommitter:
         self._sign(dataset, blocks[-1].hash, frontier, epoch, rights)
         return Head(blocks[-1].hash, blocks[-1].sequence_number)
 
+    def rewrite_now(self, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+        """Give a chain another history, in the epoch that ``said`` opens for it, and sign its head. In a worker thread.
+
+        Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule), Refused.
+        """
+        with self._writing:
+            return self._rewrite(rewrite, said, signed)
+
+    def _rewrite(self, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+        dataset, keep = rewrite.dataset, rewrite.keep
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
+            rights = Authorities(connection).rights(dataset)
+        if checked.frontier.size != rewrite.expected.size:
+            raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
+        _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), rewrite.expected.size)
+        # A state from an old backup must not declare that it ended where it does not.
+        self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
+        kept = kept_tree(self._chains.chain(dataset), keep)
+        check_opening(said.epochs[-1] if said.epochs else None, kept, checked.frontier)
+        told = Retold(kept)
+        after: list[Rights] = []
+
+        def together(connection: sqlite3.Connection) -> None:
+            rights = keep_version(connection, self._keys, said, signed, self._clock())
+            whole = checked.data >= checked.frontier.size
+            data = told.tree.size if whole else min(checked.data, keep)
+            self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
+            give_up(connection, dataset, keep, Checked(told.tree, data, rights.epoch))
+            told.keep_references(connection, dataset)
+            after.append(rights)
+
+        watched = msgspec.structs.replace(rewrite, blocks=told.watch(rewrite.blocks))
+        head = self._chains.rewrite(watched, together)
+        note_version(self._keys, said, signed)
+        self._announce(dataset, signed)
+        self._sign(dataset, head.hash, told.tree, after[0].epoch, after[0])
+        return head
+
     def sign_unsigned(self, dataset: DatasetId) -> bool:
         """Sign the head that is there, if no live statement covers it or the last one ages. Whether it signed.
 
@@ -143,6 +187,7 @@ class OwnerCommitter:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             rights = Authorities(connection).rights(dataset)
+            note_newest(connection, self._keys, dataset)
         epoch = _epoch(dataset, checked, rights)
         signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
         if signed is not None and signed.size >= head.size and self._clock() < signed.issued + LIFETIME // 3:

@@ -323,7 +323,7 @@ class Validator:
         subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
         topic = f"attestation:{dataset}:{head.epoch}"
-        journalled = self._keys.last_said(key, topic)
+        journalled = self._keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
         tried = Tried(runs, head.size if untried is None else untried.sequence_number)

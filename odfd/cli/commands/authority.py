@@ -65,7 +65,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def _rotate(args: argparse.Namespace) -> int:
     session = Session(args)
-    key, moved = _offline_key(args.offline_key), False
+    key, moved = offline_key(args.offline_key), False
     if key is not None:
         view = session.client.get(_path(args.ref))
         moved = view["datasetKey"] == "here"
@@ -89,11 +89,11 @@ def _change(args: argparse.Namespace) -> int:
     wish: dict[str, Any] = {"action": args.action, "key": args.key}
     if args.action == "add-writer":
         wish["days"] = args.days
-    session.answer(_carry_out(session, args.ref, wish, _offline_key(args.offline_key), drop_key=False), authority_text)
+    session.answer(_carry_out(session, args.ref, wish, offline_key(args.offline_key), drop_key=False), authority_text)
     return ExitCode.OK
 
 
-def _offline_key(file: str | None) -> Any:
+def offline_key(file: str | None) -> Any:
     """The part of the command line that works on files; it alone knows how to sign."""
     return None if file is None else importlib.import_module("odfd.cli.offline.keyfile").KeyFile(file)
 

@@ -54,6 +54,13 @@ from odfd.control.wire.replication import (
     PeerInfo,
     Share,
 )
+from odfd.control.wire.rewriting import (
+    CollectedObject,
+    CollectRequest,
+    CollectResult,
+    RewriteRequest,
+    RewriteResult,
+)
 from odfd.control.wire.tasks import (
     EventView,
     TaskRef,
@@ -98,6 +105,9 @@ __all__ = [
     "BlockView",
     "CellView",
     "Checked",
+    "CollectRequest",
+    "CollectResult",
+    "CollectedObject",
     "Column",
     "ConnectRequest",
     "DatasetDetail",
@@ -129,6 +139,8 @@ __all__ = [
     "Records",
     "Reliance",
     "Request",
+    "RewriteRequest",
+    "RewriteResult",
     "Schema",
     "Share",
     "SignatureText",

@@ -1,0 +1,130 @@
+"""``reset``, ``compact``: another history for a dataset of ours. ``gc``: the disk that is freed by it.
+
+With ``--offline-key`` the dry run says what the roots have to sign; the key signs it here, and is never sent anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.commands.authority import offline_key
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+_EPOCH = (
+    "\nAn epoch is opened for it, signed by the dataset's roots, so that mirrors can tell it from a lie; whether they"
+    "\nfollow is their policy.rewrite.follow. What is derived from blocks that go has to be derived anew."
+)
+
+
+def register(subparsers: Any) -> None:
+    reset = subparsers.add_parser(
+        "reset",
+        help="make an earlier block the head",
+        description="Make an earlier block the head; later ones are given up. Their disk is freed by gc." + _EPOCH,
+        epilog="example:  odfctl reset nyc.flights '#7'",
+    )
+    reset.add_argument("ref", metavar="REF")
+    reset.add_argument("to", metavar="#N|HASH", help="the block that becomes the head")
+    compact = subparsers.add_parser(
+        "compact",
+        help="merge small slices, or keep metadata alone",
+        description=(
+            "Merge slices of a root dataset that follow each other into larger ones; every record stays as it is.\n"
+            "With --keep-metadata-only all records go; a derived dataset is derived anew by the next pull." + _EPOCH
+        ),
+        epilog="example:  odfctl compact nyc.flights --max-slice-rows 1000000",
+    )
+    compact.add_argument("ref", metavar="REF")
+    compact.add_argument("--max-slice-bytes", type=int, metavar="B", help="of those merged into one (300000000)")
+    compact.add_argument("--max-slice-rows", type=int, metavar="N", help="of one merged slice (10000)")
+    compact.add_argument("--keep-metadata-only", action="store_true", help="drop every record, keep all other blocks")
+    for parser in (reset, compact):
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument("--offline-key", metavar="FILE", help="file that holds the dataset's key")
+    reset.set_defaults(run=_reset)
+    compact.set_defaults(run=_compact)
+    gc = subparsers.add_parser(
+        "gc",
+        help="free disk",
+        description=(
+            "Free the disk of objects that no block names any more, as those of a compacted dataset. What was read\n"
+            "since the last collection waits for the next one, for a reader may not be done with it. The daemon\n"
+            "collects by itself every node.collect-hours."
+        ),
+        epilog="example:  odfctl gc --dry-run",
+    )
+    gc.add_argument("--dry-run", action="store_true", help="only say what would be freed")
+    gc.set_defaults(run=_gc)
+
+
+def _reset(args: argparse.Namespace) -> int:
+    return _rewrite(args, {"action": "reset", "to": args.to})
+
+
+def _compact(args: argparse.Namespace) -> int:
+    if args.keep_metadata_only:
+        return _rewrite(args, {"action": "keep-metadata"})
+    limits = {"maxSliceBytes": args.max_slice_bytes, "maxSliceRows": args.max_slice_rows}
+    return _rewrite(args, {"action": "compact", **limits})
+
+
+def _rewrite(args: argparse.Namespace, wish: dict[str, Any]) -> int:
+    session = Session(args)
+    path = f"/datasets/{part(args.ref)}/rewrite"
+    if args.offline_key is not None and not args.dry_run:
+        key = offline_key(args.offline_key)
+        plan = follow(session, session.client.post(path, wish | {"dryRun": True}))
+        if plan["draft"] is not None:
+            payload = plan["draft"]["payload"]
+            wish |= {"payload": payload, "signatures": [key.signature(payload)]}
+    done = follow(session, session.client.post(path, wish | {"dryRun": args.dry_run}))
+    session.answer(done, rewrite_text)
+    return ExitCode.OK
+
+
+def rewrite_text(done: dict[str, Any]) -> str:
+    if done["outcome"] == "unchanged":
+        return f"{done['ref']} stays as it is: {done['message']}"
+    is_plan = done["outcome"] == "planned"
+    changed = f"{words.plural(done['before'], 'block')} {'would become' if is_plan else 'became'} {done['blocks']:,}"
+    lines = [f"{done['ref']}: {changed}, the first {done['kept']:,} as they were"]
+    if done["merged"]:
+        lines.append(
+            f"  {done['merged']:,} blocks of data {'would be' if is_plan else 'are'} merged into {done['into']:,}"
+        )
+    if is_plan:
+        lines.append(f"  Epoch {done['epoch']} would be opened for it; nothing was changed")
+    else:
+        lines.append(f"  Epoch {done['epoch']}, head #{done['blocks'] - 1} {words.digest(done['head'])}")
+    return "\n".join(lines)
+
+
+_OBJECTS = (
+    Column("OBJECT", lambda item: item["name"]),
+    Column("SIZE", lambda item: words.size(item["size"]), right=True),
+)
+
+
+def _gc(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(follow(session, session.client.post("/collect", {"dryRun": args.dry_run})), collected_text)
+    return ExitCode.OK
+
+
+def collected_text(done: dict[str, Any]) -> str:
+    verb = "would be freed" if done["dryRun"] else "freed"
+    lines = [f"{words.plural(done['objects'], 'object')}, {words.size(done['bytes'])}, {verb}"]
+    if done["waiting"]:
+        waiting = f"{words.plural(done['waiting'], 'object')}, {words.size(done['waitingBytes'])}"
+        lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
+    if done["listed"]:
+        lines += ["", render(_OBJECTS, done["listed"])]
+    if done["unlisted"]:
+        lines.append(f"and {done['unlisted']:,} more")
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""Another history for a dataset that is ours, and the disk that is freed by it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from odfd.control.wire.authority import AuthorityDraft, SignatureText
+from odfd.control.wire.value import Request, Value
+
+
+class RewriteRequest(Request, frozen=True, kw_only=True):
+    """``reset``: ``to`` becomes the head. ``compact``: slices are merged. ``keep-metadata``: blocks of data go."""
+
+    action: Literal["reset", "compact", "keep-metadata"]
+    to: str | None = None
+    """A block's hash, or ``#N``."""
+    max_slice_bytes: int | None = None
+    """Of the slices that are merged into one; ``None``: 300 MB."""
+    max_slice_rows: int | None = None
+    """``None``: 10,000."""
+    dry_run: bool = False
+    payload: str | None = None
+    """The draft of a dry run as it was given; ``None``: the keys that are here suffice."""
+    signatures: tuple[SignatureText, ...] = ()
+    """Of that draft, made elsewhere."""
+
+
+class RewriteResult(Value, frozen=True, kw_only=True):
+    """Result of the tasks ``reset`` and ``compact``."""
+
+    ref: str
+    dataset_id: str
+    action: Literal["reset", "compact", "keep-metadata"]
+    outcome: Literal["rewritten", "planned", "unchanged"]
+    """``planned``: a dry run says what would be done."""
+    kept: int
+    """Blocks that stay as they are."""
+    before: int
+    """Blocks there were."""
+    blocks: int
+    """Blocks there are then."""
+    merged: int = 0
+    """Blocks of data that are merged."""
+    into: int = 0
+    """Blocks that they become."""
+    head: str | None = None
+    epoch: int = 0
+    """That the head belongs to."""
+    message: str = ""
+    """Why nothing changes."""
+    draft: AuthorityDraft | None = None
+    """In a dry run: what the roots have to sign for it."""
+
+
+class CollectRequest(Request, frozen=True, kw_only=True):
+    dry_run: bool = False
+
+
+class CollectedObject(Value, frozen=True, kw_only=True):
+    name: str
+    size: int
+
+
+class CollectResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``gc``: what was freed; in a dry run what would be."""
+
+    objects: int
+    bytes: int
+    waiting: int = 0
+    """Objects that nobody names, and that somebody may still be reading or about to name."""
+    waiting_bytes: int = 0
+    dry_run: bool = False
+    listed: tuple[CollectedObject, ...] = ()
+    """Some of them, in a dry run."""
+    unlisted: int = 0
+    """How many more there are."""

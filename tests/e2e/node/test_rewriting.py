@@ -1,0 +1,140 @@
+"""Another history through real daemons and ``odfctl``: every record stays, mirrors follow, and disk is freed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+MANIFESTS = """kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: {kind: Append}
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: towns
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: cities, alias: cities}]
+      transform: {kind: Sql, engine: spark, query: select * from cities}
+"""
+FILES, ROWS = 4, 3000
+"""Slices are larger than what the database takes in: they are files."""
+
+
+def published(daemon: Any) -> list[Any]:
+    """Two datasets, the root of four slices; its records."""
+    for number in range(FILES):
+        rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(ROWS)]
+        (daemon.folder / f"{number}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
+    (daemon.folder / "m.yaml").write_text(MANIFESTS)
+    daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
+    assert {item["outcome"] for item in daemon.ask("pull", "--all")["items"]} == {"updated"}
+    return records(daemon, "cities")
+
+
+def records(daemon: Any, name: str) -> list[Any]:
+    rows = daemon.ask("tail", name, "-n", "10000")["rows"]
+    assert len(rows) == min(FILES * ROWS, 10_000)
+    return list(rows)
+
+
+def objects(daemon: Any) -> dict[str, int]:
+    """Files of objects, and their sizes."""
+    files = [path for path in (daemon.state / "objects").glob("[0-9a-f][0-9a-f]/*") if path.is_file()]
+    return {path.name: path.stat().st_size for path in files}
+
+
+def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> None:
+    """With the real engine."""
+    alice = make_daemon("a", ODFD_NODE_COLLECT_HOURS="0").start()
+    rows = published(alice)
+    before, old = alice.ask("get", "dataset", "cities"), objects(alice)
+    planned = alice.ctl("compact", "cities", "--max-slice-rows", "20000", "--dry-run")
+    assert planned.out.startswith("cities: 7 blocks would become 4, the first 3 as they were\n"), planned
+    assert objects(alice) == old
+    done = alice.ask("compact", "cities", "--max-slice-rows", "20000")
+    assert (done["outcome"], done["merged"], done["into"], done["epoch"]) == ("rewritten", FILES, 1, 1)
+    assert records(alice, "cities") == rows
+    report = alice.ask("verify", "cities", "--level", "data", "--full")
+    assert (report["ok"], report["checked"]["slices"]) == (True, 1)
+    after = alice.ask("get", "dataset", "cities")
+    assert (after["records"], after["blocks"]) == (before["records"], before["blocks"] - FILES + 1)
+    assert alice.ask("trust", "show", "cities")["reach"]["use"] == after["blocks"]
+
+    said = alice.ctl("pull", "towns")
+    assert said.code == 4
+    assert "(rule input-diverged)" in said.err
+    assert "odfctl compact towns --keep-metadata-only" in said.err
+    assert alice.ask("compact", "towns", "--keep-metadata-only")["outcome"] == "rewritten"
+    assert alice.ask("pull", "towns")["items"][0]["records"] == FILES * ROWS
+    assert alice.ask("verify", "towns", "--level", "reproduced")["ok"]
+
+    assert alice.ask("gc")["objects"] == 0, "the old slices were read a moment ago"
+    plan = alice.ask("gc", "--dry-run")
+    assert plan["objects"] >= FILES
+    freed = {each["name"]: each["size"] for each in plan["listed"]}
+    there = objects(alice)
+    assert set(old) <= set(there)
+    done = alice.ask("gc")
+    assert (done["objects"], done["bytes"]) == (plan["objects"], plan["bytes"])
+    assert objects(alice) == {name: size for name, size in there.items() if name not in freed}
+    assert not set(old) & set(objects(alice))
+    assert records(alice, "cities") == rows
+    assert alice.ask("verify", "cities", "--level", "data", "--full")["ok"]
+
+    said = alice.ctl("reset", "cities", "#99")
+    assert (said.code, said.err) == (5, "error: there is no block #99\n  the chain has 4 blocks  (rule block-number)\n")
+    said = alice.ctl("reset", "cities", "#3")
+    assert said.code == 5
+    assert "block #3 is the head" in said.err
+    assert alice.ask("reset", "cities", "#2")["blocks"] == 3
+    assert alice.ask("get", "dataset", "cities")["records"] in (0, None)
+    assert alice.ask("pull", "cities")["items"][0]["records"] == FILES * ROWS
+    assert [row[3:] for row in records(alice, "cities")] == [row[3:] for row in rows]
+    assert alice.stop() == 0
+
+
+def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
+    """Two daemons with the small engine: policy says follow, and the mirror turns with each epoch."""
+    program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    alice, bob = make_daemon("a"), make_daemon("b", ODFD_POLICY_REWRITE_FOLLOW="follow")
+    for daemon in (alice, bob):
+        daemon.program = program
+        daemon.start()
+    rows = published(alice)
+    cities = alice.ask("get", "dataset", "cities")["id"]
+    alice.ask("network", "join", "n")
+    bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
+    assert bob.ask("mirror", "add", cities, "--as", "theirs")["state"] == "current"
+    assert records(bob, "theirs") == rows
+    said = bob.ctl("compact", "theirs")
+    assert said.code == 4
+    assert "theirs is not published by this node" in said.err
+    for words in (("compact", "cities"), ("compact", "cities", "--max-slice-rows", "20000"), ("reset", "cities", "#2")):
+        done = alice.ask(*words)
+        if done["outcome"] == "unchanged":
+            continue
+        waited = bob.ctl("wait", "dataset", "theirs", "--for", f"head={done['head']}", "--timeout", "30s", "-q")
+        assert waited.code == 0, (waited, bob.told()[-2000:])
+        assert bob.ask("verify", "theirs")["ok"]
+        shown = bob.ask("trust", "show", "theirs")
+        assert (shown["epoch"], shown["reach"]["use"]) == (done["epoch"], done["blocks"])
+    assert bob.ask("get", "dataset", "theirs")["blocks"] == 3
+    assert bob.stop() == alice.stop() == 0

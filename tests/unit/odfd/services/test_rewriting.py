@@ -1,0 +1,426 @@
+"""Reset, compaction and metadata alone on whole nodes: what the owner has then, and what its mirrors make of it."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Conflict, Invalid, NotFound, Refused
+from chain.multihash import Multihash
+from chain.statements import envelope
+from chain.statements.keys import SigningKey
+from chain.statements.tree import Frontier
+from chain.store.base import Rewrite
+from config import model
+from odfd.control import wire
+from odfd.errors import Bug
+from odfd.trust import signing
+from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.rewriting import give_up, kept_tree
+from p2p.ports import Topic
+
+FILES = ("a", "b", "c", "d")
+FOLLOW = model.Policy(rewrite=model.Rewrite(follow="follow"))
+
+
+def write_files(world: Any, *names: str) -> None:
+    for name in names:
+        day = ord(name) - ord("a") + 1
+        rows = [f"2024-01-{day:02}T00:00:00Z,{name}{number},{number}" for number in range(3)]
+        world.write("alice", f"{name}.csv", *rows)
+
+
+async def published(world: Any, worlds: Any, node: Any, *manifests: str) -> Any:
+    """Cities of four files, one slice each."""
+    write_files(world, *FILES)
+    await node.apply(worlds.ROOT, *manifests)
+    await node.pull()
+    return node.dataset("cities")
+
+
+async def rewrite(node: Any, ref: str, action: str, **more: Any) -> wire.RewriteResult:
+    return await node.done(node.api.rewriting.rewrite(ref, wire.RewriteRequest(action=action, **more)))
+
+
+async def records(node: Any, ref: str) -> list[Any]:
+    return list((await node.api.datasets.tail(ref, 1000)).rows)
+
+
+async def verified(node: Any, ref: str) -> bool:
+    return (await node.done(node.api.verification.verify(ref, wire.VerifyRequest(level="data")))).ok
+
+
+async def settled(node: Any, ref: str, epoch: int) -> None:
+    """Everything that stands beside the blocks speaks of the blocks that are there."""
+    dataset = node.dataset(ref)
+    chain, size = node.home.chains.chain(dataset), node.size(ref)
+    tree = Frontier().extend(Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, size))
+    with node.home.database.read() as connection:
+        ledger = Ledger(connection)
+        checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
+        named = connection.execute(
+            "SELECT object, sequence FROM object_references WHERE dataset = ?", (dataset,)
+        ).fetchall()
+    assert (checked.frontier, checked.data, checked.epoch) == (tree, size, epoch)
+    assert newest is not None
+    head = newest[0]
+    assert (head.size, head.epoch, head.root_hash) == (size, epoch, tree.root)
+    assert head.head == chain.block_at(size - 1).hash
+    wanted = {}
+    for number in range(size):
+        event = chain.block_at(number).event
+        for each in (getattr(event, "new_data", None), getattr(event, "new_checkpoint", None)):
+            if each is not None:
+                wanted.setdefault(bytes(each.physical_hash), number)
+    assert dict(named) == wanted
+    trust = await node.api.trust.show(ref)
+    assert (trust.reach.use, trust.epoch) == (size, epoch)
+    assert await verified(node, ref)
+
+
+async def test_compaction_keeps_every_record(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        before, rows = alice.size("cities"), await records(alice, "cities")
+        assert await verified(alice, "cities")
+        plan = await rewrite(alice, "cities", "compact", dry_run=True)
+        assert (plan.outcome, plan.merged, plan.into, plan.epoch) == ("planned", 4, 1, 1)
+        assert alice.size("cities") == before
+        done = await rewrite(alice, "cities", "compact")
+        assert (done.outcome, done.before, done.blocks) == ("rewritten", before, before - 3)
+        assert (done.kept, done.blocks) == (plan.kept, plan.blocks)
+        assert await records(alice, "cities") == rows
+        await settled(alice, "cities", 1)
+        again = await rewrite(alice, "cities", "compact")
+        assert (again.outcome, again.blocks, again.epoch) == ("unchanged", done.blocks, 1)
+        write_files(world, "e")
+        assert [item.outcome for item in await alice.pull("cities")] == ["updated"]
+        assert len(await records(alice, "cities")) == 15
+        await settled(alice, "cities", 1)
+        (event,) = await alice.heard("dataset.rewritten")
+        assert event.subject == "cities"
+
+
+async def test_limits_of_a_merged_slice(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        rows = await records(alice, "cities")
+        assert (await rewrite(alice, "cities", "compact", max_slice_rows=5)).outcome == "unchanged"
+        assert (await rewrite(alice, "cities", "compact", max_slice_bytes=1)).outcome == "unchanged"
+        done = await rewrite(alice, "cities", "compact", max_slice_rows=6)
+        assert (done.merged, done.into) == (4, 2)
+        assert await records(alice, "cities") == rows
+        with pytest.raises(Invalid, match="at most 0"):
+            await rewrite(alice, "cities", "compact", max_slice_rows=0)
+
+
+async def test_after_a_reset_the_source_is_read_from_where_the_chain_ends(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        size, rows = alice.size("cities"), await records(alice, "cities")
+        done = await rewrite(alice, "cities", "reset", to=f"#{size - 3}")
+        assert (done.outcome, done.before, done.blocks, done.kept) == ("rewritten", size, size - 2, size - 2)
+        assert await records(alice, "cities") == rows[:6]
+        await settled(alice, "cities", 1)
+        await alice.pull("cities")
+        plain = [row[3:] for row in rows]
+        assert [row[3:] for row in await records(alice, "cities")] == plain
+        await settled(alice, "cities", 1)
+        seed = str(alice.home.chains.chain(alice.dataset("cities")).block_at(0).hash)
+        assert (await rewrite(alice, "cities", "reset", to=seed)).blocks == 1
+        await settled(alice, "cities", 2)
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        assert [row[3:] for row in await records(alice, "cities")] == plain
+
+
+async def test_what_a_reset_refuses(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await world.spread(alice, "cities")
+        last = alice.size("cities") - 1
+        for to, fault, why in (
+            (f"#{last}", Invalid, f"#{last} is the head"),
+            (f"#{last + 1}", NotFound, f"no block #{last + 1}"),
+            (str(Multihash.sha3_256(b"x")), NotFound, "no block"),
+            ("latest", Invalid, "latest"),
+            (None, Invalid, "needs a block"),
+        ):
+            with pytest.raises(fault, match=why):
+                await rewrite(alice, "cities", "reset", to=to)
+        with pytest.raises(NotFound, match="no dataset 'towns'"):
+            await rewrite(alice, "towns", "reset", to="#0")
+        await bob.mirror(cities, "theirs")
+        for action in ("reset", "compact", "keep-metadata"):
+            with pytest.raises(Refused, match="theirs is not published by this node"):
+                await rewrite(bob, "theirs", action, to="#0")
+        assert alice.size("cities") == bob.size("theirs") == last + 1
+
+
+async def test_a_reset_waits_for_a_pull(world: Any, worlds: Any) -> None:
+    """What was fetched after one block must not be committed after another: files between them would be lost."""
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        size = alice.size("cities")
+        async with alice.home.turns.of(alice.dataset("cities")):
+            ref = await alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#0"))
+            task = alice.board.get(ref.id)
+            with trio.fail_after(10):
+                while "waiting until nobody else writes" not in task.report.message:
+                    await trio.lowlevel.checkpoint()
+            assert alice.size("cities") == size
+        with trio.fail_after(10):
+            await task.finished.wait()
+        assert alice.size("cities") == 1
+
+
+async def test_metadata_alone_of_root_and_derivative(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice, worlds.DERIVED)
+        rows = await records(alice, "towns")
+        with pytest.raises(Invalid, match="is a derivative") as caught:
+            await rewrite(alice, "towns", "compact")
+        assert "--keep-metadata-only" in caught.value.hint
+        done = await rewrite(alice, "towns", "keep-metadata")
+        assert done.outcome == "rewritten"
+        assert await records(alice, "towns") == []
+        await settled(alice, "towns", 1)
+        assert (await rewrite(alice, "towns", "keep-metadata")).outcome == "unchanged"
+        await alice.pull("towns")
+        plain = [row[3:] for row in rows]
+        assert [row[3:] for row in await records(alice, "towns")] == plain
+        await rewrite(alice, "cities", "keep-metadata")
+        await settled(alice, "cities", 1)
+        assert await records(alice, "cities") == []
+
+
+async def test_what_derives_from_blocks_that_went_says_so_and_is_derived_anew(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice, worlds.DERIVED)
+        rows, size = await records(alice, "towns"), alice.size("towns")
+        await rewrite(alice, "cities", "compact")
+        (item,) = await alice.pull("towns")
+        assert item.outcome == "failed"
+        assert item.fault is not None
+        assert (item.fault.family, item.fault.rule) == ("Refused", "input-diverged")
+        assert "odfctl compact towns --keep-metadata-only" in item.fault.hint
+        assert alice.size("towns") == size
+        await rewrite(alice, "towns", "keep-metadata")
+        assert [one.outcome for one in await alice.pull("towns")] == ["updated"]
+        assert [row[3:] for row in await records(alice, "towns")] == [row[3:] for row in rows]
+        await settled(alice, "towns", 1)
+
+
+async def test_what_derives_from_blocks_that_stay_goes_on(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        write_files(world, "a", "b")
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull()
+        size = alice.size("cities")
+        write_files(world, "c", "d")
+        await alice.pull("cities")
+        await rewrite(alice, "cities", "reset", to=f"#{size - 1}")
+        write_files(world, "e")
+        assert {item.outcome for item in await alice.pull("cities", "towns")} == {"updated"}
+        assert len(await records(alice, "towns")) == 15
+
+
+async def test_an_offline_key_signs_the_draft(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        seed = bytes.fromhex((await alice.api.authority.dataset_key("cities")).seed)
+        draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+        await alice.api.authority.change_authority(
+            "cities", signed_by(seed, draft, wire.AuthorityRequest, drop_key=True)
+        )
+        with pytest.raises(Refused, match="1 more of the roots") as caught:
+            await rewrite(alice, "cities", "reset", to="#2")
+        assert "--offline-key" in caught.value.hint
+        plan = await rewrite(alice, "cities", "reset", to="#2", dry_run=True)
+        assert plan.draft is not None
+        assert plan.draft.opens == wire.EpochView(number=2, reason="reset", kept=3, ended=plan.before)
+        request = signed_by(seed, plan.draft, wire.RewriteRequest, action="reset", to="#2")
+        write_files(world, "e")
+        await alice.pull("cities")
+        with pytest.raises(Conflict, match="another history"):
+            await alice.done(alice.api.rewriting.rewrite("cities", request))
+        plan = await rewrite(alice, "cities", "reset", to="#2", dry_run=True)
+        request = signed_by(seed, plan.draft, wire.RewriteRequest, action="reset", to="#2")
+        with pytest.raises(Conflict, match="another history"):
+            await alice.done(
+                alice.api.rewriting.rewrite(
+                    "cities", signed_by(seed, plan.draft, wire.RewriteRequest, action="compact")
+                )
+            )
+        done = await alice.done(alice.api.rewriting.rewrite("cities", request))
+        assert (done.outcome, done.blocks, done.epoch) == ("rewritten", 3, 2)
+        await settled(alice, "cities", 2)
+
+
+def signed_by(seed: bytes, draft: Any, kind: Any, **more: Any) -> Any:
+    key = SigningKey(seed)
+    made = base64.b64encode(key.sign(envelope.preauth(base64.b64decode(draft.payload)))).decode()
+    signature = wire.SignatureText(key=str(key.did), signature=made)
+    return kind(payload=draft.payload, signatures=(signature,), **more)
+
+
+@pytest.mark.parametrize("action", ["reset", "compact", "keep-metadata"])
+@pytest.mark.parametrize("follow", ["follow", "ask"])
+async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, follow: str) -> None:
+    policy = model.Policy(rewrite=model.Rewrite(follow=follow))
+    async with world.running("alice") as alice, world.running("bob", policy) as bob:
+        cities = await published(world, worlds, alice)
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        size, rows = bob.size("theirs"), await records(bob, "theirs")
+        done = await rewrite(alice, "cities", action, to="#3")
+        if follow == "follow":
+            with trio.fail_after(20):
+                while head_of(bob, cities) != done.head or bob.parts.keeper.get(cities).message:
+                    await bob.parts.keeper.get(cities).turned.wait()
+            await settled(bob, "theirs", 1)
+            assert await records(bob, "theirs") == await records(alice, "cities")
+            write_files(world, "e")
+            await alice.pull("cities")
+            with trio.fail_after(20):
+                while head_of(bob, cities) != head_of(alice, cities):
+                    await bob.parts.keeper.get(cities).turned.wait()
+            await settled(bob, "theirs", 1)
+        else:
+            await bob.heard("mirror.refused")
+            assert bob.parts.keeper.get(cities).fault.rule == "rewrite-waiting"
+            assert (bob.size("theirs"), await records(bob, "theirs")) == (size, rows)
+        assert "dataset.forked" not in bob.kinds()
+
+
+def head_of(node: Any, dataset: Any) -> str | None:
+    head = node.home.chains.chain(dataset).head()
+    return str(head.hash) if head else None
+
+
+async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> None:
+    """As whoever has the dataset's key and not its journal can do it."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+    shutil.copytree(world.folder / "alice" / "state", world.folder / "mallory" / "state")
+    for file in (world.folder / "mallory" / "state" / "keys").glob("*.journal"):
+        file.unlink()
+    (world.folder / "mallory" / "state" / "keys" / "node.key").write_text((b"m" * 32).hex())
+    mallory_peer = worlds.peer_of_seed(b"m" * 32)
+    world.wires.cut.add(mallory_peer)
+    async with (
+        world.running("alice") as alice,
+        world.running("bob", FOLLOW) as bob,
+        world.running("mallory") as mallory,
+    ):
+        await bob.mirror(cities, "theirs")
+        size = alice.size("cities")
+        assert bob.size("theirs") == size
+        rewrite_in_secret(mallory, cities, size - 2)
+        await mallory.pull("cities")
+        assert mallory.size("cities") == size
+        with mallory.home.database.read() as connection:
+            newest = Ledger(connection).newest_head(cities)
+        assert newest is not None
+        world.wires.cut.discard(mallory_peer)
+        await mallory.member.announce(Topic.HEADS, newest[1].envelope)
+        for node, name in ((bob, "theirs"), (alice, "cities")):
+            await node.heard("dataset.forked")
+            shown = await node.api.trust.show(name)
+            assert shown.why is not None
+            assert (shown.why.rule, shown.why.block) == ("fork", size - 2)
+            assert node.size(name) == size
+
+
+def rewrite_in_secret(node: Any, dataset: Any, keep: int) -> None:
+    """Blocks go, and no epoch says so; her ledger forgets what she signed of them."""
+    home, chain = node.home, node.home.chains.chain(dataset)
+    checked = Checked(kept_tree(chain, keep), keep, 0)
+
+    def together(connection: Any) -> None:
+        give_up(connection, dataset, keep, checked)
+        connection.execute("DELETE FROM trust_live WHERE dataset = ?", (dataset,))
+
+    home.chains.rewrite(Rewrite(dataset=dataset, expected=chain.head(), keep=keep), together)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("action", ["reset", "compact", "keep-metadata"])
+@pytest.mark.parametrize("moment", ["give_up", "note_version", "_announce", "_sign"])
+async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, action: str, moment: str) -> None:
+    """Before the transaction ends there is the old history, and it can be done again; after it the new one."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        before, head = alice.size("cities"), head_of(alice, cities)
+        target = signing if hasattr(signing, moment) else alice.parts.committer
+        with monkeypatch.context() as patch:
+            patch.setattr(target, moment, die)
+            with pytest.raises(Bug):
+                await rewrite(alice, "cities", action, to="#3")
+    async with world.running("alice") as alice:
+        with trio.fail_after(10):
+            while signed_head(alice, cities) != head_of(alice, cities):
+                await trio.lowlevel.checkpoint()
+        if moment == "give_up":
+            assert (alice.size("cities"), head_of(alice, cities)) == (before, head)
+            await settled(alice, "cities", 0)
+            assert (await rewrite(alice, "cities", action, to="#3")).outcome == "rewritten"
+        assert alice.size("cities") < before
+        await settled(alice, "cities", 1)
+        root = alice.home.keys.dataset_key(cities).did
+        noted = alice.home.keys.last_said(root, "authority")
+        assert noted is not None
+        assert noted.order == (1,)
+        await rewrite(alice, "cities", "reset", to="#0")
+        await settled(alice, "cities", 2)
+
+
+def signed_head(node: Any, dataset: Any) -> str | None:
+    with node.home.database.read() as connection:
+        found = Ledger(connection).newest_head(dataset)
+    return None if found is None else str(found[0].head)
+
+
+async def test_a_restored_backup_rewrites_nothing(world: Any, worlds: Any) -> None:
+    """It would say that the history ended where the backup was made."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+    state = world.folder / "alice" / "state"
+    shutil.copytree(state, world.folder / "backup")
+    write_files(world, "e")
+    async with world.running("alice") as alice:
+        await alice.pull("cities")
+    shutil.copytree(state / "keys", world.folder / "keys")
+    shutil.rmtree(state)
+    shutil.copytree(world.folder / "backup", state)
+    shutil.rmtree(state / "keys")
+    shutil.copytree(world.folder / "keys", state / "keys")
+    async with world.running("alice") as alice:
+        head = head_of(alice, cities)
+        with pytest.raises(Refused) as caught:
+            await rewrite(alice, "cities", "compact")
+        assert caught.value.rule == "trust.behind"
+        assert head_of(alice, cities) == head
+
+
+async def test_an_imported_or_repaired_dataset_stays_in_its_epoch(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        await rewrite(alice, "cities", "compact")
+        folder = str(world.folder / "out")
+        await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=folder)))
+        await alice.done(alice.api.flow.import_(wire.ImportRequest(source=folder)))
+        await settled(alice, "cities", 1)
+        await alice.pull("cities", repair=True)
+        await settled(alice, "cities", 1)
