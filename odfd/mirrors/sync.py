@@ -33,7 +33,7 @@ from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.mirrors.tally import Tally
-from odfd.mirrors.turning import check_base, go_back, turn_of
+from odfd.mirrors.turning import check_base, go_back, is_there, turn_of
 from odfd.mirrors.wish import Wish
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.authorities import Authorities
@@ -206,13 +206,15 @@ class MirrorSync:
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             walk = Authorities(connection).walk(dataset)
         head = newest[0] if newest else None
-        turn = None if head is None else turn_of(checked, head, walk, follow=self._follow)
-        if head is not None and turn is not None:
+        turned: Checked | None = None
+        if head is not None and is_there(checked, head):
+            turned = Checked(checked.frontier, checked.data, head.epoch)
+        elif head is not None and (turn := turn_of(checked, head, walk, follow=self._follow)) is not None:
             turned = go_back(self._chains, dataset, checked, turn, head.epoch)
-            if turned is not None:
-                checked = turned
-                with self._database.write() as connection:
-                    Ledger(connection).keep_chain(dataset, checked)
+        if turned is not None:
+            checked = turned
+            with self._database.write() as connection:
+                Ledger(connection).keep_chain(dataset, checked)
         return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1])
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:

@@ -25,6 +25,12 @@ class RewriteWaiting(Refused):
     """An epoch was opened that gives up blocks which are here."""
 
 
+def is_there(checked: Checked, head: HeadStatement) -> bool:
+    """Whether the blocks that are here are those of a later epoch already: they came in a folder, which tells none."""
+    tree = checked.frontier
+    return head.epoch > checked.epoch and (tree.size, tree.root) == (head.size, head.root_hash)
+
+
 def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> Turn | None:
     """The turn that blocks which are here have to take; ``None`` when there is none. Raises RewriteWaiting."""
     tree = checked.frontier

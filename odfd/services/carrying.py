@@ -181,13 +181,14 @@ class Carrying:
         Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
         """
         mended = await self._mender.mend(entry.id)
+        tree = await trio.to_thread.run_sync(self._tree, entry.id)
         damaged = await trio.to_thread.run_sync(self._damaged, entry)
         if damaged.count:
             await self._sync.repair(entry.id, damaged.named, damaged.linked)
             left = await trio.to_thread.run_sync(self._damaged, entry)
             if left.count:
                 raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
-        await trio.to_thread.run_sync(self._note_whole, entry.id)
+        await trio.to_thread.run_sync(self._note_whole, entry.id, tree)
         return Repaired(mended.blocks, mended.rows, damaged.count)
 
     def _damaged(self, entry: Entry) -> _Damaged:
@@ -202,17 +203,25 @@ class Carrying:
                 named |= objects_of(chain.block_at(failure.block.sequence_number))
         return _Damaged(tuple(named.items()), tuple(linked))
 
-    def _note_whole(self, dataset: DatasetId) -> None:
+    def _tree(self, dataset: DatasetId) -> Frontier:
+        with self._home.database.read() as connection:
+            return Ledger(connection).chain(dataset).frontier
+
+    def _note_whole(self, dataset: DatasetId, tree: Frontier) -> None:
+        """Unless the chain moved, or got another history, while it was looked at."""
         database, chain = self._home.database, self._home.chains.chain(dataset)
         with database.read() as connection:
             checked = Ledger(connection).chain(dataset)
-        for terms, blocks in pages_of(chain, 0, checked.frontier.size, BATCH):
+        if checked.frontier != tree:
+            return
+        for terms, blocks in pages_of(chain, 0, tree.size, BATCH):
             note_links(database, self._home.objects, dataset, terms, blocks)
         with database.write() as connection:
             ledger = Ledger(connection)
             checked = ledger.chain(dataset)
-            ledger.keep_chain(dataset, Checked(checked.frontier, checked.frontier.size, checked.epoch))
-            Damage(connection).forget(dataset)
+            if checked.frontier == tree:
+                ledger.keep_chain(dataset, Checked(tree, tree.size, checked.epoch))
+                Damage(connection).forget(dataset)
 
 
 def local_folder(place: str) -> Path:

@@ -154,7 +154,7 @@ class Validator:
         if any(run.verdict != "reproduced" for run in runs.values()):
             return None
         step = _step_after(chain, place, checked.data)
-        return None if step is None else _Step(step, place.checkpoint if place else None)
+        return None if step is None else _Step(step, place)
 
     async def _judge(self, dataset: DatasetId, step: _Step) -> Run | None:
         """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
@@ -165,12 +165,10 @@ class Validator:
         if first.reproduced:
             run = self._run(step, engine, "reproduced", first)
             place = Place(step.block.sequence_number, step.block.hash, first.checkpoint)
-            await trio.to_thread.run_sync(self._keep, dataset, run, place)
-            return run
+            return await trio.to_thread.run_sync(self._keep, dataset, step, run, place)
         if not engine.pinned:
             run = self._run(step, engine, "not-reproducible-here", first, reason="engine-not-pinned")
-            await trio.to_thread.run_sync(self._keep, dataset, run, None)
-            return run
+            return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
         again = [first]
         for _ in range(RUNS - 1):
             async with self._settings.fresh_engine() as own:
@@ -184,8 +182,7 @@ class Validator:
         if same:
             kept = await trio.to_thread.run_sync(self._keep_bundle, dataset, step, first.actual)
             run = msgspec.structs.replace(run, bundle=kept)
-        await trio.to_thread.run_sync(self._keep, dataset, run, None)
-        return run
+        return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
 
     async def _once(self, dataset: DatasetId, step: _Step, own: Engine | None = None) -> _Answer | None:
         """One run, on the engine that everybody uses or on one of its ``own``."""
@@ -244,12 +241,23 @@ class Validator:
             evidence=answer.finding.to_bytes() if answer.finding else None,
         )
 
-    def _keep(self, dataset: DatasetId, run: Run, place: Place | None) -> None:
+    def _keep(self, dataset: DatasetId, step: _Step, run: Run, place: Place | None) -> Run | None:
+        """``None``, and nothing is kept, when the chain got another history while the step ran."""
         with self._database.write() as connection:
             ledger = Ledger(connection)
+            if ledger.place(dataset) != step.after or not self._is_here(dataset, step.block):
+                self._journal.info(
+                    "run forgotten", dataset=self._settings.name_of(dataset), reason="rewritten meanwhile"
+                )
+                return None
             ledger.keep_run(dataset, run)
             if place is not None:
                 ledger.keep_place(dataset, place)
+        return run
+
+    def _is_here(self, dataset: DatasetId, block: Block) -> bool:
+        found = next(self._chains.chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
+        return found == block.raw
 
     def _keep_bundle(self, dataset: DatasetId, step: _Step, actual: Actual) -> Multihash | None:
         """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
@@ -352,7 +360,12 @@ class Validator:
 
 class _Step(msgspec.Struct, frozen=True):
     block: Block
-    checkpoint: bytes | None
+    after: Place | None
+    """Where the replay stood when it was chosen."""
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        return self.after.checkpoint if self.after else None
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -297,6 +297,47 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
         assert "dataset.forked" not in bob.kinds()
 
 
+async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
+    """Two epochs are turned to at once, and a newcomer is shown that each was rightly opened."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        async with world.running("bob", FOLLOW) as bob:
+            await bob.mirror(cities, "theirs")
+            assert bob.size("theirs") == alice.size("cities")
+        await rewrite(alice, "cities", "compact", max_slice_rows=6)
+        write_files(world, "e")
+        await alice.pull("cities")
+        await rewrite(alice, "cities", "compact")
+        async with world.running("bob", FOLLOW) as bob, world.running("carol") as carol:
+            await carol.mirror(cities, "theirs")
+            with trio.fail_after(20):
+                while head_of(bob, cities) != head_of(alice, cities):
+                    await bob.parts.keeper.get(cities).turned.wait()
+            for node in (bob, carol):
+                await settled(node, "theirs", 2)
+                assert await records(node, "theirs") == await records(alice, "cities")
+                assert "dataset.forked" not in node.kinds()
+
+
+async def test_who_imported_it_may_mirror_it(world: Any, worlds: Any) -> None:
+    """A folder tells no epoch: its blocks are of the one whose signed tree they are."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        await rewrite(alice, "cities", "compact")
+        folder = str(world.folder / "out")
+        await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=folder)))
+        async with world.running("bob") as bob:
+            await bob.done(bob.api.flow.import_(wire.ImportRequest(source=folder, as_name="theirs")))
+            mirror = await bob.mirror(cities, "theirs")
+            assert (mirror.state, mirror.message) == ("current", "")
+            write_files(world, "e")
+            await alice.pull("cities")
+            with trio.fail_after(20):
+                while head_of(bob, cities) != head_of(alice, cities):
+                    await bob.parts.keeper.get(cities).turned.wait()
+            await settled(bob, "theirs", 1)
+
+
 def head_of(node: Any, dataset: Any) -> str | None:
     head = node.home.chains.chain(dataset).head()
     return str(head.hash) if head else None
@@ -390,6 +431,64 @@ def signed_head(node: Any, dataset: Any) -> str | None:
     with node.home.database.read() as connection:
         found = Ledger(connection).newest_head(dataset)
     return None if found is None else str(found[0].head)
+
+
+async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world: Any, worlds: Any) -> None:
+    """Kept under its number, it would speak of another block, and the steps before it would never be run again."""
+    policy = model.Policy(
+        profile="validator", publish=model.Publish(attest=True), rewrite=model.Rewrite(follow="follow")
+    )
+    async with world.running("alice") as alice, world.running("bob", policy) as bob:
+        for name in FILES[:3]:
+            write_files(world, name)
+            await alice.apply(worlds.ROOT, worlds.DERIVED)
+            await alice.pull()
+        await world.spread(alice, "cities", "towns")
+        towns = alice.dataset("towns")
+        late: list[Any] = []
+
+        def turn(_: Any) -> None:
+            """While bob runs the last step, alice gives it up, and bob's mirror follows."""
+            if bob.engine.transforms == 3:
+                bob.engine.wrong = None
+                trio.from_thread.run(given_up)
+
+        async def given_up() -> None:
+            done = await rewrite(alice, "towns", "reset", to=f"#{alice.size('towns') - 2}")
+            late.append(done.head)
+            with trio.fail_after(20):
+                while head_of(bob, towns) != done.head:
+                    await bob.parts.keeper.get(towns).turned.wait()
+
+        bob.engine.wrong = turn
+        await bob.mirror(alice.dataset("cities"), "cities")
+        await bob.mirror(towns, "towns")
+        with trio.fail_after(20):
+            while not late or runs_of(bob, towns) != {first_step(alice, towns): alice.size("towns") - 1}:
+                await trio.lowlevel.checkpoint()
+        await alice.pull("towns")
+        with trio.fail_after(20):
+            while runs_of(bob, towns) != {first_step(alice, towns): alice.size("towns") - 1}:
+                await trio.lowlevel.checkpoint()
+
+
+def first_step(node: Any, dataset: Any) -> int:
+    chain, number = node.home.chains.chain(dataset), 0
+    while type(chain.block_at(number).event).__name__ != "ExecuteTransform":
+        number += 1
+    return number
+
+
+def runs_of(node: Any, dataset: Any) -> dict[int, int]:
+    """First step of each stretch that was reproduced, and its length; each of its last blocks is in the chain."""
+    with node.home.database.read() as connection:
+        runs = Ledger(connection).runs(dataset)
+    chain = node.home.chains.chain(dataset)
+    for number, run in runs.items():
+        head = chain.head()
+        assert head is not None
+        assert number > head.sequence_number or chain.block_at(number).hash == run.block
+    return {run.sequence_number if run.first is None else run.first: number for number, run in runs.items()}
 
 
 async def test_a_restored_backup_rewrites_nothing(world: Any, worlds: Any) -> None:
