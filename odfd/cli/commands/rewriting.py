@@ -14,7 +14,7 @@ from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import Column, render
 from odfd.control.client import part
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
 
 _EPOCH = (
     "\nAn epoch is opened for it, signed by the dataset's roots, so that mirrors can tell it from a lie; whether they"
@@ -69,6 +69,8 @@ def _reset(args: argparse.Namespace) -> int:
 
 def _compact(args: argparse.Namespace) -> int:
     if args.keep_metadata_only:
+        if args.max_slice_bytes is not None or args.max_slice_rows is not None:
+            raise Usage("metadata alone has no slices to be merged", hint="leave out the sizes of slices")
         return _rewrite(args, {"action": "keep-metadata"})
     limits = {"maxSliceBytes": args.max_slice_bytes, "maxSliceRows": args.max_slice_rows}
     return _rewrite(args, {"action": "compact", **limits})

@@ -40,7 +40,7 @@ class FakeNode:
         self.asked: list[Any] = []
         self.release = trio.Event()
         self.about = self.datasets = self.flow = self.mirrors = self.networks = self.peers = self
-        self.verification = self.trust = self.authority = self
+        self.verification = self.trust = self.authority = self.rewriting = self.collection = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
 
     async def status(self) -> wire.Status:
@@ -111,6 +111,21 @@ class FakeNode:
             return wire.PullResult(items=())
 
         return task_ref(self.board.submit("pull", ",".join(request.refs), work))
+
+    async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
+        async def work(_: Report) -> wire.RewriteResult:
+            self.asked.append(request)
+            return wire.RewriteResult(
+                ref=ref, dataset_id="did:odf:x", action=request.action, outcome="rewritten", kept=2, before=5, blocks=3
+            )
+
+        return task_ref(self.board.submit("compact", ref, work))
+
+    async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
+        async def work(_: Report) -> wire.CollectResult:
+            return wire.CollectResult(objects=1, bytes=7, waiting_bytes=9, dry_run=request.dry_run)
+
+        return task_ref(self.board.submit("gc", "", work))
 
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         async for view in self.events.follow(since, kinds):

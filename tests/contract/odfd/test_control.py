@@ -70,6 +70,31 @@ async def test_queries_arrive(serve: Serve) -> None:
         assert served.node.asked == [("x", ["AddData", "Seed"], 7, 9)]
 
 
+async def followed(served: Any, ref: Any) -> list[Any]:
+    """Snapshots of a task until it has ended."""
+    snapshots = await served.ask("stream", f"/tasks/{ref['id']}", {"follow": "1"})
+    return await trio.to_thread.run_sync(list, snapshots)
+
+
+async def test_a_rewrite_and_a_collection_are_tasks(serve: Serve) -> None:
+    async with serve() as served:
+        wish = {"action": "compact", "maxSliceRows": 5, "signatures": [{"key": "k", "signature": "cw=="}]}
+        ref = await served.ask("post", "/datasets/nyc.flights/rewrite", wish)
+        last = (await followed(served, ref))[-1]
+        assert (last["kind"], last["target"]) == ("compact", "nyc.flights")
+        assert {name: last["result"][name] for name in ("outcome", "kept", "before", "blocks", "draft")} == {
+            "outcome": "rewritten", "kept": 2, "before": 5, "blocks": 3, "draft": None,
+        }  # fmt: skip
+        (request,) = served.node.asked
+        assert (request.max_slice_rows, request.max_slice_bytes, request.dry_run) == (5, None, False)
+        assert request.signatures[0].signature == "cw=="
+        with pytest.raises(Invalid, match=r"\$.action"):
+            await served.ask("post", "/datasets/nyc.flights/rewrite", {"action": "forget"})
+        ref = await served.ask("post", "/collect", {"dryRun": True})
+        last = (await followed(served, ref))[-1]
+        assert (last["result"]["bytes"], last["result"]["waitingBytes"], last["result"]["dryRun"]) == (7, 9, True)
+
+
 async def test_an_upload_streams_and_becomes_a_task(serve: Serve) -> None:
     data = bytes(range(256)) * 8192
     async with serve() as served:
@@ -77,8 +102,7 @@ async def test_an_upload_streams_and_becomes_a_task(serve: Serve) -> None:
         assert upload == {"id": "january.csv", "name": "january.csv", "size": len(data)}
         assert served.node.uploads["january.csv"] == data
         ref = await served.ask("post", "/datasets/nyc.flights/ingest", {"uploads": ["january.csv"]})
-        snapshots = await served.ask("stream", f"/tasks/{ref['id']}", {"follow": "1"})
-        last = (await trio.to_thread.run_sync(list, snapshots))[-1]
+        last = (await followed(served, ref))[-1]
         assert last["state"] == "done"
         assert last["result"]["items"][0]["records"] == len(data)
 
