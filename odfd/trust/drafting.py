@@ -41,10 +41,19 @@ def rotated(rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, no
 
 def rewritten(rights: Rights, opened: Opening, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
     """Another history from ``opened.base`` on. Writers stay, and those that are ``mine`` may write for a year again."""
-    kept, year = _kept(rights, now), _until(now, USUAL_DAYS)
-    writers = kept | {key: max(kept[key], year) for key in mine if key in kept}
     epoch = Epoch(number=rights.epoch + 1, reason=opened.reason, base=opened.base, last=opened.last)
-    return _next(rights, writers, seed, now, epoch)
+    return _next(rights, _lengthened(rights, mine, now), seed, now, epoch)
+
+
+def renewed(rights: Rights, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
+    """All as it is, and writers that are ``mine`` may write for a year again."""
+    return _next(rights, _lengthened(rights, mine, now), seed, now, None)
+
+
+def is_short(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> bool:
+    """Whether a right of ``mine`` to write has less than a third of a year to go, and a version is left to renew it."""
+    ends = [until for key in mine if (until := rights.writers.get(key)) is not None]
+    return rights.version < MAX_VERSION and any(until - now < USUAL_DAYS * DAY // 3 for until in ends)
 
 
 def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: Instant) -> Authority:
@@ -67,6 +76,11 @@ def without_writer(rights: Rights, key: KeyDid, chain: TreeHead, seed: Multihash
     kept = {each: until for each, until in _kept(rights, now).items() if each != key}
     epoch = Epoch(number=rights.epoch + 1, reason="rotation", base=chain, last=chain)
     return _next(rights, kept, seed, now, epoch)
+
+
+def _lengthened(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> dict[KeyDid, Instant]:
+    kept, year = _kept(rights, now), _until(now, USUAL_DAYS)
+    return kept | {key: max(kept[key], year) for key in mine if key in kept}
 
 
 def _kept(rights: Rights, now: Instant) -> dict[KeyDid, Instant]:

@@ -36,11 +36,12 @@ from chain.statements.tree import Frontier
 from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from odfd.datasets.references import keep_links, keep_references
+from odfd.trust import drafting
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.rewriting import Retold, check_opening, give_up, kept_tree
-from odfd.trust.versioning import keep_version, note_newest, note_version
+from odfd.trust.versioning import keep_version, note_newest, note_version, sign_version
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """How long a head counts as fresh; it is signed anew at a third of this."""
@@ -188,6 +189,7 @@ class OwnerCommitter:
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             rights = Authorities(connection).rights(dataset)
             note_newest(connection, self._keys, dataset)
+        rights = self._renewed(rights)
         epoch = _epoch(dataset, checked, rights)
         signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
         if signed is not None and signed.size >= head.size and self._clock() < signed.issued + LIFETIME // 3:
@@ -197,6 +199,20 @@ class OwnerCommitter:
                 Ledger(connection).keep_chain(dataset, Checked(checked.frontier, checked.data, epoch))
         self._sign(dataset, head.hash, checked.frontier, epoch, rights)
         return True
+
+    def _renewed(self, rights: Rights) -> Rights:
+        """Our own right to write, made to last another year in time, where the roots' keys are here too."""
+        keys = [key.did for key in self._keys.held(rights.dataset)]
+        now = self._clock()
+        if not drafting.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
+            return rights
+        said = drafting.renewed(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
+        signed = sign_version(self._database, self._keys, said, statement.encode(said), [])
+        with self._database.write() as connection:
+            rights = keep_version(connection, self._keys, said, signed, now)
+        note_version(self._keys, said, signed)
+        self._announce(rights.dataset, signed)
+        return rights
 
     def _writer(self, dataset: DatasetId, rights: Rights) -> SigningKey:
         """The key of ours that may write. Raises Refused."""

@@ -18,7 +18,7 @@ from chain.store.base import Rewrite
 from config import model
 from odfd.control import wire
 from odfd.errors import Bug
-from odfd.trust import signing
+from odfd.trust import drafting, signing
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.rewriting import give_up, kept_tree
 from p2p.ports import Topic
@@ -259,6 +259,36 @@ async def test_an_offline_key_signs_the_draft(world: Any, worlds: Any) -> None:
         done = await alice.done(alice.api.rewriting.rewrite("cities", request))
         assert (done.outcome, done.blocks, done.epoch) == ("rewritten", 3, 2)
         await settled(alice, "cities", 2)
+
+
+@pytest.mark.parametrize("days", [100, 300, 500])
+@pytest.mark.parametrize("offline", [False, True])
+async def test_the_right_to_write_outlasts_its_year_while_the_root_is_here(
+    world: Any, worlds: Any, days: int, offline: bool
+) -> None:
+    """Before its first rewrite a dataset's key writes for ever; no rewrite makes a dataset that nobody can write."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        seed = bytes.fromhex((await alice.api.authority.dataset_key("cities")).seed)
+        await rewrite(alice, "cities", "compact")
+        if offline:
+            draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+            change = signed_by(seed, draft, wire.AuthorityRequest, drop_key=True)
+            await alice.api.authority.change_authority("cities", change)
+        before = (await alice.api.authority.show_authority("cities")).version
+        world.clock.instant += days * drafting.DAY
+        expired = offline and days == 500
+        if expired:
+            with pytest.raises(Refused, match="no key on this node may write"):
+                alice.parts.committer.sign_unsigned(cities)
+        else:
+            assert alice.parts.committer.sign_unsigned(cities)
+            assert not alice.parts.committer.sign_unsigned(cities)
+        view = await alice.api.authority.show_authority("cities")
+        assert view.version == before + (not offline and days > 250)
+        write_files(world, "e")
+        (item,) = await alice.pull("cities")
+        assert item.outcome == ("failed" if expired else "updated")
 
 
 def signed_by(seed: bytes, draft: Any, kind: Any, **more: Any) -> Any:
