@@ -9,6 +9,8 @@ compaction (RFC-018); trust: forks and rewrites.
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -48,6 +50,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of the new one."""
     batches: tuple[Batch, ...] = ()
     """Blocks of data that become one, if slices are merged."""
+
+    def moved(self) -> Callable[[int], int]:
+        """Where slices are merged: the number that a block's rows have afterwards, by the one they have now."""
+        starts = [batch.start for batch in self.batches]
+        gone = list(itertools.accumulate((len(batch) - 1 for batch in self.batches), initial=0))
+
+        def number(old: int) -> int:
+            place = bisect_right(starts, old)
+            if place and old < self.batches[place - 1].stop:
+                return starts[place - 1] - gone[place - 1]
+            return old - gone[place]
+
+        return number
 
 
 def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Plan:

@@ -7,7 +7,7 @@ objects count as whole. An object may be named by several chains.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from chain.ids import DatasetId
@@ -102,6 +102,27 @@ def remake_references(connection: sqlite3.Connection, dataset: DatasetId, blocks
     """What all blocks of a chain name, in place of what was kept; what rows link to stays."""
     connection.execute("DELETE FROM object_references WHERE dataset = ?", (dataset,))
     keep_references(connection, dataset, blocks)
+
+
+def move_links(
+    connection: sqlite3.Connection,
+    dataset: DatasetId,
+    start: int,
+    moved: Callable[[int], int],
+    old: Iterable[Multihash],
+) -> None:
+    """Blocks from ``start`` on are made anew, and none of their rows goes: what rows link to goes where they went.
+
+    ``old``: what those blocks named themselves; the new ones do so after this. ``moved``: a block's new number.
+    """
+    connection.executemany(
+        "DELETE FROM object_references WHERE object = ? AND dataset = ? AND sequence >= ?",
+        ((name, dataset, start) for name in old),
+    )
+    connection.create_function("moved", 1, moved, deterministic=True)
+    connection.execute(
+        "UPDATE object_references SET sequence = moved(sequence) WHERE dataset = ? AND sequence >= ?", (dataset, start)
+    )
 
 
 def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:

@@ -126,7 +126,7 @@ class RewritingService:
 
         time = block_time(load_state(chain), self._clock.now())
         rewrite = rewriting.prepare(chain, objects, plan, time, merged)
-        head = self._committer.rewrite_now(rewrite, said, signed)
+        head = self._committer.rewrite_now(plan, rewrite, said, signed)
         epoch = said.epochs[-1].number
         return msgspec.structs.replace(
             _result(entry, request, plan), outcome="rewritten", head=str(head.hash), epoch=epoch

@@ -21,7 +21,9 @@ from chain.multihash import Multihash
 from chain.statements.statement import Epoch, TreeHead
 from chain.statements.tree import Frontier
 from chain.store.base import ChainReader
-from odfd.datasets.references import drop_later, keep_named
+from chain.store.rewriting import Plan
+from chain.walk import oldest_first
+from odfd.datasets.references import drop_later, keep_named, move_links
 from odfd.trust.ledger import Checked, Ledger
 
 _BATCH: Final = 4096
@@ -39,10 +41,14 @@ def tree_head(tree: Frontier) -> TreeHead:
 
 def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: Checked) -> None:
     """Forget what was concluded of blocks from ``keep`` on, and what only they named; ``checked`` holds from now on."""
+    _conclude(connection, dataset, checked)
+    drop_later(connection, dataset, keep)
+
+
+def _conclude(connection: sqlite3.Connection, dataset: DatasetId, checked: Checked) -> None:
     ledger = Ledger(connection)
     ledger.forget(dataset)
     ledger.keep_chain(dataset, checked)
-    drop_later(connection, dataset, keep)
 
 
 def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
@@ -58,13 +64,16 @@ def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
 class Retold:
     """The blocks of a new history as they stream by: what tree they make with those kept, and which objects they name.
 
-    Memory: about 150 bytes for each object named.
+    Memory: about 150 bytes for each object named, by the old history too where its rows stay.
     """
 
-    def __init__(self, kept: Frontier) -> None:
-        self._tree = kept
+    def __init__(self, chain: ChainReader, plan: Plan) -> None:
+        self._plan = plan
+        self._tree = self.kept = kept_tree(chain, plan.base.size)
         self._leaves: list[bytes] = []
         self._named: list[tuple[Multihash, int]] = []
+        old = oldest_first(chain, plan.base.size, plan.last.size) if plan.after == "merged" else ()
+        self._before = [name for block in old for name, _ in objects_of(block)]
 
     def watch(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
@@ -79,8 +88,15 @@ class Retold:
         self._grow()
         return self._tree
 
-    def keep_references(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
-        keep_named(connection, dataset, self._named)
+    def settle(self, connection: sqlite3.Connection, checked: Checked) -> None:
+        """In the transaction that moves the head; ``checked`` holds from now on."""
+        plan = self._plan
+        if plan.after == "merged":
+            _conclude(connection, plan.dataset, checked)
+            move_links(connection, plan.dataset, plan.base.size, plan.moved(), self._before)
+        else:
+            give_up(connection, plan.dataset, plan.base.size, checked)
+        keep_named(connection, plan.dataset, self._named)
 
     def _grow(self) -> None:
         self._tree, self._leaves = self._tree.extend(self._leaves), []

@@ -35,12 +35,13 @@ from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
+from chain.store.rewriting import Plan
 from odfd.datasets.references import keep_links, keep_references
 from odfd.trust import drafting
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.rewriting import Retold, check_opening, give_up, kept_tree
+from odfd.trust.rewriting import Retold, check_opening
 from odfd.trust.versioning import keep_version, note_newest, note_version, sign_version
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
@@ -132,37 +133,36 @@ class OwnerCommitter:
         self._sign(dataset, blocks[-1].hash, frontier, epoch, rights)
         return Head(blocks[-1].hash, blocks[-1].sequence_number)
 
-    def rewrite_now(self, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
-        """Give a chain another history, in the epoch that ``said`` opens for it, and sign its head. In a worker thread.
+    def rewrite_now(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+        """Give a chain the history of ``plan``, in the epoch that ``said`` opens, and sign its head.
 
-        Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule), Refused.
+        From a worker thread. Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule),
+        Refused.
         """
         with self._writing:
-            return self._rewrite(rewrite, said, signed)
+            return self._rewrite(plan, rewrite, said, signed)
 
-    def _rewrite(self, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
-        dataset, keep = rewrite.dataset, rewrite.keep
+    def _rewrite(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+        dataset = plan.dataset
         with self._database.read() as connection:
             ledger = Ledger(connection)
             checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
             rights = Authorities(connection).rights(dataset)
-        if checked.frontier.size != rewrite.expected.size:
+        if checked.frontier.size != plan.last.size:
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
-        _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), rewrite.expected.size)
+        _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), plan.last.size)
         # A state from an old backup must not declare that it ended where it does not.
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
-        kept = kept_tree(self._chains.chain(dataset), keep)
-        check_opening(said.epochs[-1] if said.epochs else None, kept, checked.frontier)
-        told = Retold(kept)
+        told = Retold(self._chains.chain(dataset), plan)
+        check_opening(said.epochs[-1] if said.epochs else None, told.kept, checked.frontier)
         after: list[Rights] = []
 
         def together(connection: sqlite3.Connection) -> None:
             rights = keep_version(connection, self._keys, said, signed, self._clock())
             whole = checked.data >= checked.frontier.size
-            data = told.tree.size if whole else min(checked.data, keep)
+            data = told.tree.size if whole else min(checked.data, plan.base.size)
             self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
-            give_up(connection, dataset, keep, Checked(told.tree, data, rights.epoch))
-            told.keep_references(connection, dataset)
+            told.settle(connection, Checked(told.tree, data, rights.epoch))
             after.append(rights)
 
         watched = msgspec.structs.replace(rewrite, blocks=told.watch(rewrite.blocks))

@@ -16,6 +16,7 @@ from chain.codec.blocks import encode_block
 from chain.compaction import LINKED, Limits, merged, plan_compaction
 from chain.data.parquet import open_slice
 from chain.errors import Conflict, Environment, Invalid, NotFound
+from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo, SourceState
@@ -217,6 +218,22 @@ def test_batches_are_within_the_limits_and_as_long_as_they_can_be(seed: int, row
             wider = weight(range(batch.start - 1, batch.stop))
             assert wider[0] > size or wider[1] > rows
         stop = batch.start
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 60))
+def test_where_rows_go(seed: int, rows: int) -> None:
+    blocks = chain_of(seed)
+    batches = plan_compaction(blocks, Limits(rows=rows))
+    head = Head(blocks[-1].hash, blocks[-1].sequence_number)
+    owner = DatasetId.from_public_key(bytes(32))
+    plan = Plan(dataset=owner, after="merged", base=head, last=head, size=0, batches=batches)
+    number, expected = -1, []
+    for old in range(len(blocks)):
+        goes_on = any(old in batch and old != batch.start for batch in batches)
+        number += not goes_on
+        expected.append(number)
+    moved = plan.moved()
+    assert [moved(old) for old in range(len(blocks))] == expected
 
 
 def test_a_merged_event_carries_the_newest_of_each() -> None:

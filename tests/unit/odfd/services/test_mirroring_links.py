@@ -10,7 +10,7 @@ import trio
 
 from chain.data import links
 from chain.errors import Environment, Invalid
-from chain.model.events import AddData, SetDataSchema
+from chain.model.events import AddData, SetDataSchema, SetInfo
 from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
@@ -70,6 +70,37 @@ async def test_it_comes_along_and_is_passed_on(world: Any, worlds: Any, tmp_path
         assert (await carol.mirror(cities, "theirs")).state == "current"
         assert (await carol.done(carol.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
         assert all(carol.home.objects.read(name) == each for name, each in zip(NAMES, FILES, strict=True))
+
+
+async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    song = Multihash.sha3_256(b"a song")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice, tmp_path)
+        append(alice, cities, tmp_path / "c", [b"a play"])
+        commit(alice, cities, [SetInfo(description="later")], [])
+        append(alice, cities, tmp_path / "d", [b"a poem"])
+        poem, before = Multihash.sha3_256(b"a poem"), alice.size("cities")
+        wish = wire.RewriteRequest(action="compact")
+        done = await alice.done(alice.api.rewriting.rewrite("cities", wish))
+        assert (done.merged, done.into, alice.size("cities")) == (3, 1, before - 2)
+        merged = alice.home.chains.chain(cities).block_at(done.kept).event.new_data.physical_hash
+        with alice.home.database.read() as connection:
+            for name, number in ((merged, done.kept), (song, done.kept), (NAMES[0], done.kept), (poem, done.kept + 2)):
+                assert references_to(connection, name) == [(cities, number)]
+            rows = connection.execute("SELECT count(*) FROM object_references").fetchone()
+        assert rows == (2 + len(FILES) + 3,), "two slices, and what rows link to"
+        await world.spread(alice, "cities")
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+        assert whole(bob)
+        assert bob.home.objects.read(song) == b"a song"
+        for _ in range(2):
+            await alice.done(alice.api.collection.collect(wire.CollectRequest()))
+        assert alice.home.objects.read(song) == b"a song"
+        await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="keep-metadata")))
+        with alice.home.database.read() as connection:
+            assert references_to(connection, song) == references_to(connection, poem) == []
 
 
 async def test_without_it_nothing_counts_and_what_came_stays(world: Any, worlds: Any, tmp_path: Path) -> None:
