@@ -82,12 +82,12 @@ def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Plan:
 def plan_metadata(chain: ChainReader, dataset: DatasetId) -> Plan | None:
     """Every data event goes and all others stay; ``None`` when there is none to drop."""
     last = _head(chain, dataset)
-    first = data = None
-    for block in newest_first(chain, _DATA):
-        first, data = block.sequence_number, (data or 0) + 1
-    if first is None or data is None:
+    first = next((block for block in oldest_first(chain, 0, last.size) if type(block.event).__name__ in _DATA), None)
+    if first is None:
         return None
-    return Plan(dataset=dataset, after="metadata", base=_at(chain, first - 1), last=last, size=last.size - data)
+    base = _at(chain, first.sequence_number - 1)
+    others = sum(1 for _ in newest_first(chain, _OTHERS))
+    return Plan(dataset=dataset, after="metadata", base=base, last=last, size=others)
 
 
 def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> Plan | None:
