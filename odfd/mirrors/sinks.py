@@ -22,7 +22,13 @@ from p2p.ports import PeerId
 
 MAX_PENDING: Final = 200_000
 """Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
+MAX_PENDING_BYTES: Final = 256 << 20
+"""And their bytes: a block may have 16 MiB."""
 _READ: Final = 1 << 20
+
+
+class Full(Refused):
+    """As many bytes of blocks as may wait are here; what is here is good, as far as it goes."""
 
 
 class VerifiedChain:
@@ -40,6 +46,7 @@ class VerifiedChain:
         self.givers: set[PeerId] = set()
         self.blocks: list[SealedBlock] = []
         self._judge, self.frontier = Judge(state), frontier
+        self._bytes = 0
         if self.until - state.size > MAX_PENDING:
             raise Refused(
                 f"{head.dataset.short} is {self.until - state.size:,} blocks ahead",
@@ -63,6 +70,18 @@ class VerifiedChain:
         sealed = self._judge.take(blocks)
         self.frontier = self.frontier.extend(block.hash.digest for block in sealed)
         self.blocks += sealed
+        self._bytes += sum(map(len, blocks))
+        if self._bytes > MAX_PENDING_BYTES and self.size < self.until:
+            raise Full(
+                f"{len(self.blocks):,} blocks of {self._head.dataset.short} have {self._bytes:,} bytes, not yet proven",
+                rule="mirror-step",
+                hint=f"at most {MAX_PENDING_BYTES:,} at once for now; import it from a directory first",
+            )
+
+    def end_here(self) -> None:
+        """Instead of ``until``, after Full. Raises Invalid as ``finish``."""
+        self.until = self.size
+        self.finish()
 
     def finish(self) -> None:
         """Raises Invalid when the tree is not the signed one; all that came is then forgotten."""
@@ -75,7 +94,7 @@ class VerifiedChain:
             self._forget("the blocks are not those that the signed head commits to", "trust.tree")
 
     def _forget(self, message: str, rule: str) -> None:
-        self._judge, self.frontier = Judge(self._start), self._tree
+        self._judge, self.frontier, self._bytes = Judge(self._start), self._tree, 0
         self.blocks.clear()
         raise Invalid(message, rule=rule, place=self._head.dataset.short)
 

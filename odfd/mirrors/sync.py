@@ -31,7 +31,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.sinks import VerifiedChain
+from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base, go_back, is_there, turn_of
 from odfd.mirrors.wish import Wish
@@ -44,7 +44,7 @@ from p2p.peers.score import BAD_BYTES
 from p2p.ports import PeerId, Replication, TreeHead
 
 STEP: Final = 20_000
-"""Blocks that are committed together when the signed head is farther: some 20 MB in memory."""
+"""Blocks that are committed together when the signed head is farther, some 20 MB in memory; fewer if they are large."""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -165,8 +165,15 @@ class MirrorSync:
         self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
     ) -> _Step:
         """Fetch, prove and commit the next blocks, with their objects where they are wished."""
-        sink = VerifiedChain(held.state, held.checked.frontier, signed, _end_of_step(wish, held, signed))
-        await self._replication.pull_chain(peers, wish.id, sink.until, sink)
+        whole = _needs_whole(wish, held, signed)
+        until = signed.size if whole else min(signed.size, held.state.size + STEP)
+        sink = VerifiedChain(held.state, held.checked.frontier, signed, until)
+        try:
+            await self._replication.pull_chain(peers, wish.id, until, sink)
+        except Full:
+            if whole:
+                raise
+            await trio.to_thread.run_sync(sink.end_here)
         if sink.until < signed.size:
             await self._prove(peers, sink, signed)
         self._check_expected(wish, sink, held)
@@ -273,9 +280,9 @@ class MirrorSync:
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
 
-def _end_of_step(wish: Wish, held: _Held, signed: HeadStatement) -> int:
-    """How far to go before committing. What only the whole can show is shown before any of it is kept."""
+def _needs_whole(wish: Wish, held: _Held, signed: HeadStatement) -> bool:
+    """Whether something is to be shown that only the whole can show, before any of it is kept."""
     opened = held.rights.opened(signed.epoch)
     turns = opened is not None and opened.base.size > held.state.size
     looks_for = wish.expect is not None and not held.state.size
-    return signed.size if turns or looks_for else min(signed.size, held.state.size + STEP)
+    return turns or looks_for

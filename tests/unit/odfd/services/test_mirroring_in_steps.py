@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from chain.errors import NotFound
-from odfd.mirrors import sync
+from chain.errors import NotFound, Refused
+from odfd.mirrors import sinks, sync
 from odfd.mirrors.keeper import State
 
 DAYS = 9
@@ -37,25 +37,50 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "STEP", 3)
 
 
-async def test_each_step_is_kept(world: Any, worlds: Any, short_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Blocks of each commit."""
     commits: list[int] = []
     commit = sync.MirrorSync._commit
 
-    def counted(self: Any, wish: Any, held: Any, sink: Any) -> Any:
+    def count(self: Any, wish: Any, held: Any, sink: Any) -> Any:
         commits.append(len(sink.blocks))
         return commit(self, wish, held, sink)
 
-    monkeypatch.setattr(sync.MirrorSync, "_commit", counted)
+    monkeypatch.setattr(sync.MirrorSync, "_commit", count)
+    return commits
+
+
+async def test_each_step_is_kept(world: Any, worlds: Any, short_steps: None, counted: list[int]) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         view = await bob.mirror(cities, "theirs")
         size = alice.size("cities")
         assert size > 9
         assert (view.state, view.blocks.have) == ("current", size)
-        assert commits == [3] * (size // 3) + ([size % 3] if size % 3 else [])
+        assert counted == [3] * (size // 3) + ([size % 3] if size % 3 else [])
         mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
         assert mine == theirs
         assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows
+
+
+async def test_large_blocks_make_short_steps(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, counted: list[int]
+) -> None:
+    """As soon as more bytes wait than may, what is here is proven and kept; unless the whole is to show something."""
+    monkeypatch.setattr(sinks, "MAX_PENDING_BYTES", 1000)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        alice.member.lies.blocks = lambda blocks: blocks[:2]
+        known = str(alice.home.chains.chain(cities).block_at(1).hash)
+        with pytest.raises(Refused, match="not yet proven"):
+            await bob.mirror(cities, "theirs", expect=known)
+        assert bob.size("theirs") == 0
+        await bob.api.mirrors.remove("theirs")
+        view = await bob.mirror(cities, "theirs")
+        assert (view.state, view.blocks.have) == ("current", alice.size("cities"))
+        assert sum(counted) == alice.size("cities")
+        assert len(counted) > 2
 
 
 async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_steps: None) -> None:
