@@ -104,24 +104,15 @@ def remake_references(connection: sqlite3.Connection, dataset: DatasetId, blocks
     keep_references(connection, dataset, blocks)
 
 
-def move_links(
-    connection: sqlite3.Connection,
-    dataset: DatasetId,
-    start: int,
-    moved: Callable[[int], int],
-    old: Iterable[Multihash],
-) -> None:
+def move_links(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
     """Blocks from ``start`` on are made anew, and none of their rows goes: what rows link to goes where they went.
 
-    ``old``: what those blocks named themselves; the new ones do so after this. ``moved``: a block's new number.
+    What the old blocks named themselves is forgotten. ``moved``: a block's new number.
     """
-    connection.executemany(
-        "DELETE FROM object_references WHERE object = ? AND dataset = ? AND sequence >= ?",
-        ((name, dataset, start) for name in old),
-    )
+    connection.execute("DELETE FROM object_references WHERE dataset = ? AND sequence >= ?", (dataset, start))
     connection.create_function("moved", 1, moved, deterministic=True)
     connection.execute(
-        "UPDATE object_references SET sequence = moved(sequence) WHERE dataset = ? AND sequence >= ?", (dataset, start)
+        "UPDATE object_links SET sequence = moved(sequence) WHERE dataset = ? AND sequence >= ?", (dataset, start)
     )
 
 

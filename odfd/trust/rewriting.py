@@ -22,7 +22,6 @@ from chain.statements.statement import Epoch, TreeHead
 from chain.statements.tree import Frontier
 from chain.store.base import ChainReader
 from chain.store.rewriting import Plan
-from chain.walk import oldest_first
 from odfd.datasets.references import drop_later, keep_named, move_links
 from odfd.trust.ledger import Checked, Ledger
 
@@ -64,7 +63,7 @@ def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
 class Retold:
     """The blocks of a new history as they stream by: what tree they make with those kept, and which objects they name.
 
-    Memory: about 150 bytes for each object named, by the old history too where its rows stay.
+    Memory: about 150 bytes for each object named.
     """
 
     def __init__(self, chain: ChainReader, plan: Plan) -> None:
@@ -72,8 +71,6 @@ class Retold:
         self._tree = self.kept = kept_tree(chain, plan.base.size)
         self._leaves: list[bytes] = []
         self._named: list[tuple[Multihash, int]] = []
-        old = oldest_first(chain, plan.base.size, plan.last.size) if plan.after == "merged" else ()
-        self._before = [name for block in old for name, _ in objects_of(block)]
 
     def watch(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
@@ -93,7 +90,7 @@ class Retold:
         plan = self._plan
         if plan.after == "merged":
             _conclude(connection, plan.dataset, checked)
-            move_links(connection, plan.dataset, plan.base.size, plan.moved(), self._before)
+            move_links(connection, plan.dataset, plan.base.size, plan.moved())
         else:
             give_up(connection, plan.dataset, plan.base.size, checked)
         keep_named(connection, plan.dataset, self._named)

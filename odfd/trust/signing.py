@@ -22,7 +22,7 @@ from chain.codec.blocks import encode_block
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block, MetadataBlock, objects_of
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.rules import check_block
@@ -121,12 +121,15 @@ class OwnerCommitter:
         _check_newest(newest[0] if newest else None, epoch, state.size)
         self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
 
+        named = {name for block in blocks for name, _ in objects_of(block)}
+        linked = [name for name in objects if name not in named]
+
         def together(connection: sqlite3.Connection) -> None:
             # Where objects were found damaged, those of new blocks change nothing.
             whole = frontier.size if checked.data >= checked.frontier.size else checked.data
             Ledger(connection).keep_chain(dataset, Checked(frontier, data=whole, epoch=epoch))
             keep_references(connection, dataset, blocks)
-            keep_links(connection, dataset, blocks[-1].sequence_number, objects)
+            keep_links(connection, dataset, blocks[-1].sequence_number, linked)
             also(connection)
 
         self._chains.commit([Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)], together)

@@ -89,8 +89,11 @@ async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(
         with alice.home.database.read() as connection:
             for name, number in ((merged, done.kept), (song, done.kept), (NAMES[0], done.kept), (poem, done.kept + 2)):
                 assert references_to(connection, name) == [(cities, number)]
-            rows = connection.execute("SELECT count(*) FROM object_references").fetchone()
-        assert rows == (2 + len(FILES) + 3,), "two slices, and what rows link to"
+            named, linked = (
+                connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+                for table in ("object_references", "object_links")
+            )
+        assert (named, linked) == ((2,), (len(FILES) + 3,)), "two slices, and what rows link to"
         await world.spread(alice, "cities")
         assert (await bob.mirror(cities, "theirs")).state == "current"
         assert whole(bob)
