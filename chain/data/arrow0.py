@@ -80,7 +80,7 @@ def type_bytes(type_: pa.DataType, depth: int = 0) -> bytes:
         return u16(4)
     if t.is_boolean(type_):
         return u16(5)
-    if t.is_decimal128(type_) or t.is_decimal256(type_):
+    if t.is_decimal(type_):
         return u16(6) + u64(type_.bit_width) + u64(type_.precision) + struct.pack("<q", type_.scale)
     if t.is_date(type_):
         return u16(7) + u64(type_.bit_width) + u16(_UNITS["s" if t.is_date32(type_) else "ms"])
@@ -115,7 +115,8 @@ def _leaves(
         own = _both(own, inside)
     combined = _combine(effective, own)
     if not pa.types.is_struct(array.type):
-        yield Leaf(array, own, combined)
+        # A required leaf has no validity of its own, and still no values where its parents have none.
+        yield Leaf(array, inside if own is None else own, combined)
         return
     inside = _both(inside, own)
     for i in range(array.type.num_fields):

@@ -26,6 +26,11 @@ _UNITS: Final = {
     TimeUnit.MICROSECOND: "us",
     TimeUnit.NANOSECOND: "ns",
 }
+_NO_ZONE: Final = ""
+"""Stands, inside of here, for the zone of an Arrow timestamp that has none; ODF has no such type."""
+_LOCAL: Final = "a timestamp without a time zone"
+_UNKNOWN: Final = odf.Null()
+"""Stands for a type that ODF does not know, by its identity."""
 _UNIT_OF: Final = {arrow: unit for unit, arrow in _UNITS.items()}
 _PLAINS: Final[tuple[tuple[DataType, pa.DataType], ...]] = (
     (odf.Bool(), pa.bool_()),
@@ -66,9 +71,13 @@ def to_arrow(schema: DataSchema) -> pa.Schema:
 
 def from_arrow(schema: pa.Schema) -> DataSchema:
     """The logical types of an Arrow schema. Raises Invalid for types that ODF does not know."""
-    return DataSchema(
-        fields=tuple(_from_field(field, 0) for field in schema), extra=_from_metadata(schema.metadata, "schema")
-    )
+    fields = tuple(_from_field(field, 0) for field in schema)
+    for field in fields:
+        if _has_local_time(field.type):
+            error = _refusal(_LOCAL, "say the zone: timestamps of a dataset are in UTC")
+            error.place = field.name
+            raise error
+    return DataSchema(fields=fields, extra=_from_metadata(schema.metadata, "schema"))
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -83,9 +92,17 @@ def differences(declared: DataSchema, actual: pa.Schema) -> list[Difference]:
     """Where rows of ``actual`` are not rows of ``declared``: columns in order, by name and type.
 
     Rows without nulls may stand where nulls are allowed, not the other way round. Encodings and attributes are
-    left aside. Raises Invalid for types that ODF does not know.
+    left aside. Where a schema leaves a zone unsaid, times without one may stand: engines wrote them so.
     """
-    return list(_compare_fields(declared.fields, from_arrow(actual).fields, ""))
+    columns: list[DataField] = []
+    found: list[Difference] = []
+    for field in actual:
+        try:
+            columns.append(_from_field(field, 0))
+        except Invalid:
+            columns.append(DataField(name=field.name, type=_UNKNOWN))
+            found.append(Difference(field.name, "a type that ODF knows", str(field.type)))
+    return found + list(_compare_fields(declared.fields, tuple(columns), ""))
 
 
 def _compare_fields(declared: tuple[DataField, ...], actual: tuple[DataField, ...], above: str) -> Iterator[Difference]:
@@ -94,7 +111,8 @@ def _compare_fields(declared: tuple[DataField, ...], actual: tuple[DataField, ..
             place = above + (one or other).name
             yield Difference(place, one.name if one else "no column", other.name if other else "no column")
             return
-        yield from _compare(one.type, other.type, above + one.name)
+        if other.type is not _UNKNOWN:
+            yield from _compare(one.type, other.type, above + one.name)
 
 
 def _compare(declared: DataType, actual: DataType, place: str) -> Iterator[Difference]:
@@ -113,12 +131,30 @@ def _compare(declared: DataType, actual: DataType, place: str) -> Iterator[Diffe
     elif isinstance(expected_inner, odf.Map) and isinstance(actual_inner, odf.Map):
         yield from _compare(expected_inner.key_type, actual_inner.key_type, place + ".key")
         yield from _compare(expected_inner.value_type, actual_inner.value_type, place + ".value")
+    elif isinstance(actual_inner, odf.Timestamp) and actual_inner.timezone == _NO_ZONE:
+        unsaid = odf.Timestamp(unit=actual_inner.unit)
+        if expected_inner not in (unsaid, odf.Timestamp() if unsaid.unit is TimeUnit.MILLISECOND else unsaid):
+            yield Difference(place, _word(expected_inner), _LOCAL)
     elif _to_type(expected_inner, 0) != _to_type(actual_inner, 0):
         yield Difference(place, _word(expected_inner), _word(actual_inner))
 
 
 def _word(type_: DataType) -> str:
-    return str(_to_type(type_.inner if isinstance(type_, odf.Option) else type_, 0))
+    inner = type_.inner if isinstance(type_, odf.Option) else type_
+    return _LOCAL if _has_local_time(inner) else str(_to_type(inner, 0))
+
+
+def _has_local_time(type_: DataType) -> bool:
+    match type_:
+        case odf.Timestamp(timezone=zone):
+            return zone == _NO_ZONE
+        case odf.Option(inner=inner) | odf.List(item_type=inner):
+            return _has_local_time(inner)
+        case odf.Map(key_type=key, value_type=value):
+            return _has_local_time(key) or _has_local_time(value)
+        case odf.Struct(fields=fields):
+            return any(_has_local_time(field.type) for field in fields)
+    return False
 
 
 def _to_field(field: DataField, depth: int) -> pa.Field:
@@ -209,9 +245,7 @@ def _from_type(arrow: pa.DataType, depth: int) -> DataType:
     if t.is_time(arrow):
         return odf.Time(unit=_UNIT_OF[arrow.unit])
     if t.is_timestamp(arrow):
-        if arrow.tz is None:
-            raise _refusal("a timestamp without a time zone", "say the zone: timestamps of a dataset are in UTC")
-        return odf.Timestamp(unit=_UNIT_OF[arrow.unit], timezone=arrow.tz)
+        return odf.Timestamp(unit=_UNIT_OF[arrow.unit], timezone=_NO_ZONE if arrow.tz is None else arrow.tz)
     if t.is_list(arrow) or t.is_large_list(arrow) or t.is_list_view(arrow) or t.is_large_list_view(arrow):
         return odf.List(item_type=_from_slot(arrow.value_field, depth + 1))
     if t.is_fixed_size_list(arrow):

@@ -10,7 +10,7 @@ decides. Spec: Apache Parquet, file format and encodings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final, TypeAlias
 
@@ -63,8 +63,9 @@ class Plan:
 
     rows: int
     """At once."""
-    compact: tuple[str, ...]
-    """Leaf columns, by path, whose texts are repeated so often that rows must not be written out all at once."""
+    compact: Mapping[int, tuple[str, ...]]
+    """By row group, the leaf columns, by path, whose texts are repeated so often that its rows must not be written out
+    all at once."""
 
 
 @dataclass(slots=True)
@@ -84,6 +85,11 @@ class Chunk:
     """Of the dictionary's texts; until it is asked for, the size of all of them."""
     compact: bool = False
     """Read as references: then texts of the dictionary take nothing."""
+
+    @property
+    def can_be_compact(self) -> bool:
+        """Arrow reads references below a struct or a list only where all pages of a chunk share its dictionary."""
+        return "." not in self.column.path_in_schema or bool(np.isin(self.pages[:, 2], _DICTIONARY_CODES).all())
 
     def taken(self, rows: int, of_group: int) -> int:
         """What ``rows`` in a row, of ``of_group``, may take."""
@@ -117,14 +123,15 @@ def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> Plan:
     most = FREE_VALUES + VALUES_PER_BYTE * size
     if metadata.num_rows > most:
         raise _refusal(f"{metadata.num_rows:,} rows in {size:,} bytes")
-    rows, compact = _STEPS[0], set[str]()
+    rows, compact = _STEPS[0], dict[int, tuple[str, ...]]()
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = list(_large(raw, size, metadata.schema, group))
         _check(chunks, most)
         rows = min(rows, _fitting(raw, chunks, group.num_rows))
-        compact |= {chunk.column.path_in_schema for chunk in chunks if chunk.compact}
-    return Plan(rows, tuple(sorted(compact)))
+        if paths := tuple(chunk.column.path_in_schema for chunk in chunks if chunk.compact):
+            compact[number] = paths
+    return Plan(rows, compact)
 
 
 def _large(raw: BinaryIO, size: int, schema: pq.ParquetSchema, group: pq.RowGroupMetaData) -> Iterator[Chunk]:
@@ -163,7 +170,7 @@ def _fitting(raw: BinaryIO, chunks: list[Chunk], of_group: int) -> int:
             chunk.longest = _longest(raw, chunk)
     if _step(chunks, of_group, BATCH_BYTES) < enough:
         for chunk in texts:
-            if chunk.longest > _SHORT:
+            if chunk.longest > _SHORT and chunk.can_be_compact:
                 chunk.longest, chunk.compact = 0, True
     for chunk in chunks:
         taken = chunk.taken(of_group, of_group) if chunk.repeated else 0

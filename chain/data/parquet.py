@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -170,17 +171,19 @@ class SliceFile:
         or made to take more memory than it is worth.
         """
         with _parquet(self.path):
-            plan = self._plan
-            repeating = self._repeating() if encoded and not plan.compact else ()
-            chosen = plan.compact or repeating
-            with contextlib.ExitStack() as stack:
-                file = stack.enter_context(_opened(self.path, chosen)) if chosen else self._file
-                read = file.iter_batches(min(rows, plan.rows), columns=columns, use_threads=False)
-                if plan.compact:
-                    read = compact.written_out(read, self.schema, self.path.stat().st_size)
-                for batch in read:
-                    _check_dictionaries(batch, repeating)
-                    yield batch
+            rows = min(rows, self._plan.rows)
+            if self._plan.compact:
+                yield from self._compact_batches(rows, columns)
+            elif encoded and (repeating := self._repeating()):
+                yield from self._encoded(rows, columns, repeating)
+            else:
+                yield from self._file.iter_batches(rows, columns=columns, use_threads=False)
+
+    def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        with _opened(self.path, repeating) as file:
+            for batch in file.iter_batches(rows, columns=columns, use_threads=False):
+                _check_dictionaries(batch, repeating)
+                yield batch
 
     def _repeating(self) -> tuple[str, ...]:
         """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
@@ -193,6 +196,18 @@ class SliceFile:
                 if all(_is_dictionary(chunk) for chunk in chunks):
                     found.append(name)
         return tuple(found)
+
+    def _compact_batches(self, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        read = itertools.chain.from_iterable(
+            self._group(group, rows, columns) for group in range(self._file.num_row_groups)
+        )
+        yield from compact.written_out(read, self.schema, self.path.stat().st_size)
+
+    def _group(self, group: int, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """One row group, in which some columns are references: each has dictionaries of its own."""
+        paths = self._plan.compact.get(group, ())
+        with _opened(self.path, paths) as file:
+            yield from file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
 
     @functools.cached_property
     def _plan(self) -> footprint.Plan:

@@ -111,7 +111,7 @@ def leaves(
     else:
         effective = [a or b for a, b in zip(parent, own, strict=True)]
     if not t.is_struct(array.type):
-        yield leaf_bytes(array, own, effective, cuts)
+        yield leaf_bytes(array, inside if own is None else own, effective, cuts)
         return
     here = own if inside is None else inside if own is None else [a and b for a, b in zip(inside, own, strict=True)]
     for i in range(array.type.num_fields):

@@ -22,7 +22,7 @@ TIMES = [
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary(3)]
 SIMPLE = [
     *NUMBERS, *TIMES, *TEXTS, pa.bool_(), pa.float16(), pa.float32(), pa.float64(),
-    pa.decimal128(9, 2), pa.decimal128(38, 10), pa.decimal256(60, 7),
+    pa.decimal32(9, 2), pa.decimal64(18, 3), pa.decimal128(9, 2), pa.decimal128(38, 10), pa.decimal256(60, 7),
 ]  # fmt: skip
 
 
