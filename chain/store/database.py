@@ -8,6 +8,7 @@ through ``migrate``. It knows no table of its own but the versions of theirs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 import threading
 from collections import deque
@@ -30,6 +31,7 @@ _WAY_OUT: Final = (
     "stop the node and restore the file from a backup; without one move it away, start, and mirror or import again:"
     " keys and large objects stay, names and wishes are lost"
 )
+_SCHEMA: Final = "SELECT name, type, sql FROM sqlite_master"
 _HINTS: Final = {
     sqlite3.SQLITE_FULL: ("disk-full", "free some space; what was committed is safe"),
     sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),
@@ -56,11 +58,14 @@ class Database:
             self._writer.execute("PRAGMA synchronous = FULL")
             self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             self._writer.execute(_VERSIONS)
+            self._check_schema(self._writer, "first", (_VERSIONS,))
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
         )
+        # Text with a flipped bit may be no text any more: it comes as other text, and seals and links tell.
+        connection.text_factory = _text
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -119,6 +124,14 @@ class Database:
             for script in steps[version:]:
                 self._run(connection, room, script)
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
+            self._check_schema(connection, room, tuple(steps))
+
+    def _check_schema(self, connection: sqlite3.Connection, room: str, steps: tuple[str, ...]) -> None:
+        """A flipped bit in the text of a table's definition renames a column, and no check of SQLite's finds it."""
+        there = set(connection.execute(_SCHEMA))
+        changed = sorted(name for name, *_ in _made_by(steps) - there)
+        if changed:
+            raise self.corrupt(f"the definition of {', '.join(changed)} is not that of the {room} tables any more")
 
     def _run(self, connection: sqlite3.Connection, room: str, script: str) -> None:
         try:
@@ -170,10 +183,8 @@ class Database:
             rule, hint = known
             raise Environment(f"the database {self.path} failed: {error}", rule=rule, hint=hint) from error
         except UnicodeDecodeError as error:
-            # SQLite's message quotes the schema, and where that is damaged it is no text that Python could raise.
-            if not self._is_damaged():
-                raise
-            raise self.corrupt("its schema cannot be read") from error
+            # SQLite's own message, quoting a damaged schema.
+            raise self.corrupt("its schema is not text any more") from error
 
     def _is_damaged(self) -> bool:
         """Whether it is the file's fault that SQL which always worked does not: its schema is not what it was."""
@@ -187,6 +198,19 @@ class Database:
 def open_database(path: Path) -> Database:
     """Opens or makes the file. Raises Environment."""
     return Database(path)
+
+
+@functools.cache
+def _made_by(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str | None]]:
+    """Tables and indexes as these steps define them."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for script in steps:
+            connection.executescript(script)
+        return frozenset(connection.execute(_SCHEMA))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 def _statements(script: str) -> Iterator[str]:

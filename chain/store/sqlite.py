@@ -54,7 +54,11 @@ class SqliteChains:
     def datasets(self) -> Sequence[DatasetId]:
         with self._database.read() as connection:
             rows = connection.execute("SELECT id FROM datasets ORDER BY number").fetchall()
-        return [DatasetId.from_bytes(row[0]) for row in rows]
+        try:
+            return [DatasetId.from_bytes(row[0]) for row in rows]
+        except Invalid as error:
+            # Not passed over: whoever collects would take its objects for nobody's.
+            raise self._database.corrupt(f"a chain lies under what is no dataset's id: {error.message}") from error
 
     def chain(self, dataset: DatasetId) -> SqliteChain:
         return SqliteChain(self._database, dataset)

@@ -168,18 +168,25 @@ class Doctor:
         """What stands around blocks: under which id they lie, and which objects they are said to name."""
         wrong = []
         for dataset in self._home.chains.datasets():
-            chain = self._home.chains.chain(dataset)
-            seed = chain.block_at(0).event
-            if not isinstance(seed, Seed) or seed.dataset_id != dataset:
-                wrong.append(f"{self._name(dataset)} lies under an id that its Seed does not name")
-                continue
-            with self._home.database.read() as connection:
-                blocks = map(decode_block, chain.raw_blocks(0, chain.stored_size()))
-                if not references_hold(connection, dataset, blocks):
-                    wrong.append(f"{self._name(dataset)}: the list of objects that its blocks name is damaged")
+            try:
+                trouble = self._trouble_around(dataset)
+            except Fault as fault:
+                trouble = fault.message
+            if trouble is not None:
+                wrong.append(f"{self._name(dataset)}: {trouble}")
         if wrong:
             return failed("chains", _few(wrong), _REPAIR.format("REF"))
         return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
+
+    def _trouble_around(self, dataset: DatasetId) -> str | None:
+        chain = self._home.chains.chain(dataset)
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed) or seed.dataset_id != dataset:
+            return "it lies under an id that its Seed does not name"
+        with self._home.database.read() as connection:
+            blocks = map(decode_block, chain.raw_blocks(0, chain.stored_size()))
+            whole = references_hold(connection, dataset, blocks)
+        return None if whole else "the list of objects that its blocks name is damaged"
 
     def _name(self, dataset: DatasetId) -> str:
         with self._home.catalog() as catalog:
