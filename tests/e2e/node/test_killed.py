@@ -34,8 +34,9 @@ def interrupted(daemon: Any, rng: random.Random, *words: str) -> None:
 
 
 def is_well(daemon: Any, *names: str) -> None:
-    probes = {probe["name"]: probe["result"] for probe in daemon.ask("doctor")}
-    assert {probes["database"], probes["trust ledger"], probes["disk"]} == {"ok"}, probes
+    probes = {probe["name"]: probe["result"] for probe in daemon.ask("doctor", "--deep")}
+    state = ("disk", "last end", "database", "rows", "trust ledger", "chains", "keys", "damage")
+    assert {probes[name] for name in state} == {"ok"}, probes
     for name in names:
         report = daemon.ask("verify", name)
         assert report["ok"], report

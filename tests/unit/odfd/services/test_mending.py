@@ -14,6 +14,9 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.verify.damage import Damage
+from p2p.driver import reading
+from p2p.wire import chains, objects
+from p2p.wire.refusal import Reason, Refusal
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
@@ -254,3 +257,27 @@ async def test_nothing_is_derived_from_a_damaged_slice(world: Any, worlds: Any) 
         assert "is damaged on disk" in item.message
         rot(path, 60_000)
         assert [each.outcome for each in await alice.pull("towns")] == ["updated"]
+
+
+async def test_who_asks_for_what_is_damaged_gets_an_honest_no(world: Any, worlds: Any) -> None:
+    """The very bytes that would go to the wire."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, *BIG)
+        path = large_file(alice)
+        name = Multihash.parse(path.name)
+        wanted = objects.ObjectRange(request=7, name=name, offset=0, length=1000)
+        chain = chains.BlockRange(request=8, dataset=cities, start=3, max_blocks=10)
+        library = alice.parts.library
+        whole = objects.decode_object_reply(reading.answer(library, wanted))
+        assert isinstance(whole, objects.ObjectBytes)
+        assert whole.data == path.read_bytes()[:1000]
+        rot(path, 200)
+        refused = objects.decode_object_reply(reading.answer(library, wanted))
+        assert isinstance(refused, Refusal)
+        assert refused.reason is Reason.UNKNOWN
+        flip_block(alice, cities, 3)
+        refused = chains.decode_chain_reply(reading.answer(library, chain))
+        assert isinstance(refused, Refusal)
+        assert refused.reason in (Reason.BROKEN, Reason.UNKNOWN)
+        with alice.home.database.read() as connection:
+            assert {spot.sequence for spot in Damage(connection).of(cities)} == {3}
