@@ -255,3 +255,26 @@ def test_a_merged_event_carries_the_newest_of_each() -> None:
         new_source_state=state,
         extra={LINKED: {"numObjectsNaive": 4, "sizeNaive": 60}, "a": 2},
     )
+
+
+def test_a_damaged_slice_is_never_laundered(tmp_path: Path) -> None:
+    """Merged into another, its rows would get hashes of their own, and nothing would tell any more."""
+    store = Store(tmp_path, "flights")
+    raws = store.raws()
+    events = [store.chain.block_at(number).event for number in range(len(raws))]
+    name = next(event.new_data.physical_hash for event in events if isinstance(event, AddData) and event.new_data)
+    with store.database.write() as connection:
+        data = connection.execute("SELECT data FROM small_objects WHERE name = ?", (name,)).fetchone()
+        if data is not None:
+            spoilt = data[0][:100] + bytes([data[0][100] ^ 1]) + data[0][101:]
+            connection.execute("UPDATE small_objects SET data = ? WHERE name = ?", (spoilt, name))
+    if data is None:
+        path = store.objects.path(name)
+        path.chmod(0o644)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    with pytest.raises(Environment, match="is damaged on disk"):
+        store.rewrite(store.merging())
+    assert store.raws() == raws
+    assert list(store.objects.stage().parent.iterdir()) == []
+    store.database.close()
