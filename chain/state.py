@@ -211,6 +211,8 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
     def _unread(self, kind: type | None, block: Block) -> dict[str, object]:
         if kind is None:
             return {"unknown": block.hash}
+        if kind is Seed:
+            return {}  # Of Seeds only the first block's counts, and that it is one we can read is a rule.
         changes: dict[str, object] = {"unreadable": self.unreadable | {kind.__name__}}
         if (field := _LAST_OF.get(kind)) is not None:
             changes[field] = None
