@@ -24,6 +24,7 @@ from chain.store.base import ChainReader
 from chain.store.rewriting import Plan
 from odfd.datasets.references import drop_later, keep_named, move_links
 from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.damage import Damage
 
 _BATCH: Final = 4096
 """Leaves that are added to a tree at once."""
@@ -40,14 +41,15 @@ def tree_head(tree: Frontier) -> TreeHead:
 
 def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: Checked) -> None:
     """Forget what was concluded of blocks from ``keep`` on, and what only they named; ``checked`` holds from now on."""
-    _conclude(connection, dataset, checked)
+    _conclude(connection, dataset, keep, checked)
     drop_later(connection, dataset, keep)
 
 
-def _conclude(connection: sqlite3.Connection, dataset: DatasetId, checked: Checked) -> None:
+def _conclude(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: Checked) -> None:
     ledger = Ledger(connection)
     ledger.forget(dataset)
     ledger.keep_chain(dataset, checked)
+    Damage(connection).forget_later(dataset, keep)
 
 
 def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
@@ -89,7 +91,7 @@ class Retold:
         """In the transaction that moves the head; ``checked`` holds from now on."""
         plan = self._plan
         if plan.after == "merged":
-            _conclude(connection, plan.dataset, checked)
+            _conclude(connection, plan.dataset, plan.base.size, checked)
             move_links(connection, plan.dataset, plan.base.size, plan.moved())
         else:
             give_up(connection, plan.dataset, plan.base.size, checked)

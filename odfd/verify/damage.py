@@ -69,5 +69,9 @@ class Damage:
     def datasets(self) -> list[DatasetId]:
         return [DatasetId(row[0]) for row in self._db.execute("SELECT DISTINCT dataset FROM damage")]
 
+    def forget_later(self, dataset: DatasetId, size: int) -> None:
+        """A chain goes back to ``size`` blocks: what was found at later ones is found at none."""
+        self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence >= ?", (dataset, size))
+
     def forget(self, dataset: DatasetId) -> None:
         self._db.execute("DELETE FROM damage WHERE dataset = ?", (dataset,))

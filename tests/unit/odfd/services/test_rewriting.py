@@ -21,6 +21,7 @@ from odfd.errors import Bug
 from odfd.trust import drafting, signing
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.rewriting import give_up, kept_tree
+from odfd.verify.damage import Damage
 from p2p.ports import Topic
 
 FILES = ("a", "b", "c", "d")
@@ -520,6 +521,24 @@ def runs_of(node: Any, dataset: Any) -> dict[int, int]:
         assert head is not None
         assert number > head.sequence_number or chain.block_at(number).hash == run.block
     return {run.sequence_number if run.first is None else run.first: number for number, run in runs.items()}
+
+
+async def test_damage_that_went_with_its_blocks_is_known_no_more(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        last = alice.size("cities") - 1
+        name = alice.home.chains.chain(cities).block_at(last).event.new_data.physical_hash
+        alice.home.objects.remove(name)
+        assert not await verified(alice, "cities")
+        assert (await alice.api.trust.show("cities")).reach.use == last
+        with pytest.raises(NotFound):
+            await rewrite(alice, "cities", "compact")
+        await rewrite(alice, "cities", "reset", to=f"#{last - 1}")
+        await settled(alice, "cities", 1)
+        with alice.home.database.read() as connection:
+            assert Damage(connection).of(cities) == []
+        await alice.pull("cities")
+        await settled(alice, "cities", 1)
 
 
 async def test_a_restored_backup_rewrites_nothing(world: Any, worlds: Any) -> None:
