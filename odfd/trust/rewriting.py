@@ -5,7 +5,7 @@ owner's order is: objects durable, then one transaction with the new blocks, the
 of the authority that opens the epoch; then that version is noted and told, then the head of the new epoch is signed. A
 crash before the transaction leaves the old history, and a few objects for the collector; a crash after it the new one,
 whose version is noted and whose head is signed at the next start (``note_newest``, ``OwnerCommitter.sign_unsigned``).
-There is no moment at which others can see one without the other.
+Others may see the epoch before its first head; never a history before the epoch that declares it.
 """
 
 from __future__ import annotations

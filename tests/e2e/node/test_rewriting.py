@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from odfd.control.client import Client
 
 pytestmark = pytest.mark.e2e
 MANIFESTS = """kind: DatasetSnapshot
@@ -108,6 +114,38 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     assert alice.ask("get", "dataset", "cities")["records"] in (0, None)
     assert alice.ask("pull", "cities")["items"][0]["records"] == FILES * ROWS
     assert [row[3:] for row in records(alice, "cities")] == [row[3:] for row in rows]
+    assert alice.stop() == 0
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ODF_SOAK", "2"))))
+def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any], seed: int) -> None:
+    """Whatever the moment: one history or the other, its head signed, every record there; and work goes on."""
+    lot = random.Random(seed)
+    alice = make_daemon("a")
+    alice.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    alice.start()
+    rows = published(alice)
+    before = alice.ask("get", "dataset", "cities")["blocks"]
+    for _ in range(3):
+        Client(alice.socket).post("/datasets/cities/rewrite", {"action": "compact", "maxSliceRows": 20000})
+        with suppress(subprocess.TimeoutExpired):
+            alice.process.wait(lot.uniform(0, 0.1))
+        alice.kill()
+        alice.start()
+        probes = {probe["name"]: probe["result"] for probe in alice.ask("doctor")}
+        assert {probes["database"], probes["trust ledger"]} == {"ok"}, probes
+        held, shown = alice.ask("get", "dataset", "cities"), alice.ask("trust", "show", "cities")
+        assert held["blocks"] in (before, before - FILES + 1)
+        assert (shown["epoch"] > 0) == (held["blocks"] < before)
+        assert shown["reach"]["use"] == held["blocks"]
+        assert records(alice, "cities") == rows
+        assert alice.ask("verify", "cities", "--full")["ok"]
+        if shown["epoch"]:
+            break
+    alice.ask("compact", "cities", "--max-slice-rows", "20000")
+    assert alice.ask("get", "dataset", "cities")["blocks"] == before - FILES + 1
+    assert records(alice, "cities") == rows
+    assert alice.ask("reset", "cities", "#2")["epoch"] == 2
     assert alice.stop() == 0
 
 
