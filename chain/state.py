@@ -218,6 +218,8 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
             changes[field] = None
         elif kind is SetPollingSource:
             changes |= {"set_polling_source": None, "polling_disabled": False}
+        elif kind is DisablePollingSource:
+            changes["polling_disabled"] = True  # Whatever more it says.
         return changes
 
 
