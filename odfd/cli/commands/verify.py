@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
 from odfd.cli.progress import follow
 from odfd.cli.report import report_text
@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
 def _verify(args: argparse.Namespace) -> int:
     start = _number(args.from_block)
     session = Session(args)
-    if is_directory(args.target):
+    if files.is_directory(args.target):
         report = check_directory(session, args.target, args.level, start)
     else:
         wish = {"level": args.level, "fromBlock": start, "full": args.full}
@@ -52,8 +52,3 @@ def _number(text: str) -> int:
     if not (number.isascii() and number.isdigit()):
         raise Usage(f"not a block number: {text!r}", hint="write it like --from 9 or --from '#9'")
     return int(number)
-
-
-def is_directory(target: str) -> bool:
-    """What looks like a path is one, also when it is not there: its message must speak of files then."""
-    return target.startswith((".", "/", "~")) or "/" in target.partition("://")[0] or Path(target).is_dir()

@@ -10,11 +10,14 @@ from chain.codec.blocks import MAX_BLOCK, decode_block, encode_block
 from chain.codec.manifest import parse_manifests, render_yaml, to_builtins
 from chain.errors import Invalid
 from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.multihash import Multihash
+from chain.store.layout import DirectoryChain
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.errors import ExitCode
 
 _MAX_MANIFEST: Final = 4 * MAX_BLOCK
+_WHICH: Final = "a file, - for standard input, or a block of a folder or of a dataset"
 _OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
 
 
@@ -22,7 +25,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "block",
         help="show, hash and encode blocks of metadata",
-        description="Blocks of metadata as files (†: no daemon needed), or of a dataset by REF@#N.",
+        description="Blocks of metadata as files or in folders (†: no daemon needed), or of a dataset by REF@#N.",
         epilog=(
             "example:  odfctl block show ./flights/blocks/f1620…\n"
             "          odfctl block show nyc.flights@#3 -o yaml > third.yaml\n"
@@ -31,10 +34,14 @@ def register(subparsers: Any) -> None:
     )
     below = parser.add_subparsers(dest="action", required=True, metavar="show|hash|encode")
     show = below.add_parser("show", help="a block as its manifest", epilog="example:  odfctl block show nyc.flights@#3")
-    show.add_argument("block", metavar="FILE|REF@#N", help="a file, - for standard input, or a dataset's block")
+    show.add_argument(
+        "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
+    )
     show.set_defaults(run=_show)
     named = below.add_parser("hash", help="the hash of a block", epilog="example:  odfctl block hash FILE")
-    named.add_argument("block", metavar="FILE|REF@#N", help="a file, - for standard input, or a dataset's block")
+    named.add_argument(
+        "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
+    )
     named.set_defaults(run=_hash)
     encode = below.add_parser(
         "encode",
@@ -83,16 +90,23 @@ def _encode(args: argparse.Namespace) -> int:
 
 
 def _detail(session: Session, named: str) -> dict[str, Any]:
-    """The manifest with what stands beside it: of a file, or of a dataset's block as the daemon tells it."""
+    """The manifest with what stands beside it: of a file or a folder's block; a dataset's as the daemon tells it."""
     of_dataset = _OF_DATASET.match(named)
     if of_dataset is None:
         return describe(decode_block(files.read_limited(named, MAX_BLOCK, "block")))
+    if files.is_directory(of_dataset["ref"]):
+        return describe(_of_directory(of_dataset["ref"], of_dataset["number"], of_dataset["hash"]))
     from odfd.control.client import part
 
     at = of_dataset["number"] or of_dataset["hash"]
     told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}")
     beside = {name: told[name] for name in ("hash", "manifestVersion", "size")}
     return {"kind": "MetadataBlock", "version": told["manifestVersion"], "content": told["manifest"], **beside}
+
+
+def _of_directory(directory: str, number: str | None, name: str | None) -> Block:
+    chain = DirectoryChain(files.dataset(directory))
+    return chain.block_at(int(number)) if number is not None else chain.block_by_hash(Multihash.parse(name or ""))
 
 
 def describe(block: Block) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from chain.errors import Environment, Invalid, NotFound
+from chain.store.layout import HEAD, is_dataset
 from chain.store.objects import disk
 
 
@@ -20,6 +21,23 @@ def read_limited(name: str, limit: int, what: str) -> bytes:
     if len(raw) > limit:
         raise Invalid(f"{name} is longer than {limit:,} bytes, so it is no {what}", rule="file-size", place=name)
     return raw
+
+
+def is_directory(target: str) -> bool:
+    """What looks like a path is one, also when it is not there: its message must speak of files then."""
+    return target.startswith((".", "/", "~")) or "/" in target.partition("://")[0] or Path(target).is_dir()
+
+
+def dataset(name: str) -> Path:
+    """Raises NotFound when there is no dataset's folder of that name."""
+    path = Path(name).expanduser()
+    if not is_dataset(path):
+        raise NotFound(
+            f"{name} is not a dataset: it has no {HEAD}",
+            rule="layout-dataset",
+            hint="name the folder that holds refs, blocks and data",
+        )
+    return path
 
 
 def existing(name: str) -> Path:

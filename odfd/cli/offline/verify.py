@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chain.errors import NotFound
+from odfd.cli.offline import files
 from odfd.cli.progress import Meter
 from odfd.cli.session import Session
 from odfd.errors import Usage
@@ -19,7 +18,7 @@ def check_directory(session: Session, target: str, level: str, start: int) -> di
     """The report, as programs read it. Raises Usage for a level that needs an engine, NotFound, Environment."""
     import msgspec
 
-    from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset
+    from chain.store.layout import DirectoryChain, DirectoryObjects
     from odfd.verify.report import Level
     from odfd.verify.verify import Request, verify_chain
 
@@ -28,13 +27,7 @@ def check_directory(session: Session, target: str, level: str, start: int) -> di
             "a directory can be checked to the levels chain and data; transforms are run again by a daemon",
             hint=f"odfctl import {target}, and then odfctl verify NAME --level reproduced",
         )
-    directory = Path(target).expanduser()
-    if not is_dataset(directory):
-        raise NotFound(
-            f"{target} is not a dataset: it has no refs/head",
-            rule="layout-dataset",
-            hint="name the folder that holds refs, blocks and data",
-        )
+    directory = files.dataset(target)
     meter = Meter(session, sys.stderr)
     request = Request(ref=target, level=Level(level), start=start)
     try:

@@ -56,6 +56,17 @@ def test_block_json_is_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(out)["content"]["event"]["kind"] == told["content"]["event"]["kind"]
 
 
+def test_a_block_of_a_folder_is_found_by_number_and_by_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    head = (KAMU / "flights" / "refs" / "head").read_text()
+    told = answer(capsys, "block", "show", f"{KAMU / 'flights'}@{head}")
+    assert told["hash"] == head
+    number = told["content"]["sequenceNumber"]
+    assert answer(capsys, "block", "hash", f"{KAMU / 'flights'}@#{number}") == {"hash": head}
+    for place in (f"{KAMU / 'flights'}@#{number + 1}", f"{KAMU / 'nowhere'}@#0"):
+        code, out, err = run(capsys, "block", "show", place)
+        assert (code, out) == (5, ""), err
+
+
 @pytest.mark.parametrize("name", ["mixed-500-1.parquet", "structs-7-0.parquet", "ints-0-0.parquet"])
 def test_data_hash_is_the_contract(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     index = json.loads((GOLDEN / "arrow-digest" / "index.json").read_text())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chain import instant
 from odfd.cli import conditions, kinds, words
-from odfd.cli.commands.verify import is_directory
+from odfd.cli.offline.files import is_directory
 from odfd.cli.progress import bar, describe
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, socket_path
