@@ -42,7 +42,9 @@ def written_out(batches: Iterable[pa.RecordBatch], schema: pa.Schema, size: int)
 
 
 def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    fields = [schema.field(name) for name in batch.schema.names]
+    known = {field.name: field for field in schema}
+    # Names may stand twice, then places count; a part of the columns is asked for by name.
+    fields = list(schema) if len(batch.columns) == len(schema) else [known[name] for name in batch.schema.names]
     weights = sum((_weights(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
     if weights.max(initial=0) > MAX_ROW:
         raise Invalid(f"a row of {int(weights.max()):,} bytes", rule="slice-footprint", hint=f"at most {MAX_ROW:,}")

@@ -37,7 +37,7 @@ STEPS: Final = (
     """,
     VERIFIED.step,
 )
-EDITION: Final = 1
+EDITION: Final = 2
 """Raised whenever an append rule or a check of objects comes to mean something else under the same name."""
 
 

@@ -204,3 +204,21 @@ def test_golden_schemas_are_what_golden_slices_hold() -> None:
                 assert differences(said.schema, source.schema) == []
             seen += 1
     assert seen == 43
+
+
+def test_times_without_a_zone_stand_where_the_zone_is_unsaid() -> None:
+    local = pa.schema([pa.field("at", pa.timestamp("us"), nullable=False)])
+    unsaid, said = odf.Timestamp(unit=TimeUnit.MICROSECOND), odf.Timestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
+    assert differences(only(at=unsaid), local) == []
+    assert differences(only(at=odf.Timestamp()), pa.schema([pa.field("at", pa.timestamp("ms"), nullable=False)])) == []
+    for declared in (said, odf.Timestamp(), odf.Date()):
+        [found] = differences(only(at=declared), local)
+        assert (found.place, found.actual) == ("at", "a timestamp without a time zone")
+    with pytest.raises(Invalid, match="at: a timestamp without a time zone is not a type"):
+        from_arrow(local)
+
+
+def test_one_odd_column_hides_no_other() -> None:
+    actual = pa.schema([("a", pa.dictionary(pa.int8(), pa.string())), pa.field("b", pa.int8(), nullable=False)])
+    found = differences(only(a=odf.String(), b=odf.Int16()), actual)
+    assert [(each.place, each.expected) for each in found] == [("a", "a type that ODF knows"), ("b", "int16")]

@@ -18,7 +18,7 @@ from chain.data.logical_hash import logical_hash
 from chain.data.parquet import write_slice
 from chain.errors import NotFound
 from chain.model.block import Block, MetadataBlock
-from chain.model.events import AddData, Checkpoint, DataSlice
+from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter, read_head
 from odfd.verify.report import Failure, Level, Progress, Verification
@@ -153,7 +153,7 @@ def extended(folder: Path, change: Callable[[pa.Table], pa.Table], **claims: Any
     write_slice(table, file)
     physical = Multihash.sha3_256(file.read_bytes())
     data = DataSlice(
-        logical_hash=logical_hash(table),
+        logical_hash=claims.get("logical_hash") or logical_hash(table),
         physical_hash=physical,
         offset_interval=type(event.new_data.offset_interval)(start=start, end=start + table.num_rows - 1),
         size=file.stat().st_size,
@@ -194,6 +194,11 @@ def late(old: list[Any]) -> list[Any]:
     return [old[0].replace(year=2030), *old[1:]]
 
 
+def _interval(start: int, end: int) -> OffsetInterval:
+    return OffsetInterval(start=start, end=end)
+
+
+HASH = logical_hash(pa.table({"a": [1]}))
 TYPES = "slice-schema"
 """``column`` also lets nulls in, which the schema forbids."""
 COLUMNS = {"slice-system-columns", TYPES}
@@ -208,6 +213,17 @@ CASES: list[tuple[Callable[[pa.Table], pa.Table], dict[str, Any], set[str]]] = [
     (lambda table: table.rename_columns(["off", *table.column_names[1:]]), {}, COLUMNS),
     (lambda table: table.drop_columns(["distance"]), {}, {TYPES}),
     (lambda table: table.set_column(1, "op", table["op"].cast(pa.int64())), {}, COLUMNS),
+    (lambda table: table.append_column("offset", table["offset"]), {}, COLUMNS),
+    (
+        lambda table: table.set_column(3, table.column_names[3], table.column(3).cast(pa.timestamp("ms"))),
+        {},
+        {TYPES},
+    ),
+    (
+        lambda table: table.append_column("odd", pa.array([None] * table.num_rows, pa.duration("ms"))),
+        {"logical_hash": HASH, "offset_interval": _interval(9000, 9000)},
+        {TYPES, "logical-hash-type", "slice-offsets", "slice-rows", "offsets-sequential"},
+    ),
 ]
 
 
@@ -223,12 +239,6 @@ def test_each_way_a_slice_can_lie(
 def test_fewer_rows_than_said(flights: Path) -> None:
     failures = extended(flights, lambda table: table.slice(0, 10), offset_interval=_interval(8400, 8410))
     assert [(failure.rule, failure.expected, failure.actual) for failure in failures] == [("slice-rows", "11", "10")]
-
-
-def _interval(start: int, end: int) -> Any:
-    from chain.model.events import OffsetInterval
-
-    return OffsetInterval(start=start, end=end)
 
 
 def test_a_broken_append_rule_is_told_by_its_name(flights: Path) -> None:
