@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from chain import rules
-from chain.codec.blocks import encode_block
+from chain.codec.blocks import content_of, encode_block
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.block import Block, MetadataBlock, UnknownEvent
@@ -44,6 +44,7 @@ from chain.model.source import (
 )
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
 from chain.rules import Binds, check_block
+from chain.rules.judge import Judge
 from chain.state import ChainState
 
 ME, ONE, TWO = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2, 3))
@@ -411,6 +412,74 @@ def test_whole_good_chains_break_nothing() -> None:
         for event in chain:
             assert broken(state, event) == set()
             state = state.advance(following(state, event))
+
+
+STATE = SourceState(source_name="default", kind="odf/etag", value="1")
+LATER = Instant(NOON + MILLISECOND)
+LEGACY = SetDataSchema(raw_arrow_schema=b"read by nobody here")
+HONEST: dict[str, list[Any]] = {
+    "a source that gave nothing yet": [ROOT, POLL, AddData(new_source_state=STATE), AddData(new_watermark=NOON)],
+    "a watermark set by hand forgets the source's state": [
+        ROOT, POLL, SCHEMA,
+        AddData(new_data=rows(0, 9), new_watermark=NOON, new_source_state=STATE),
+        AddData(prev_offset=9, new_watermark=LATER),
+        AddData(prev_offset=9, new_watermark=LATER, new_source_state=STATE),
+    ],
+    "a watermark-only event drops the checkpoint": [
+        ROOT, PUSH, SCHEMA,
+        AddData(new_data=rows(0, 9), new_checkpoint=saved(1), new_watermark=NOON),
+        AddData(prev_checkpoint=H[1], prev_offset=9, new_watermark=LATER),
+        AddData(prev_offset=9, new_data=rows(10, 19), new_watermark=LATER),
+    ],
+    "a checkpoint that stays the same": [
+        ROOT, PUSH, SCHEMA,
+        AddData(new_data=rows(0, 9), new_checkpoint=saved(1), new_watermark=NOON),
+        msgspec.structs.replace(MORE, prev_checkpoint=H[1], new_checkpoint=saved(1)),
+    ],
+    "descriptions said twice": [ROOT, SetInfo(description="a"), SetInfo(description="a"), SetVocab(), SetVocab()],
+    "sources that are changed, and a second one": [
+        ROOT, PUSH, msgspec.structs.replace(PUSH, merge=MergeLedger(primary_key=("city",))),
+        msgspec.structs.replace(PUSH, source_name="b"), SCHEMA, AddData(new_data=rows(0, 0)),
+    ],
+    "a polling source that is changed": [ROOT, POLL, msgspec.structs.replace(POLL, read=ReadCsv(header=True))],
+    "system columns that no schema names": [ROOT, PUSH, SetDataSchema(schema=DataSchema(fields=(CITY,)))],
+    "a legacy schema, and rows under it": [ROOT, PUSH, LEGACY, AddData(new_data=rows(0, 9))],
+    "a transform that is set again, with another input": [
+        DERIVED, inputs(TRANSFORM.inputs[0]), SCHEMA,
+        ExecuteTransform(query_inputs=(used(ONE, new_block_hash=H[1]),), new_watermark=NOON),
+        TRANSFORM,
+        ran({"prev_block_hash": H[1]}, {"new_block_hash": H[2], "new_offset": 4}, new_watermark=NOON),
+    ],
+    "inputs that did not move beside one that did": [
+        DERIVED, TRANSFORM, SCHEMA, FIRST_RUN,
+        ran({**GO_ON, "new_block_hash": H[2]}, new_watermark=NOON),
+        ran({"prev_block_hash": H[2], "prev_offset": 9}, {"new_block_hash": H[3]}, new_watermark=NOON),
+    ],
+    "a run that only brings rows": [
+        DERIVED, TRANSFORM, SCHEMA, FIRST_RUN, ran(GO_ON, new_data=rows(0, 3), new_watermark=NOON),
+    ],
+    "a run before the schema": [
+        DERIVED, TRANSFORM, FIRST_RUN, SCHEMA, ran(GO_ON, new_data=rows(0, 3), new_watermark=NOON),
+    ],
+    "a history thrown away": [DERIVED, SetInfo(description="a"), TRANSFORM, SCHEMA, FIRST_RUN],
+    "watermarks without rows for long": [ROOT, PUSH, *(AddData(new_watermark=Instant(NOON + n)) for n in range(20))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("events", HONEST.values(), ids=list(HONEST))
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_the_reference_writes_in_honest_use_breaks_nothing(events: list[Any], version: int) -> None:
+    """By hand, from what the reference's own rules allow: nothing of it may be refused, one by one or in columns."""
+    state, raws = ChainState.EMPTY, []
+    for number, event in enumerate(events):
+        content = content_of(following(state, event))
+        block = encode_block(content, version if number < 4 else 3)
+        assert check_block(state, block, as_author=False) == []
+        state = state.advance(block)
+        raws.append(block.raw)
+    judge = Judge(ChainState.EMPTY)
+    assert len(judge.take(raws)) == len(events)
+    assert judge.state == state
 
 
 def test_violations_say_what_was_expected() -> None:
