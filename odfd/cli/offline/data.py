@@ -96,7 +96,7 @@ def _show(args: argparse.Namespace) -> int:
     with open_slice(path) as source:
         schema, stats = from_arrow(source.schema), source.stats()
         batch = next(source.batches(rows=max(args.rows, 1)), None)
-        rows = [] if batch is None else batch.slice(0, args.rows).to_pylist()
+        columns = [] if batch is None else [_values(column) for column in batch.slice(0, args.rows).columns]
         answer = {
             "records": source.rows,
             "size": path.stat().st_size,
@@ -111,7 +111,7 @@ def _show(args: argparse.Namespace) -> int:
                 }
                 for field in schema.fields
             ],
-            "rows": [[_cell(value) for value in row.values()] for row in rows],
+            "rows": [[_cell(value) for value in row] for row in zip(*columns, strict=True)],
         }
     Session(args).answer(answer, _show_text)
     return ExitCode.OK
@@ -119,6 +119,26 @@ def _show(args: argparse.Namespace) -> int:
 
 def _ends(times: tuple[instant.Instant, instant.Instant]) -> dict[str, str]:
     return {"min": instant.render(times[0]), "max": instant.render(times[1])}
+
+
+def _values(column: Any) -> list[Any]:
+    """A column's values; where Python's calendar does not reach, or does not know the zone, times in UTC as text."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ArithmeticError, LookupError, ValueError):
+        return [_far(value) for value in column]
+    return values
+
+
+def _far(value: Any) -> str | None:
+    from chain.data.parquet import to_instant
+
+    if not value.is_valid:
+        return None
+    try:
+        return instant.render(to_instant(value.value, value.type))
+    except (AttributeError, Invalid):
+        return f"a value of {value.type} that cannot be shown"
 
 
 def _cell(value: Any) -> Any:

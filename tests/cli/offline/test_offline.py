@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -161,3 +163,22 @@ def test_hashing_and_verifying_do_not_load_pandas(words: list[str]) -> None:
     )
     tree = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", program], cwd=tree, stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (pa.array([-(10**14) * 5, None], pa.timestamp("ms", "UTC")), ["-13875-08-18T23:06:40Z", None]),
+        (pa.array([1000, None], pa.timestamp("ms", "Nowhere/Here")), ["1970-01-01T00:00:01Z", None]),
+        (pa.array([2**31 - 1], pa.date32()), ["a value of date32[day] that cannot be shown"]),
+        (pa.array([{"at": 10**17}], pa.struct([("at", pa.timestamp("ms", "UTC"))])), None),
+    ],
+)
+def test_times_beyond_the_calendar_are_shown(
+    column: pa.Array, shown: list[str | None] | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"at": column}), tmp_path / "far.parquet")
+    rows = answer(capsys, "data", "show", tmp_path / "far.parquet")["rows"]
+    assert len(rows) == len(column)
+    if shown is not None:
+        assert [row[0] for row in rows] == shown
