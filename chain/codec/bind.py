@@ -71,7 +71,7 @@ class Binding:
 
     def _table(self, cls: type[msgspec.Struct], node: Node, path: str, tagged: bool = False) -> Any:
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, f"expected fields, found {_found(node.value)}", "manifest-type")
+            return self._wrong(node, path, f"expected fields, found {found(node.value)}", "manifest-type")
         fields = {each.key: each for each in layout.fields_of(cls)}
         values: dict[str, Any] = {}
         for key, child in node.value.items():
@@ -79,7 +79,7 @@ class Binding:
             if each := fields.get(key):
                 if other := _meant(each, child, fields):
                     hint = f"a list of texts goes under {other!r}"
-                    self._wrong(child, place, f"expected fields, found {_found(child.value)}", "manifest-type", hint)
+                    self._wrong(child, place, f"expected fields, found {found(child.value)}", "manifest-type", hint)
                 elif child.value is not None:
                     values[each.name] = self.bind(each.kind, child, place)
                 elif each.required:
@@ -101,9 +101,9 @@ class Binding:
         elif isinstance(node.value, dict) and TAG in node.value and isinstance(node.value[TAG].value, str):
             name, fields = str(node.value[TAG].value), node
         else:
-            found = "fields without it" if isinstance(node.value, dict) else _found(node.value)
+            told = "fields without it" if isinstance(node.value, dict) else found(node.value)
             hint = f"kinds are {', '.join(_names(variants).values())}"
-            return self._wrong(node, path, f"expected fields with a {TAG!r}, found {found}", "manifest-type", hint)
+            return self._wrong(node, path, f"expected fields with a {TAG!r}, found {told}", "manifest-type", hint)
         variant = _by_name(variants).get(name.casefold())
         if variant is None:
             return self._wrong(node, path, f"unknown kind {name!r}", "unknown-kind", _known(name, _names(variants)))
@@ -111,13 +111,13 @@ class Binding:
 
     def _vector(self, item: Kind, node: Node, path: str) -> Any:
         if not isinstance(node.value, list):
-            return self._wrong(node, path, f"expected a list, found {_found(node.value)}", "manifest-type")
+            return self._wrong(node, path, f"expected a list, found {found(node.value)}", "manifest-type")
         values = [self.bind(item, child, f"{path}[{index}]") for index, child in enumerate(node.value)]
         return _WRONG if any(value is _WRONG for value in values) else tuple(values)
 
     def _json_object(self, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):
-            return self._wrong(node, path, f"expected fields, found {_found(node.value)}", "manifest-type")
+            return self._wrong(node, path, f"expected fields, found {found(node.value)}", "manifest-type")
         return _plain(node)
 
 
@@ -174,10 +174,11 @@ def _octets(of: type[bytes], text: str) -> bytes:
 
 
 def _mismatch(expected: str, value: object, hint: str = "") -> Invalid:
-    return Invalid(f"expected {expected}, found {_found(value)}", rule="manifest-type", hint=hint)
+    return Invalid(f"expected {expected}, found {found(value)}", rule="manifest-type", hint=hint)
 
 
-def _found(value: object) -> str:
+def found(value: object) -> str:
+    """A value as a message names it."""
     match value:
         case None:
             return "nothing"

@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from chain.codec import yaml_tree
-from chain.codec.bind import Binding, Mistake, node_of, plain_of
+from chain.codec.bind import Binding, Mistake, found, node_of, plain_of
 from chain.codec.blocks import CURRENT_VERSION, content_of
 from chain.codec.layout import Kind, Table, Union, fields_of
 from chain.codec.yaml_tree import Node
@@ -131,13 +131,15 @@ def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
     kind, version = parts["kind"].value, parts["version"].value
     if not isinstance(kind, str) or kind not in _KINDS:
         known = f"known are {', '.join(_KINDS)}"
-        binding.mistakes.append(Mistake("kind", parts["kind"].line, f"unknown kind {kind!r}", "manifest-kind", known))
+        message = f"unknown kind {kind!r}" if isinstance(kind, str) else f"expected text, found {found(kind)}"
+        binding.mistakes.append(Mistake("kind", parts["kind"].line, message, "manifest-kind", known))
         return None
     shape, versions = _KINDS[kind]
     if type(version) is not int or version not in versions:
         known = f"version {' or '.join(str(each) for each in versions)} of {kind} is read"
+        said = "a list" if isinstance(version, list) else "fields" if isinstance(version, dict) else repr(version)
         binding.mistakes.append(
-            Mistake("version", parts["version"].line, f"unknown version {version!r}", "manifest-version", known)
+            Mistake("version", parts["version"].line, f"unknown version {said}", "manifest-version", known)
         )
     beside = _BESIDE if kind == "MetadataBlock" else ()
     for key, child in parts.items():

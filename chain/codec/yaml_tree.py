@@ -1,4 +1,4 @@
-"""YAML text to a tree of plain values that remember their lines; no dates, no yes and no, no tags, no surprises.
+"""YAML text to a tree of plain values that remember their lines; no dates, no yes and no, no types in tags.
 
 Scalars follow the core schema of YAML 1.2: ``null``, ``true``, integers, floats, and text for all else. Size, depth and
 number of nodes are bounded; aliases share a node but each use is counted. Trees are built and thrown away per parse.
@@ -21,6 +21,13 @@ MAX_TEXT: Final = 4 << 20
 MAX_DEPTH: Final = 100
 MAX_NODES: Final = 200_000
 """Nodes of one file, those reached through aliases counted each time."""
+_CORE: Final = "tag:yaml.org,2002:"
+_TAGS: Final = {
+    yaml.ScalarEvent: (None, "!", _CORE + "str"),
+    yaml.SequenceStartEvent: (None, "!", _CORE + "seq"),
+    yaml.MappingStartEvent: (None, "!", _CORE + "map"),
+}
+"""Tags that say no more than what a value is, or that it is text."""
 _MAX_DIGITS: Final = 40
 """Longer numbers are text: none of the format's has more than twenty digits."""
 
@@ -96,7 +103,7 @@ class _Builder:
             self._count(self._sizes[id(node)], line)
             return node
         self._count(1, line)
-        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in (None, "!"):
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in _TAGS[type(event)]:
             raise self._fault(line, f"a tag, {event.tag}", "yaml-tag", "manifests have none; leave it out")
         if isinstance(event, yaml.ScalarEvent):
             node = Node(line, _scalar(event.value) if event.implicit[0] and event.tag is None else event.value)

@@ -180,6 +180,8 @@ MISTAKES = [
     ("version: 1", "version: 1.0", 3, "version: unknown version 1.0"),
     ("version: 1", "version: 1\nowner: me", 4, "owner: unknown field 'owner' of a manifest"),
     ("kind: DatasetSnapshot", "kind: DataSnapshot", 2, "kind: unknown kind 'DataSnapshot'"),
+    ("kind: DatasetSnapshot", "kind: [DatasetSnapshot]", 2, "kind: expected text, found a list"),
+    ("version: 1", "version: [1]", 3, "version: unknown version a list"),
     ("kind: DatasetSnapshot\n", "", 2, "not a manifest"),
 ]
 
@@ -243,6 +245,7 @@ def test_text_that_is_not_yaml(text: str) -> None:
      ("017", "017"), ("1e3", 1e3),
      ("-0", 0), ("00", "00"), ("0b11", 3), ("-0x1f", -31), ("+7", 7), ("0.50", 0.5),
      ("1.", 1.0), ("1e400", "1e400"), ("0o8", "0o8"), (".inf", ".inf"), ("<<", "<<"),
+     ("!!str 5", "5"), ("! yes", "yes"),
      ("true", True), ("~", None), ("1:30", "1:30"), ("1_0", "1_0"), ("'1'", "1"), ("9" * 41, "9" * 41), (".5", 0.5)],
 )  # fmt: skip
 def test_scalars_follow_the_core_schema(text: str, value: object) -> None:
