@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from chain.data import arrow0, arrow0_values, parquet
+from chain.data import arrow0, arrow0_values, parquet, repeats
 from chain.errors import Invalid
 from chain.multihash import ARROW0_SHA3_256, Multihash
 
@@ -71,7 +71,7 @@ class LogicalHasher:
 
         Raises Invalid when they are not of the schema.
         """
-        if not parquet.decoded(batch.schema).equals(self._schema, check_metadata=False):
+        if not repeats.decoded(batch.schema).equals(self._schema, check_metadata=False):
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
         start = 0
         while self._rows + batch.num_rows - start >= self._window:

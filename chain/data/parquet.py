@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from chain.data import compact, footprint
+from chain.data import compact, footprint, repeats
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 
@@ -32,9 +32,6 @@ MAX_FOOTER: Final = 16 * 1024 * 1024
 MAX_FOOTER_ITEMS: Final = 20_000
 """Limits on what a stranger's footer may make us allocate: bytes of all of it, items of one list. A row group of a
 thousand columns takes some 200 KB."""
-MAX_DICTIONARY: Final = 64 * 1024 * 1024
-"""Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
-_PLACE_BYTES: Final = 3
 _READ_BUFFER: Final = 1024 * 1024
 _MARK: Final = b"PAR1"
 
@@ -167,14 +164,14 @@ class SliceFile:
         """All rows in order, ``rows`` or fewer at a time: no more than memory is kept for.
 
         ``encoded``: texts that repeat may stay the dictionaries that they are in the file, which is several times
-        faster for whoever can work with them; ``decoded`` tells their schema. Raises Invalid where the file is damaged,
-        or made to take more memory than it is worth.
+        faster for whoever can work with them (``repeats``). Raises Invalid where the file is damaged, or made to take
+        more memory than it is worth.
         """
         with _parquet(self.path):
             rows = min(rows, self._plan.rows)
             if self._plan.compact:
                 yield from self._compact_batches(rows, columns)
-            elif encoded and (repeating := self._repeating()):
+            elif encoded and (repeating := repeats.repeating(self._file.metadata, self.schema)):
                 yield from self._encoded(rows, columns, repeating)
             else:
                 yield from self._file.iter_batches(rows, columns=columns, use_threads=False)
@@ -182,20 +179,8 @@ class SliceFile:
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         with _opened(self.path, repeating) as file:
             for batch in file.iter_batches(rows, columns=columns, use_threads=False):
-                _check_dictionaries(batch, repeating)
+                repeats.check(batch, repeating)
                 yield batch
-
-    def _repeating(self) -> tuple[str, ...]:
-        """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
-        groups = [self._file.metadata.row_group(i) for i in range(self._file.num_row_groups)]
-        found = []
-        for leaf in range(self._file.metadata.num_columns):
-            name = self._leaf(leaf)
-            if name in self.schema.names and _is_text(self.schema.field(name).type):
-                chunks = [group.column(leaf) for group in groups]
-                if all(_is_dictionary(chunk) for chunk in chunks):
-                    found.append(name)
-        return tuple(found)
 
     def _compact_batches(self, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         read = itertools.chain.from_iterable(
@@ -279,12 +264,6 @@ def open_slice(path: Path) -> SliceFile:
         return SliceFile(path, _opened(path))
 
 
-def decoded(schema: pa.Schema) -> pa.Schema:
-    """The schema of the rows whose encoded batches have this one."""
-    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
-    return pa.schema(fields)
-
-
 def _opened(path: Path, references: tuple[str, ...] = ()) -> pq.ParquetFile:
     return pq.ParquetFile(
         path,
@@ -326,21 +305,6 @@ def to_instant(value: int, kind: pa.DataType) -> Instant:
         return Instant(value * 86_400 * 10**9)
     unit = "ms" if pa.types.is_date64(kind) else kind.unit
     return Instant(value * scale[unit])
-
-
-def _check_dictionaries(batch: pa.RecordBatch, columns: tuple[str, ...]) -> None:
-    for name in columns:
-        if name in batch.schema.names and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
-            raise ValueError(f"column {name!r} is larger than the footer says")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def _is_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Whether so few bytes a row can be nothing but places in a dictionary."""
-    return bool(chunk.has_dictionary_page and chunk.total_uncompressed_size <= _PLACE_BYTES * chunk.num_values)
 
 
 def _raw(value: pa.Scalar) -> int:

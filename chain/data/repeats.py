@@ -1,0 +1,51 @@
+"""Texts that repeat, left as the dictionaries that they are in a Parquet file: faster to read, and to hash.
+
+Which columns are worth it, and whether they turn out to be what the footer says. That a column is encoded so is no
+part of its type: ``decoded`` is the schema that everybody else sees.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+MAX_DICTIONARY: Final = 64 * 1024 * 1024
+"""Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
+_PLACE_BYTES: Final = 3
+"""Of a row: more than places in a dictionary of ordinary size take, and less than most texts would."""
+
+
+def repeating(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[str, ...]:
+    """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    found = []
+    for leaf in range(footer.num_columns):
+        name = str(footer.schema.column(leaf).path)
+        if name in schema.names and _is_text(schema.field(name).type):
+            chunks = [group.column(leaf) for group in groups]
+            if all(_is_dictionary(chunk) for chunk in chunks):
+                found.append(name)
+    return tuple(found)
+
+
+def check(batch: pa.RecordBatch, columns: tuple[str, ...]) -> None:
+    """Raises ValueError for a column that was taken for repeating and is not."""
+    for name in columns:
+        if name in batch.schema.names and batch.column(name).dictionary.nbytes > MAX_DICTIONARY:
+            raise ValueError(f"column {name!r} is larger than the footer says")
+
+
+def decoded(schema: pa.Schema) -> pa.Schema:
+    """The schema of the rows whose encoded batches have this one."""
+    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
+    return pa.schema(fields)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
+    return bool(chunk.has_dictionary_page and chunk.total_uncompressed_size <= _PLACE_BYTES * chunk.num_values)
