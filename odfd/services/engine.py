@@ -50,8 +50,8 @@ class NodeEngine:
         except Fault as fault:
             self._why_not = fault
             self._journal.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
-        self._known.set()
         if self._host is None:
+            self._known.set()
             await life.stopping.wait()
             return
         for refusal in self._host.choice.passed_over:
@@ -60,6 +60,8 @@ class NodeEngine:
             self._journal.error("queries run without a sandbox", hint="install bubblewrap; see odfctl doctor")
         async with trio.open_nursery() as nursery:
             await nursery.start(self._host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+            # Not before: whoever waited for it wants to use it.
+            self._known.set()
             await life.stopping.wait()
             nursery.cancel_scope.cancel()
 
