@@ -48,14 +48,14 @@ class Prover:
         with self._lock:
             grown = self._trees.pop(dataset, None)
             if grown is None or self._digests(dataset, grown.size - 1, grown.size) != [grown.last]:
-                grown = _Grown(Tree(lambda start, stop: self._digests(dataset, start, stop)))
+                grown = _Grown(Tree(lambda start, stop: self._leaves(dataset, start, stop)))
             self._trees[dataset] = grown
             while len(self._trees) > MAX_TREES:
                 self._trees.popitem(last=False)
             nodes = grown.tree.inclusion(index or 0, size) if old is None else grown.tree.consistency(old, size)
             self._check(dataset, grown.tree)
             if size > grown.size:
-                (grown.last,) = self._digests(dataset, size - 1, size)
+                (grown.last,) = self._leaves(dataset, size - 1, size)
                 grown.size = size
             return nodes
 
@@ -64,11 +64,14 @@ class Prover:
         known = self._known(dataset)
         if known.size and tree.root(known.size) != known.root:
             del self._trees[dataset]
-            raise Environment(
-                f"the hashes of the blocks of {dataset.short} are not those that were checked",
-                rule=BLOCK_DAMAGED,
-                hint="odfctl verify tells which; odfctl pull REF --repair mends them",
-            )
+            raise _damaged(dataset, "the hashes of the blocks are not those that were checked")
+
+    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+        """All of those asked for. Raises Environment."""
+        found = self._digests(dataset, start, stop)
+        if len(found) != stop - start:
+            raise _damaged(dataset, f"not all blocks from #{start} to #{stop - 1} are in their place")
+        return found
 
     def _known(self, dataset: DatasetId) -> Frontier:
         with self._database.read() as connection:
@@ -77,3 +80,8 @@ class Prover:
     def _digests(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         with self._database.read() as connection:
             return [bytes(name[-32:]) for (name,) in connection.execute(_HASHES, (dataset, start, stop))]
+
+
+def _damaged(dataset: DatasetId, message: str) -> Environment:
+    hint = "odfctl verify tells which; odfctl pull REF --repair mends them"
+    return Environment(message, rule=BLOCK_DAMAGED, hint=hint, place=dataset.short)

@@ -187,7 +187,9 @@ async def test_blocks_out_of_place_and_hashes_that_are_not_theirs_never_leave(wo
         flip_block(alice, cities, 1, "hash")
         with pytest.raises(Environment, match="not those that were checked"):
             library.prove(cities, 5, old=2)
-        harm(alice, cities, HARMS["place"][0])
+        harm(alice, cities, HARMS["place"][0], "DELETE FROM trust_chains WHERE dataset = :id")
+        with pytest.raises(Environment, match="not all blocks from"):
+            library._prover.prove(cities, 5, old=2)
         with pytest.raises(Environment, match="not in its place"):
             list(alice.home.chains.chain(cities).raw_blocks(2, 5))
 
