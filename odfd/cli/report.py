@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from odfd.cli import words
 from odfd.cli.table import clean, fields
+
+_LOOKED_AT: Final = ("block", "slice", "transform")
+_FETCHED_AGAIN: Final = ("-physical-hash", "block-hash", "-missing", "-size")
+
+
+def can_be_repaired(report: dict[str, Any]) -> bool:
+    """Whether another holder may have what is damaged or missing here."""
+    return any(failure["rule"].endswith(_FETCHED_AGAIN) for failure in report["failures"])
 
 
 def report_text(report: dict[str, Any]) -> str:
@@ -16,12 +24,10 @@ def report_text(report: dict[str, Any]) -> str:
     else:
         failed = {(one["block"] or {}).get("sequenceNumber") for one in report["failures"]}
         lines = [f"no: {len(failed)} of {words.plural(report['blocks'], 'block')} fail at level {report['level']}"]
-    looked = [
-        (noun, f"{checked.get(noun, 0):,}") for noun in ("blocks", "slices", "transforms") if checked.get(noun, 0)
-    ]
-    lines.append(
-        "  checked " + ", ".join([*(f"{number} {noun}" for noun, number in looked), words.size(checked["bytes"])])
-    )
+    looked = [words.plural(checked[f"{noun}s"], noun) for noun in _LOOKED_AT if checked.get(f"{noun}s")]
+    lines.append("  checked " + ", ".join([*looked, words.size(checked["bytes"])]))
+    if spared := checked.get("remembered"):
+        lines.append(f"  the rows of {words.plural(spared, 'block')} were in order before; --full reads them again")
     for failure in report["failures"]:
         block = failure["block"] or {}
         number = block.get("sequenceNumber")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from functools import partial
 
+import msgspec
 import trio
 
 from chain.errors import Invalid
@@ -85,22 +86,8 @@ class VerificationService:
                 transforms += 1
                 report.advance()
                 failures += _mismatches(outcome)
-        checked = wire.Checked(
-            blocks=view.checked.blocks,
-            slices=view.checked.slices,
-            bytes=view.checked.bytes,
-            transforms=transforms,
-        )
-        return wire.VerifyReport(
-            ref=view.ref,
-            dataset_id=view.dataset_id,
-            head=view.head,
-            blocks=view.blocks,
-            level=view.level,
-            ok=not failures,
-            checked=checked,
-            failures=tuple(failures),
-        )
+        checked = msgspec.structs.replace(view.checked, transforms=transforms)
+        return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
 
 
 def _mismatches(outcome: Replayed) -> list[wire.Failure]:
@@ -125,7 +112,12 @@ def report_view(found: Verification, level: str) -> wire.VerifyReport:
         blocks=found.blocks,
         level=level,
         ok=found.ok,
-        checked=wire.Checked(blocks=found.checked.blocks, slices=found.checked.slices, bytes=found.checked.bytes),
+        checked=wire.Checked(
+            blocks=found.checked.blocks,
+            slices=found.checked.slices,
+            bytes=found.checked.bytes,
+            remembered=found.checked.remembered,
+        ),
         failures=tuple(
             wire.Failure(
                 block=wire.FailedBlock(hash=each.block.hash, sequence_number=each.block.sequence_number),

@@ -8,7 +8,7 @@ from typing import Any
 from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
 from odfd.cli.progress import follow
-from odfd.cli.report import report_text
+from odfd.cli.report import can_be_repaired, report_text
 from odfd.cli.session import Session
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -44,6 +44,8 @@ def _verify(args: argparse.Namespace) -> int:
         wish = {"level": args.level, "fromBlock": start, "full": args.full}
         report = follow(session, session.client.post(f"/datasets/{part(args.target)}/verify", wish))
     session.answer(report, report_text)
+    if not files.is_directory(args.target) and can_be_repaired(report):
+        session.remark(f"fetch what is damaged here from peers: odfctl pull {args.target} --repair")
     return ExitCode.OK if report["ok"] else ExitCode.NO
 
 

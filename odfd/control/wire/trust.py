@@ -35,7 +35,10 @@ class Checked(Value, frozen=True, kw_only=True):
     blocks: int = 0
     slices: int = 0
     bytes: int = 0
+    """Of objects, each of which was hashed."""
     transforms: int = 0
+    remembered: int = 0
+    """Of ``blocks``, those whose rows were found in order before and not read again."""
 
 
 class VerifyReport(Value, frozen=True, kw_only=True):
