@@ -23,7 +23,8 @@ def repeating(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[str, ...]:
     found = []
     for leaf in range(footer.num_columns):
         name = str(footer.schema.column(leaf).path)
-        if name in schema.names and _is_text(schema.field(name).type):
+        place = schema.get_field_index(name)  # none for a column below a struct, nor for one that stands twice
+        if place >= 0 and _is_text(schema.field(place).type):
             chunks = [group.column(leaf) for group in groups]
             if all(_is_dictionary(chunk) for chunk in chunks):
                 found.append(name)

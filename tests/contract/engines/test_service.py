@@ -78,7 +78,7 @@ async def test_an_exception_is_an_answer_and_the_engine_lives(bench: Any) -> Non
 
 
 async def test_an_answer_that_cannot_be_said_is_the_handlers_fault(bench: Any) -> None:
-    bench.handler.act = lambda request, control: Success(new_watermark=Instant(-(2**70)))
+    bench.handler.act = lambda request, control: Success(new_watermark=Instant(-(2**90)))
     outcome = await bench.engine().transform(bench.request())
     assert isinstance(outcome, InternalError)
     assert "out of range" in outcome.message
