@@ -88,6 +88,18 @@ def parse_local_alias(text: str) -> LocalAlias:
     return LocalAlias(parse_name(name), _checked(account[0]) if account else None)
 
 
+def parse_own_name(text: str) -> DatasetName:
+    """A name where there are no accounts. Raises Invalid: to drop the account would make one of two datasets."""
+    if "/" not in text:
+        return parse_name(text)
+    alias = parse_local_alias(text)
+    raise Invalid(
+        f"{text!r} names an account, and on a node with one owner names have none",
+        rule="dataset-account",
+        hint=f"write {alias.name}",
+    )
+
+
 def parse_remote_alias(text: str) -> RemoteAlias:
     """``repository/name`` or ``repository/account/name``. Raises Invalid."""
     parts = _parts(text, 3)

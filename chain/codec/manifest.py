@@ -108,6 +108,13 @@ def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
     return plain_of(value)
 
 
+def block_to_builtins(block: Block) -> dict[str, Any]:
+    """The content of a block's manifest; of an event of a newer schema as much as can be said."""
+    if isinstance(block.event, UnknownEvent):
+        return {"sequenceNumber": block.sequence_number, "event": to_builtins(block.event)}
+    return to_builtins(content_of(block))
+
+
 def from_builtins(cls: type[T], plain: object) -> T:
     """The inverse, for decoded JSON. Raises Invalid, or Mistakes when several things are wrong."""
     binding = Binding()

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from chain.errors import Invalid
-from chain.ids import parse_name
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -24,6 +23,7 @@ from chain.model.events import (
     TransformInput,
 )
 from chain.model.source import SqlQueryStep, TransformSql
+from chain.refs import parse_local_alias
 from chain.rules.rule import Violation
 
 _RULE: Final = "snapshot"
@@ -77,7 +77,7 @@ def _normalised(transform: TransformSql) -> TransformSql:
 
 def _faults(snapshot: DatasetSnapshot) -> Iterator[Violation]:
     try:
-        parse_name(snapshot.name)
+        parse_local_alias(snapshot.name)
     except Invalid as fault:
         yield Violation(rule=fault.rule, message=fault.message, hint=fault.hint)
     for number, event in enumerate(snapshot.metadata):

@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from chain.errors import Invalid, NotFound
-from chain.ids import DID_ODF, DatasetId, DatasetName, parse_name
+from chain.ids import DID_ODF, DatasetId, DatasetName
 from chain.instant import Instant
+from chain.refs import parse_own_name
 from odfd.resources.store import Resource, Resources
 
 KIND: Final = "dataset"
@@ -55,7 +56,7 @@ class Catalog:
                 if entry.id == wanted:
                     return entry
             raise NotFound(f"no dataset {wanted.short} here", rule="dataset-ref", hint="odfctl mirror add takes a did")
-        resource = self._resources.get(KIND, parse_name(ref))
+        resource = self._resources.get(KIND, parse_own_name(ref))
         if resource is not None:
             return _entry(resource)
         near = difflib.get_close_matches(ref, [entry.name for entry in self.entries()], n=1)
@@ -78,7 +79,7 @@ class Catalog:
 
     def check(self, name: str, dataset: DatasetId) -> DatasetName:
         """Whether ``add`` would take it. Raises Invalid."""
-        parsed = parse_name(name)
+        parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != dataset:
             raise Invalid(

@@ -18,10 +18,11 @@ import trio
 
 from chain.codec.manifest import Manifest, parse_manifests
 from chain.errors import Conflict, Fault, Invalid, NotFound
-from chain.ids import DatasetId, parse_name
+from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, DatasetSnapshot, MetadataEvent, SetTransform
 from chain.model.source import TransformSql
+from chain.refs import parse_own_name
 from chain.state import ChainState, load_state
 from chain.store.base import Head
 from engines.contract import Diagnostic, Engine, Severity
@@ -126,7 +127,7 @@ class Applying:
             return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
 
     async def _bring_about(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
-        parse_name(wish.name)
+        parse_own_name(wish.name)
         held = await trio.to_thread.run_sync(self._held, wish.name)
         pin = (await self._engine.identity()).digest if _asks_engine(wish.snapshot) else None
 

@@ -10,8 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from chain.codec.blocks import content_of
-from chain.codec.manifest import to_builtins
+from chain.codec.manifest import block_to_builtins
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.block import Block
@@ -129,7 +128,8 @@ class DatasetService:
             hash=str(block.hash),
             manifest_version=block.version,
             size=len(block.raw),
-            manifest=to_builtins(content_of(block)),
+            manifest=block_to_builtins(block),
+            unknown_fields=block.unknown_fields,
         )
 
     def _tail(self, ref: str, limit: int) -> wire.Records:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from chain.codec.blocks import MAX_BLOCK, decode_block, encode_block
-from chain.codec.manifest import parse_manifests, render_yaml, to_builtins
+from chain.codec.manifest import block_to_builtins, parse_manifests, render_yaml
 from chain.errors import Invalid
-from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.model.block import Block, MetadataBlock
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain
 from odfd.cli.offline import files
@@ -101,7 +102,7 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     at = of_dataset["number"] or of_dataset["hash"]
     told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}")
     beside = {name: told[name] for name in ("hash", "manifestVersion", "size")}
-    return {"kind": "MetadataBlock", "version": told["manifestVersion"], "content": told["manifest"], **beside}
+    return _described(told["manifestVersion"], told["manifest"], beside, told["unknownFields"])
 
 
 def _of_directory(directory: str, number: str | None, name: str | None) -> Block:
@@ -114,20 +115,12 @@ def describe(block: Block) -> dict[str, Any]:
 
     ``unknownFields`` besides, where a newer schema wrote what we have no names for.
     """
-    content: dict[str, Any]
-    if isinstance(block.event, UnknownEvent):
-        content = {"sequenceNumber": block.sequence_number, "event": to_builtins(block.event)}
-    else:
-        content = to_builtins(
-            MetadataBlock(
-                system_time=block.system_time,
-                prev_block_hash=block.prev_block_hash,
-                sequence_number=block.sequence_number,
-                event=block.event,
-            )
-        )
-    shown = {"kind": "MetadataBlock", "version": block.version, "content": content, **_beside(block)}
-    return {**shown, "unknownFields": list(block.unknown_fields)} if block.unknown_fields else shown
+    return _described(block.version, block_to_builtins(block), _beside(block), block.unknown_fields)
+
+
+def _described(version: int, content: dict[str, Any], beside: dict[str, Any], unknown: Sequence[str]) -> dict[str, Any]:
+    shown = {"kind": "MetadataBlock", "version": version, "content": content, **beside}
+    return {**shown, "unknownFields": list(unknown)} if unknown else shown
 
 
 def _beside(block: Block) -> dict[str, Any]:

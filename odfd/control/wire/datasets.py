@@ -71,6 +71,9 @@ class BlockDetail(Value, frozen=True, kw_only=True):
     manifest_version: int
     size: int
     manifest: dict[str, Any]
+    """Of an event of a newer schema only its number and variant."""
+    unknown_fields: tuple[str, ...] = ()
+    """What a newer schema wrote, and the manifest cannot say."""
 
 
 class Column(Value, frozen=True, kw_only=True):

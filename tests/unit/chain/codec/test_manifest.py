@@ -144,6 +144,7 @@ def test_snapshots_that_cannot_become_chains() -> None:
         ("event-of-kind", "metadata[0]: SetTransform belongs in a Derivative dataset")
     }
     assert rules_of(DERIVED.replace("nyc.long", "nyc..long")) == {("dataset-name", "not a dataset name: 'nyc..long'")}
+    assert rules_of(DERIVED.replace("nyc.long", "some-account/nyc.long")) == set()
     seed = f"    - {{kind: Seed, datasetId: did:odf:fed01{'00' * 32}, datasetKind: Root}}\n"
     assert rules_of(DERIVED + seed) == {("snapshot", "metadata[1]: Seed cannot stand in a snapshot")}
     assert rules_of(DERIVED + "        queries: []\n") == {
