@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from chain import instant
-from chain.codec.manifest import to_builtins
-from chain.errors import Environment, Invalid
-from chain.instant import Instant
+from chain.codec.arrow_schema import schema_of
+from chain.data.evolution import as_in_force
+from chain.data.parquet import to_instant
+from chain.data.spell import spell
+from chain.errors import Environment
 from chain.model.block import Block, UnknownEvent
 from chain.model.events import (
     AddData,
@@ -27,6 +31,7 @@ from chain.model.events import (
     SetPollingSource,
     SetTransform,
 )
+from chain.model.schema import Option
 from chain.store.base import ChainReader, ObjectStore
 
 MAX_TAIL: Final = 10_000
@@ -44,17 +49,20 @@ def slices_back(chain: ChainReader) -> Iterator[DataSlice]:
             yield block.event.new_data
 
 
-def tail(chain: ChainReader, objects: ObjectStore, limit: int) -> pa.Table | None:
-    """The last ``limit`` rows in the order of their offsets; ``None`` when there are no rows."""
+def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema) -> pa.Table | None:
+    """The last ``limit`` rows in the order of their offsets, older ones under the schema in force too.
+
+    ``None`` when there are no rows. Raises Invalid for rows that are of no schema of the dataset.
+    """
     parts: list[pa.Table] = []
     wanted = min(limit, MAX_TAIL)
     for each in slices_back(chain):
         if wanted <= 0:
             break
-        table = _rows_of(objects, each, wanted)
+        table = as_in_force(_rows_of(objects, each, wanted), schema)
         wanted -= table.num_rows
         parts.insert(0, table)
-    return pa.concat_tables(parts, promote_options="default") if parts else None
+    return pa.concat_tables(parts) if parts else None
 
 
 def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
@@ -86,16 +94,33 @@ def _last_rows(file: pq.ParquetFile, wanted: int) -> pa.Table:
 
 def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """Rows as JSON values: times in RFC 3339, decimals and integers beyond 2^53 as text."""
-    columns = [[plain_value(value) for value in column.to_pylist()] for column in table.columns]
+    columns = [plain_values(column.combine_chunks()) for column in table.columns]
     return list(zip(*columns, strict=True))
 
 
-def plain_value(value: object) -> object:
+def plain_values(values: pa.Array) -> list[Any]:
+    """Values of one column as JSON. Times are rendered from their numbers: Python's lack nanoseconds and far years."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        numbers = values.cast(pa.int64()).to_pylist()
+        return [None if number is None else instant.render(to_instant(number, kind)) for number in numbers]
+    if pa.types.is_time(kind) and kind.unit == "ns":
+        return list(values.cast(pa.string()).to_pylist())
+    if pa.types.is_struct(kind):
+        inner = [plain_values(values.field(place)) for place in range(kind.num_fields)]
+        names = [field.name for field in kind]
+        rows = zip(*inner, strict=True) if inner else ((),) * len(values)
+        present = values.is_valid().to_pylist()
+        return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, present, strict=True)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        lengths = pc.list_value_length(values).to_pylist()
+        items = iter(plain_values(values.flatten()))
+        return [None if length is None else list(islice(items, length)) for length in lengths]
+    return [_plain_value(value) for value in values.to_pylist()]
+
+
+def _plain_value(value: object) -> object:
     match value:
-        case dt.datetime():
-            aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
-            micros = (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
-            return instant.render(Instant(micros * 1000))
         case dt.date() | dt.time() | dt.timedelta() | decimal.Decimal():
             return str(value)
         case bytes():
@@ -107,9 +132,9 @@ def plain_value(value: object) -> object:
         case float() if value != value or value in (float("inf"), float("-inf")):
             return str(value)
         case list():
-            return [plain_value(item) for item in value]
+            return [_plain_value(item) for item in value]
         case dict():
-            return {key: plain_value(item) for key, item in value.items()}
+            return {key: _plain_value(item) for key, item in value.items()}
         case _:
             return value
 
@@ -159,29 +184,8 @@ def _data_summary(event: DataEvent) -> str:
 
 
 def columns_of(said: SetDataSchema) -> Sequence[tuple[str, str, bool]]:
-    """Name, type as ODF spells it, and whether it may be null. Raises Invalid for a schema in the legacy form."""
-    if said.schema is None:
-        raise Invalid(
-            "the schema is in the legacy Arrow form", rule="legacy-schema", hint="export the dataset to read it"
-        )
-    described = []
-    for field in to_builtins(said.schema)["fields"]:
-        kind: Mapping[str, Any] = field["type"]
-        optional = kind["kind"] == "Option"
-        described.append((str(field["name"]), _spell(kind["inner"] if optional else kind), optional))
-    return described
-
-
-def _spell(kind: Mapping[str, Any]) -> str:
-    """``Decimal(18, 2)``, ``List(Int32)``, ``Timestamp(Millisecond, UTC)``."""
-    inner = []
-    for key, value in kind.items():
-        if key == "kind":
-            continue
-        if isinstance(value, Mapping):
-            inner.append(_spell(value))
-        elif key == "fields":
-            inner.append(", ".join(f"{field['name']}: {_spell(field['type'])}" for field in value))
-        else:
-            inner.append(str(value))
-    return f"{kind['kind']}({', '.join(inner)})" if inner else str(kind["kind"])
+    """Name, type as ODF spells it, and whether it may be null. Raises Invalid for a schema that cannot be read."""
+    return [
+        (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option))
+        for field in schema_of(said).fields
+    ]

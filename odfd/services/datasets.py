@@ -10,7 +10,9 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
+from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import block_to_builtins
+from chain.data.arrow_schema import to_arrow
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.block import Block
@@ -135,14 +137,14 @@ class DatasetService:
     def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._resolve(ref)
         chain = self._home.chains.chain(entry.id)
-        described = schema_view(entry.name, load_state(chain))
+        state = load_state(chain)
+        described = schema_view(entry.name, state)
         self._home.need_data(entry.id, entry.name)
-        table = reading.tail(chain, self._home.objects, limit)
-        if table is None:
-            return wire.Records(columns=described.fields, rows=())
-        known = {column.name: column for column in described.fields}
-        columns = tuple(known.get(name) or wire.Column(name=name, type="?") for name in table.column_names)
-        return wire.Records(columns=columns, rows=tuple(reading.plain_rows(table)))
+        if state.schema is None:
+            return wire.Records(columns=(), rows=())
+        table = reading.tail(chain, self._home.objects, limit, to_arrow(schema_of(state.schema)))
+        rows = () if table is None else tuple(reading.plain_rows(table))
+        return wire.Records(columns=described.fields, rows=rows)
 
     def _unused(self, ref: str) -> Entry:
         """Raises Refused while others derive from it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chain import instant
+from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
 from chain.errors import Environment
 from chain.ids import DatasetId
@@ -144,5 +145,4 @@ def schema_view(name: str, state: ChainState) -> wire.Schema:
         wire.Column(name=column, type=kind, optional=optional)
         for column, kind, optional in reading.columns_of(state.schema)
     )
-    manifest = to_builtins(state.schema.schema) if state.schema.schema else None
-    return wire.Schema(ref=name, fields=fields, manifest=manifest)
+    return wire.Schema(ref=name, fields=fields, manifest=to_builtins(schema_of(state.schema)))

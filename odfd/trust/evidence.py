@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfd.datasets.reading import plain_value
+from odfd.datasets.reading import plain_values
 
 MAX_CELLS: Final = 20
 """Differences kept in a finding."""
@@ -78,17 +78,19 @@ def _plain_differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
 
 def _cell(published: pa.Table, computed: pa.Table, row: int, column: str) -> Cell:
     context = {
-        name: plain_value(computed[name][row].as_py())
-        for name in computed.schema.names
-        if name not in (column, "op", "system_time")
+        name: _value(computed, row, name) for name in computed.schema.names if name not in (column, "op", "system_time")
     }
     return Cell(
         row=row,
         column=column,
-        published=plain_value(published[column][row].as_py()),
-        computed=plain_value(computed[column][row].as_py()),
+        published=_value(published, row, column),
+        computed=_value(computed, row, column),
         context=context,
     )
+
+
+def _value(table: pa.Table, row: int, column: str) -> object:
+    return plain_values(table[column].slice(row, 1).combine_chunks())[0]
 
 
 def _message(published: pa.Table, computed: pa.Table, differing: dict[str, np.ndarray], cells: tuple[Cell, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pyarrow as pa
@@ -39,16 +38,11 @@ from chain.model.schema import (
     UInt64,
 )
 from chain.rules.migration import incompatibilities
+from worlds import legacy_schema
 
 
 def legacy(schema: pa.Schema) -> SetDataSchema:
-    """The Schema table of an Arrow IPC message, as a buffer of its own: the message's header, re-rooted."""
-    message = schema.serialize().to_pybytes()[8:]
-    root = struct.unpack_from("<I", message)[0]
-    vtable = root - struct.unpack_from("<i", message, root)[0]
-    header = root + struct.unpack_from("<H", message, vtable + 8)[0]
-    table = header + struct.unpack_from("<I", message, header)[0]
-    return SetDataSchema(raw_arrow_schema=struct.pack("<I", table) + message[4:])
+    return SetDataSchema(raw_arrow_schema=legacy_schema.legacy(schema))
 
 
 TYPES: list[tuple[pa.DataType, DataType]] = [

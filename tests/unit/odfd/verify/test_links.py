@@ -17,6 +17,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Verification
 from odfd.verify.verify import Request, verify_chain
+from worlds.legacy_schema import legacy
 from worlds.linked_world import FILES, linked, made, rows
 
 
@@ -69,15 +70,3 @@ def test_types_are_checked_against_a_schema_in_the_legacy_form(tmp_path: Path, h
         arrow = arrow.set(4, pa.field("file", pa.int64(), nullable=False))
     folder = made(tmp_path / "d", ["a"], SetDataSchema(raw_arrow_schema=legacy(arrow)))
     assert told(folder) == ([] if held else ["slice-schema"])
-
-
-def legacy(arrow: pa.Schema) -> bytes:
-    """The Schema table of an Arrow IPC message, as a buffer of its own: the message's header, re-rooted."""
-    import struct
-
-    message = arrow.serialize().to_pybytes()[8:]
-    root = struct.unpack_from("<I", message)[0]
-    vtable = root - struct.unpack_from("<i", message, root)[0]
-    header = root + struct.unpack_from("<H", message, vtable + 8)[0]
-    table = header + struct.unpack_from("<I", message, header)[0]
-    return struct.pack("<I", table) + message[4:]

@@ -1,0 +1,61 @@
+"""Rows of an older schema as rows of the one in force: what was added since, at any depth, is null in them.
+
+A schema only ever changes so that this can be done (rule ``schema-compatible``): optional fields come, order changes,
+nothing goes. Pure functions over Arrow. Spec: DataSchema, schema evolution.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from chain.errors import Invalid
+
+
+def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``rows`` with the columns of ``schema``, in its order and types.
+
+    Raises Invalid, naming the column, for rows that are not of an older schema of the same dataset.
+    """
+    have = set(rows.column_names)
+    columns = [
+        _column(rows.column(field.name), field) if field.name in have else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if column.type.equals(field.type):
+        return column
+    if gone := list(_dropped(column.type, field.type, field.name)):
+        raise _misfit(field, f"{gone[0]} is in no schema that came after it")
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise _misfit(field, str(error).splitlines()[0]) from error
+
+
+def _dropped(old: pa.DataType, new: pa.DataType, place: str) -> list[str]:
+    """Fields of structs that Arrow would leave out without a word."""
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        known = {field.name: field.type for field in new}
+        return [
+            lost
+            for field in old
+            for lost in (
+                _dropped(field.type, known[field.name], f"{place}.{field.name}")
+                if field.name in known
+                else [f"{place}.{field.name}"]
+            )
+        ]
+    if old.num_fields == 1 and new.num_fields == 1:
+        return _dropped(old.field(0).type, new.field(0).type, f"{place}[]")
+    return []
+
+
+def _misfit(field: pa.Field, why: str) -> Invalid:
+    return Invalid(
+        f"column {field.name!r} of an older slice cannot be read as {field.type}: {why}",
+        rule="schema-evolution",
+        hint="verify the dataset: odfctl verify",
+    )
