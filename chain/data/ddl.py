@@ -1,7 +1,8 @@
 """Columns as people write them, ``city STRING NOT NULL``, to the schema that they mean. A pure function.
 
 The grammar is that of SQL's CREATE TABLE, one or more columns to a text; names keep their case, and may be quoted with
-``"`` or backticks. A column may be null unless it says NOT NULL; a TIMESTAMP is in UTC, in milliseconds.
+``"`` or backticks. A column may be null unless it says NOT NULL; a TIMESTAMP is in UTC, in milliseconds
+unless digits are given: TIMESTAMP(6), TIMESTAMP(9).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from chain.errors import Invalid
 from chain.model import schema as odf
@@ -45,6 +48,8 @@ _TYPES: Final[dict[str, DataType]] = {
 }
 _DECIMALS: Final = ("decimal", "numeric")
 _DEFAULT_DECIMAL: Final = (38, 10)
+_DIGITS: Final = {3: TimeUnit.MILLISECOND, 6: TimeUnit.MICROSECOND, 9: TimeUnit.NANOSECOND}
+"""Behind the comma of seconds."""
 _WITH_LENGTH: Final = ("varchar", "char", "varbinary")
 
 
@@ -104,7 +109,7 @@ def _split(tokens: list[_Token]) -> list[list[_Token]]:
 
 
 def _column(tokens: list[_Token], text: str) -> DataField:
-    if len(tokens) < 2 or tokens[0].text in ("(", ")", ","):
+    if len(tokens) < 2 or (not tokens[0].quoted and tokens[0].text in ("(", ")", ",")):
         raise _bad(text, "a column is a name and a type")
     name, rest = tokens[0], tokens[1:]
     if not name.quoted and name.text.lower() in _RESERVED:
@@ -134,13 +139,20 @@ def _type(words: list[str], text: str) -> DataType:
     name = " ".join(words)
     if name in _DECIMALS:
         return _decimal(arguments, text)
-    if name.startswith("timestamp") and arguments not in ([], [3]):
-        raise _bad(text, "timestamps are kept in milliseconds: write TIMESTAMP")
-    if arguments and not name.startswith("timestamp") and name not in _WITH_LENGTH:
-        raise _bad(text, f"{name.upper()} takes no parameters")
     if (type_ := _TYPES.get(name)) is None:
         raise _bad(text, f"unknown type {name.upper()!r}")
+    if isinstance(type_, odf.Timestamp | odf.Time) and arguments:
+        return _to_digits(type_, arguments, text)
+    if arguments and name not in _WITH_LENGTH:
+        raise _bad(text, f"{name.upper()} takes no parameters")
     return type_
+
+
+def _to_digits(type_: odf.Timestamp | odf.Time, arguments: list[int], text: str) -> DataType:
+    unit = _DIGITS.get(arguments[0]) if len(arguments) == 1 else None
+    if unit is None:
+        raise _bad(text, "times have 3, 6 or 9 digits: milliseconds, microseconds or nanoseconds")
+    return msgspec.structs.replace(type_, unit=unit)
 
 
 def _decimal(arguments: list[int], text: str) -> odf.Decimal:

@@ -66,8 +66,7 @@ class SliceWriter:
 
         Raises Environment, Invalid for a type that Parquet would change.
         """
-        for field in schema:
-            _check_storable(field.type, field.name)
+        check_storable(schema)
         self._path = path
         self._schema = schema.remove_metadata()
         leaves = [leaf for leaf in _leaf_paths(list(self._schema)) if leaf != OFFSET]
@@ -311,8 +310,14 @@ def _raw(value: pa.Scalar) -> int:
     return int(value.value if hasattr(value, "value") else value.as_py())
 
 
+def check_storable(schema: pa.Schema) -> None:
+    """Raises Invalid, naming the column, for types that would come back as others."""
+    for field in schema:
+        _check_storable(field.type, field.name)
+
+
 def _check_storable(kind: pa.DataType, place: str) -> None:
-    """Raises Invalid for types that would come back as others: a slice must hold what its schema says."""
+    """A slice must hold what its schema says."""
     t = pa.types
     seconds = (t.is_time(kind) or t.is_timestamp(kind)) and kind.unit == "s"
     if seconds or t.is_date64(kind):
@@ -320,6 +325,12 @@ def _check_storable(kind: pa.DataType, place: str) -> None:
             f"column {place!r}: Parquet has no type {kind}",
             rule="slice-type",
             hint="use milliseconds" if seconds else "use a date of 32 bits",
+        )
+    if t.is_decimal(kind) and not 0 <= kind.scale <= kind.precision:
+        raise Invalid(
+            f"column {place!r}: Parquet has no type {kind}",
+            rule="slice-type",
+            hint="use a scale from 0 to the precision",
         )
     for i in range(kind.num_fields):
         _check_storable(kind.field(i).type, place)
