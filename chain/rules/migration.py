@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chain.model.schema import DataField, DataType, Duration, List, Option, Struct, Time, Timestamp, TimeUnit
+import msgspec
+
+from chain.model.schema import DataField, DataType, Duration, List, Map, Option, Struct, Time, Timestamp, TimeUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def _spelled_out(data_type: DataType) -> DataType:
 
 
 def shown(data_type: DataType) -> str:
-    """A type for people: ``Option<List<Int32>>``."""
+    """A type for people: ``Option<List<Int32>>``, ``Timestamp<Nanosecond, UTC>``."""
     match data_type:
         case Option(inner=inner):
             return f"Option<{shown(inner)}>"
@@ -72,5 +74,8 @@ def shown(data_type: DataType) -> str:
             return f"List<{shown(item)}>"
         case Struct(fields=fields):
             return f"Struct<{', '.join(f'{each.name}: {shown(each.type)}' for each in fields)}>"
-        case _:
-            return type(data_type).__name__
+        case Map(key_type=key, value_type=value):
+            return f"Map<{shown(key)}, {shown(value)}>"
+    said = [each for each in msgspec.structs.astuple(data_type) if each is not None]
+    what = ", ".join(str(each.value) if isinstance(each, TimeUnit) else str(each) for each in said)
+    return type(data_type).__name__ + (f"<{what}>" if what else "")

@@ -130,3 +130,10 @@ def test_an_event_without_a_schema() -> None:
         schema_of(SetDataSchema())
     with pytest.raises(Invalid, match="too short"):
         schema_of(SetDataSchema(raw_arrow_schema=b""))
+
+
+def test_a_change_of_parameters_is_told_in_full() -> None:
+    old = (DataField(name="at", type=Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),)
+    new = (DataField(name="at", type=Timestamp(unit=TimeUnit.NANOSECOND, timezone="UTC")),)
+    [found] = incompatibilities(old, new)
+    assert (found.expected, found.actual) == ("Timestamp<Millisecond, UTC>", "Timestamp<Nanosecond, UTC>")
