@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.parquet import write_slice
+from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid
 from engines.contract import (
     Diagnostic,
@@ -42,9 +42,10 @@ from engines.spark.declarations import read_query
 from engines.spark.facts import SliceReader
 from engines.spark.ingest.run import run_ingest
 from engines.spark.inputs import check_late_stated
-from engines.spark.output import as_written, schema_in_force
+from engines.spark.output import schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
+from engines.spark.spark_types import as_written, slice_types, struct_type
 from engines.spark.transform import Workbench, check_mergeable, run_transform
 from engines.spark.views import name_view, view_schema
 
@@ -130,7 +131,11 @@ def _view(given: ValidateInput, temporal: Mapping[str, tuple[str, ...]]) -> Inpu
 
 
 def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutcome:
-    name_view(session.read.parquet(*request.input_data_paths), RAW_VIEW)
+    if not request.input_data_paths:
+        raise Invalid("a query over no files", rule="input-schema", hint="name at least one slice")
+    with open_slice(Path(request.input_data_paths[-1])) as newest:
+        columns = struct_type(newest.schema)
+    name_view(session.read.schema(columns).parquet(*request.input_data_paths), RAW_VIEW)
     steps = read_query(request.transform).steps
     for step in steps:
         refuse_commands(session, step.query)
@@ -141,7 +146,7 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
         frame = frame_of(session, plan)
         if step is not steps[-1]:
             name_view(frame, step.alias or "")
-    table = as_written(frame.toArrow())
+    table = as_written(frame.toArrow(), slice_types(frame.schema, finest="us"))
     write_slice(table, Path(request.output_data_path))
     return RawQuerySuccess(num_records=table.num_rows)
 

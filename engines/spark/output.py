@@ -1,7 +1,7 @@
 """The result of a query as the rows of a slice: exact types, final order, system columns.
 
-Pure, over Arrow tables that Spark returned. Spark counts time in microseconds; the format in milliseconds, and the
-types are part of the logical hash, so everything is cast before it is written. Engine semantics, sections 5.3 and 7.
+Pure, over Arrow tables that Spark returned. Types are part of the logical hash, so everything is cast to those of the
+slice before it is ordered and written, and refused where that would change a value. Engine semantics, sections 5.3, 7.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from chain.model.schema import DataSchema
 from engines.contract import Vocabulary
 from engines.spark.ordering import total_order
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_SOURCE
+from engines.spark.spark_types import as_written, computed_type, spark_type
 
 INSTANT: Final = pa.timestamp("ms", "UTC")
 ADDED, RETRACTED, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
@@ -26,12 +27,12 @@ ADDED, RETRACTED, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
 
 
 def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
-    """Schema of slices that hold a query's columns: system columns first, times in milliseconds.
+    """Schema of slices that hold a query's columns: system columns first.
 
-    Raises Invalid for types that the format does not have, and for an event time that is no time.
+    ``columns``: as ``slice_types`` gives them. Raises Invalid for an event time that is no time.
     """
     name = vocab.event_time_column
-    fields = {field.name: pa.field(field.name, _logical(field.type, field.name)) for field in columns}
+    fields = {field.name: pa.field(field.name, field.type) for field in columns}
     time = fields.pop(name)
     if not (pa.types.is_timestamp(time.type) or pa.types.is_date(time.type)):
         raise Invalid(f"{name} is {time.type}", rule="event-time-type", hint="select a TIMESTAMP or DATE under it")
@@ -53,7 +54,10 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
         return made
     wanted = to_arrow(force).remove_metadata()
     for here, there in zip(made, wanted, strict=False):
-        if here.name != there.name or not here.type.equals(there.type):
+        if here.name != there.name or there.type not in (
+            here.type,
+            computed_type(spark_type(here.type, here.name), here.name),
+        ):
             raise Invalid(
                 f"the query gives {here.name} {here.type} where the dataset has {there.name} {there.type}",
                 rule="schema-in-force", hint="mend the query, or make a new dataset",
@@ -67,26 +71,31 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
     return wanted
 
 
-def final_rows(result: pa.Table, vocab: Vocabulary, emit_from: int | None, emit_until: int) -> pa.Table:
-    """Rows with ``emit_from <= event time < emit_until`` (microseconds), in total order by event time first."""
+def final_rows(
+    result: pa.Table, schema: pa.Schema, vocab: Vocabulary, emit_from: int | None, emit_until: int
+) -> pa.Table:
+    """Rows with ``emit_from <= event time < emit_until`` (microseconds), in total order by event time first.
+
+    In the types of ``schema``. Raises Invalid for values that they cannot hold.
+    """
     times = pc.floor_temporal(result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond")
     instants = times.cast(pa.int64())
     inside = pc.less(instants, emit_until)
     if emit_from is not None:
         inside = pc.and_(inside, pc.greater_equal(instants, emit_from))
-    rows = as_written(result.filter(inside))
+    rows = as_written(result.filter(inside), schema)
     others = [name for name in rows.column_names if name != vocab.event_time_column]
     return rows.take(total_order(rows, [vocab.event_time_column, *others]))
 
 
-def log_rows(result: pa.Table) -> tuple[pa.Table, pa.Array]:
+def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
     """Rows in the order of those they came from, and the op of each, after mending pairs that the query split.
 
     The order is by the watermark before a row's block, then input, then offset. A query may drop one half of a
     correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
-    out.
+    out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
     """
-    rows = as_written(result)
+    rows = as_written(result, schema)
     if rows.num_rows and not _in_order(rows):
         visible = [name for name in rows.column_names if name not in HIDDEN]
         rows = rows.take(total_order(rows, [HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET, *visible]))
@@ -197,37 +206,3 @@ def slice_of(
             )
         columns.append(values.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def as_written(table: pa.Table) -> pa.Table:
-    """The same rows in the types of the format. Raises Invalid for a type that it does not have."""
-    columns = [_converted(column, _logical(column.type, name)) for name, column in zip(
-        table.column_names, table.columns, strict=True)]  # fmt: skip
-    return pa.table(columns, names=table.column_names)
-
-
-def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if column.type.equals(kind):
-        return column
-    if pa.types.is_timestamp(column.type):
-        return pc.floor_temporal(column, unit="millisecond").cast(kind)
-    return column.cast(kind, safe=False)
-
-
-def _logical(kind: pa.DataType, name: str) -> pa.DataType:
-    """The type in which a slice holds what Spark returned. Raises Invalid."""
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("ms", None if kind.tz is None else "UTC")
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_logical(kind.value_type, name))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _logical(field.type, name)) for field in kind])
-    plain = (
-        pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_string,
-        pa.types.is_binary, pa.types.is_date,
-    )  # fmt: skip
-    if any(test(kind) for test in plain):
-        return kind
-    raise Invalid(f"column {name} is of type {kind}, which a dataset cannot hold", rule="output-type", hint="cast it")

@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
@@ -26,6 +25,7 @@ from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.plans import analysed, frame_of, place_of, refuse_commands
+from engines.spark.spark_types import slice_types
 from engines.spark.views import empty_view, name_view
 
 REMEMBERED: Final = 256
@@ -62,7 +62,7 @@ class Analysis:
 
     classification: Classification | None
     columns: pa.Schema | None
-    """As Spark returns them."""
+    """As slices hold them."""
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -149,7 +149,7 @@ def _check_versions(view: InputView) -> None:
 
 def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
     dropped = found.dropped if found is not None else ()
-    return pa.schema([field for field in to_arrow_schema(frame.schema, timezone="UTC") if field.name not in dropped])
+    return slice_types(field for field in frame.schema if field.name not in dropped)
 
 
 def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:

@@ -1,38 +1,155 @@
-"""Types of the format as Spark holds them: unsigned integers widen, instants are microseconds, nothing is lost.
+"""Types of the format as Spark holds them, and back: nothing is lost on the way, and nothing is rounded unseen.
 
-Spark is asked for places of rows, never for their values, so widening here cannot change what is written.
+Spark has fewer types. Unsigned numbers widen; nanoseconds and times of day are numbers, for Spark has microseconds
+only. A column remembers the type that it had in its metadata, which Spark hands on wherever a query only passes the
+column on, under whatever name: such a column is written in that type again. What a query computes is of Spark's types;
+of those, times are written in milliseconds, and finer ones are refused.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+from collections.abc import Iterable
+from typing import Final
+
 import pyarrow as pa
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_type
 
 from chain.errors import Invalid
+
+_WAS: Final = "odf.type"
+"""Key of a column's metadata: the type it had, as an Arrow schema of one column."""
 
 
 def struct_type(schema: pa.Schema) -> spark.StructType:
     """How to read Parquet columns of ``schema``. Raises Invalid for a type that Spark cannot read."""
-    return spark.StructType([spark.StructField(field.name, spark_type(field.type, field.name)) for field in schema])
+    return spark.StructType([_field(field.name, field.type) for field in schema])
+
+
+def _field(name: str, kind: pa.DataType) -> spark.StructField:
+    held = spark_type(kind, name)
+    metadata = {} if computed_type(held, name).equals(kind) else {_WAS: _written(kind)}
+    return spark.StructField(name, held, metadata=metadata)
 
 
 def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
     """Raises Invalid, naming ``column``."""
+    t = pa.types
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
-    if pa.types.is_timestamp(kind):
+    if t.is_timestamp(kind):
+        if kind.unit == "ns":
+            return spark.LongType()
         return spark.TimestampType() if kind.tz else spark.TimestampNTZType()
-    if pa.types.is_decimal(kind) and kind.precision <= 38:
+    if t.is_time(kind):
+        return spark.IntegerType() if kind.bit_width == 32 else spark.LongType()
+    if t.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
         return spark.DecimalType(kind.precision, kind.scale)
-    if pa.types.is_list(kind):
+    if t.is_fixed_size_binary(kind):
+        return spark.BinaryType()
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
         return spark.ArrayType(spark_type(kind.value_type, column))
-    if pa.types.is_struct(kind):
+    if t.is_struct(kind):
         return spark.StructType([spark.StructField(child.name, spark_type(child.type, column)) for child in kind])
     raise Invalid(
         f"column {column!r}: Spark has no type for {kind}",
         rule="spark-type",
-        hint="leave it out of key and compare columns, or convert it in preprocess",
+        hint="leave it out of key and compare columns and of what queries read, or convert it where it is written",
+    )
+
+
+def slice_types(columns: Iterable[spark.StructField], finest: str = "ms") -> pa.Schema:
+    """The types in which a slice holds what a query gives; computed times in units of ``finest``.
+
+    Raises Invalid for a type that a dataset does not have.
+    """
+    return pa.schema(
+        [(field.name, _was(field) or computed_type(field.dataType, field.name, finest)) for field in columns]
+    )
+
+
+def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.DataType:
+    """The type of what a query computes. Raises Invalid."""
+    return _logical(to_arrow_type(kind, timezone="UTC"), column, finest)
+
+
+def _was(field: spark.StructField) -> pa.DataType | None:
+    """What the column was before Spark read it, if it is that column still."""
+    text = (field.metadata or {}).get(_WAS)
+    if text is None:
+        return None
+    kind = _read(text)
+    return kind if spark_type(kind, field.name) == field.dataType else None
+
+
+@functools.lru_cache(1024)
+def _written(kind: pa.DataType) -> str:
+    return base64.b64encode(pa.schema([("", kind)]).serialize()).decode()
+
+
+@functools.lru_cache(1024)
+def _read(text: str) -> pa.DataType:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
+
+
+def _logical(kind: pa.DataType, name: str, finest: str) -> pa.DataType:
+    t = pa.types
+    if t.is_timestamp(kind):
+        return pa.timestamp(finest, None if kind.tz is None else "UTC")
+    if t.is_large_string(kind):
+        return pa.string()
+    if t.is_list(kind):
+        return pa.list_(_logical(kind.value_type, name, finest))
+    if t.is_struct(kind):
+        return pa.struct([pa.field(field.name, _logical(field.type, name, finest)) for field in kind])
+    plain = (t.is_integer, t.is_floating, t.is_decimal, t.is_boolean, t.is_string, t.is_binary, t.is_date)
+    if any(test(kind) for test in plain):
+        return kind
+    raise Invalid(f"column {name} is of type {kind}, which a dataset cannot hold", rule="output-type", hint="cast it")
+
+
+def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:
+    """What Spark gave in the types of a slice; columns that ``types`` does not name stay.
+
+    Raises Invalid, naming the column, where a value would not stay what it is.
+    """
+    known = {field.name: field.type for field in types}
+    columns = [
+        exactly(column, known.get(name, column.type), name)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return pa.table(columns, names=table.column_names)
+
+
+def exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
+    """The same values in type ``kind``. Raises Invalid where they are not the same."""
+    if column.type.equals(kind):
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        if _has_times(column.type):
+            raise _too_fine(name, kind) from error
+        raise Invalid(
+            f"column {name!r} holds values that are no {kind}: {str(error).splitlines()[0]}",
+            rule="exact-values",
+            hint=f"cast it to a type that holds them, as in: cast({name} as bigint) as {name}",
+        ) from error
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) or any(_has_times(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _too_fine(name: str, kind: pa.DataType) -> Invalid:
+    return Invalid(
+        f"column {name!r} holds times with digits that {kind} cannot hold",
+        rule="exact-times",
+        hint=f"cut them where they may be lost, as in date_trunc('MILLISECOND', {name}), "
+        f"or keep all as a number: unix_micros({name})",
     )
 
 

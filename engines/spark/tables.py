@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
+from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.tables import TableShape
@@ -64,12 +65,12 @@ def statements(step: TableStep, sources: Mapping[str, Source], former: Mapping[s
     found = {}
     for alias, source in sources.items():
         columns = arrow_columns(source.schema)
+        schema = pa.schema([*columns, pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
         old = former.get(f"rows:{alias}")
-        parts = [] if old is None else [old.select([*columns.names, ENTER, LEAVE])]
+        parts = [] if old is None else [as_in_force(old, schema)]
         for block in step.blocks[alias]:
             if block.path is not None:
                 parts.append(_new(block.path, block.before, block.after, step.lateness[alias], source))
-        schema = pa.schema([*columns, pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
         rows = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
         found[alias] = _taken_back(rows, source.vocab)
     return found

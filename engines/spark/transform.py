@@ -33,11 +33,12 @@ from engines.spark.facts import SliceReader, count_before
 from engines.spark.foreign import blocks_of, kept_rows
 from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
 from engines.spark.inputs import Inputs
-from engines.spark.output import ADDED, as_written, final_rows, log_rows, schema_in_force, slice_of
+from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of
 from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
 from engines.spark.rows import frame_of_rows
 from engines.spark.sessions import Sessions
+from engines.spark.spark_types import as_written
 from engines.spark.state import State, load, save
 from engines.spark.tables import Source, accumulate, evaluate_anew
 from engines.spark.ticking import plan_table
@@ -143,7 +144,7 @@ class _Transaction:
         self._control.check()
         rows = None
         if done.rows is not None:
-            written = as_written(done.rows)
+            written = as_written(done.rows, schema)
             rows = slice_of(
                 written, pa.array(done.ops), schema, request.vocab, request.system_time, request.next_offset
             )
@@ -168,9 +169,9 @@ class _Transaction:
             start = self._request.next_offset
             interval = OffsetInterval(start=start, end=start + rows.num_rows - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
-        return Success(
-            new_offset_interval=interval, new_watermark=watermark, schema=from_arrow(schema), late=sum(late.values())
-        )
+        # As the dataset says it, with attributes and what is left unsaid, if it does.
+        told = self._request.output_schema or from_arrow(schema)
+        return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=sum(late.values()))
 
     def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:
         declared = self._query.declarations
@@ -238,10 +239,10 @@ class _Transaction:
         result = frame.toArrow()
         request = self._request
         if shape.mode is Mode.LOG:
-            rows, ops = log_rows(result.drop_columns(list(shape.dropped)))
+            rows, ops = log_rows(result.drop_columns(list(shape.dropped)), schema)
         elif step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")
         else:
-            rows = final_rows(result, request.vocab, step.emit_from, step.emit_until)
+            rows = final_rows(result, schema, request.vocab, step.emit_from, step.emit_until)
             ops = pa.repeat(pa.scalar(ADDED, pa.int32()), rows.num_rows)
         return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)

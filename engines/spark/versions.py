@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 
+from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
@@ -43,7 +44,7 @@ def advance(
     """``changelog``: the chain's order ranks versions, also when unknown; else event time does. Raises Invalid."""
     columns = arrow_columns(schema)
     fresh, before, after = _statements(step, schema, vocab)
-    state = former.select(columns.names).cast(columns) if former is not None else columns.empty_table()
+    state = as_in_force(former, columns) if former is not None else columns.empty_table()
     known = _column(former, TAU)
     limits = np.append(_column(former, UNTIL), np.full(fresh.num_rows, NEVER))
     rows = pa.concat_tables([state, fresh])

@@ -1,7 +1,7 @@
 """Inputs as views: what a query calls by name, over the rows of some slices within bounds of event time.
 
-A view has the columns and types of the input's schema whatever a slice has: old slices read as null where a column is
-missing, unsigned numbers as Spark's wider ones, offset and op as Int64 and Int32.
+A view has the columns and types of the input's schema whatever a slice has: old slices read as null where a column, or
+a field inside of one, is missing; unsigned numbers as Spark's wider ones, offset and op as Int64 and Int32.
 """
 
 from __future__ import annotations
@@ -15,19 +15,32 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from chain.data.parquet import open_slice
+from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.incremental import Read
-from engines.spark.ingest.spark_types import struct_type
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.spark_types import struct_type
 
 
 def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
     """Columns of the view of an input. Raises Invalid for a type that Spark does not have."""
+    _check_event_time(schema, vocab)
     ours = {vocab.offset_column: st.LongType(), vocab.operation_type_column: st.IntegerType()}
     return st.StructType(
-        [st.StructField(field.name, ours.get(field.name, field.dataType)) for field in struct_type(schema)]
+        [st.StructField(field.name, ours[field.name]) if field.name in ours else field for field in struct_type(schema)]
     )
+
+
+def _check_event_time(schema: pa.Schema, vocab: Vocabulary) -> None:
+    """Raises Invalid for an event time that Spark would have to round: other columns can be numbers, this one not."""
+    name = vocab.event_time_column
+    if name in schema.names and schema.field(name).type in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        raise Invalid(
+            f"the event time {name!r} of an input counts nanoseconds, and queries count microseconds",
+            rule="event-time-type",
+            hint="derive from a dataset whose event time is in milliseconds; nanoseconds may stand in other columns",
+        )
 
 
 def name_view(frame: DataFrame, alias: str) -> None:
@@ -75,8 +88,8 @@ def _scan(
     schema: st.StructType,
     vocab: Vocabulary,
 ) -> DataFrame:
-    wanted = pa.schema([field for field in physical if field.name in set(schema.names)])
-    stored = struct_type(wanted)
+    _check_event_time(physical, vocab)
+    stored = _stored(physical, schema)
     frame = session.read.schema(stored).parquet(*paths)
     # As texts: every Column object would be several calls into the JVM, more than a small query takes.
     time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
@@ -89,6 +102,17 @@ def _scan(
         f"cast({_quoted(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
         f"cast({_quoted(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
     )
+
+
+def _stored(physical: pa.Schema, schema: st.StructType) -> st.StructType:
+    """How to read the columns of a file that the view has: nested ones at once as the view has them.
+
+    The reader of Parquet knows fields that are not there as null, a cast does not.
+    """
+    nested = (st.StructType, st.ArrayType)
+    wanted = {field.name: field for field in schema}
+    present = struct_type(pa.schema([field for field in physical if field.name in wanted]))
+    return st.StructType([wanted[field.name] if isinstance(field.dataType, nested) else field for field in present])
 
 
 def _column(field: st.StructField, stored: st.StructType) -> str:

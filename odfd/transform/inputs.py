@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from chain.codec.arrow_schema import schema_of
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
@@ -170,9 +171,7 @@ def _schema(reader: ChainReader, stop: int) -> DataSchema | None:
     if block is None:
         return None
     assert isinstance(block.event, SetDataSchema)
-    if block.event.schema is None:
-        raise Invalid("an input has its schema in the legacy form only", rule="input-schema")
-    return block.event.schema
+    return schema_of(block.event)
 
 
 def _vocab(reader: ChainReader, stop: int) -> Vocab:

@@ -148,7 +148,9 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
         column = table.column(field.name)
         try:
             check_present(column, field)
-            columns.append(to_instants(column) if pa.types.is_timestamp(field.type) else column.cast(field.type))
+            columns.append(
+                to_instants(column, field.type) if pa.types.is_timestamp(field.type) else column.cast(field.type)
+            )
         except Misfit as misfit:
             line = lines_before + _line_of(data, misfit.row + 1, dialect)
             raise misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value) from misfit

@@ -6,7 +6,6 @@ that it cannot matter. Lives for one request; footers of unchanged files are rem
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from chain.data.parquet import MAX_FOOTER, MAX_FOOTER_ITEMS
+from chain.data.evolution import as_in_force
+from chain.data.parquet import MAX_FOOTER, MAX_FOOTER_ITEMS, to_instant
 from chain.errors import Environment, Invalid, NotFound
-from engines.spark.ingest.spark_types import struct_type
+from engines.spark.spark_types import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,12 +93,7 @@ def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Sch
     places = np.searchsorted(here, offsets)
     if np.any(places >= len(here)) or np.any(here[np.minimum(places, len(here) - 1)] != offsets):
         raise Invalid(f"slice {path.name} lacks offsets that its statistics promise", rule="slice-offsets")
-    rows = pa.array(places)
-    columns = [
-        table.column(field.name).cast(field.type).take(rows) if field.name in known else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return as_in_force(table.take(pa.array(places)), schema)
 
 
 def footer(path: Path) -> Footer:
@@ -138,7 +133,7 @@ def _summary(metadata: pq.FileMetaData, schema: pa.Schema) -> Footer:
             if stats is None or not stats.has_min_max:
                 bounds[name] = None
                 break
-            ends += [_bound(stats.min), _bound(stats.max)]
+            ends += [_of_statistics(end, stats, schema.field(name).type) for end in ("min", "max")]
         else:
             if ends:
                 bounds[name] = Bounds(min(ends), max(ends))
@@ -157,8 +152,12 @@ def _bounds(column: pa.ChunkedArray) -> Bounds | None:
     if not _comparable(column.type):
         return None
     ends = pc.min_max(column)
-    low, high = ends["min"].as_py(), ends["max"].as_py()
-    return None if low is None else Bounds(_bound(low), _bound(high))
+    low, high = ends["min"], ends["max"]
+    if not low.is_valid:
+        return None
+    if pa.types.is_timestamp(column.type):
+        return Bounds(to_instant(low.value, column.type), to_instant(high.value, column.type))
+    return Bounds(low.as_py(), high.as_py())
 
 
 def _may_meet(slice_: Footer, ranges: Mapping[str, Bounds]) -> bool:
@@ -173,6 +172,8 @@ def _may_meet(slice_: Footer, ranges: Mapping[str, Bounds]) -> bool:
     return True
 
 
-def _bound(value: Any) -> Any:
-    """Times of day and zone as one kind of value: all times of slices are UTC."""
-    return value.replace(tzinfo=dt.UTC) if isinstance(value, dt.datetime) else value
+def _of_statistics(end: str, stats: pq.Statistics, kind: pa.DataType) -> Any:
+    """Times as instants: Python's own have no nanoseconds. All times of slices are UTC."""
+    if pa.types.is_timestamp(kind):
+        return to_instant(getattr(stats, f"{end}_raw"), kind)
+    return getattr(stats, end)

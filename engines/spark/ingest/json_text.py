@@ -68,7 +68,7 @@ def _read_as(type_: pa.DataType) -> pa.DataType:
 
 def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_timestamp(type_):
-        return to_instants(column)
+        return to_instants(column, type_)
     if pa.types.is_date(type_):
         return to_dates(column)
     return converted(column, lambda part: part.cast(type_))

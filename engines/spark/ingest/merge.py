@@ -32,7 +32,7 @@ from chain.model.source import (
 )
 from engines.contract import Vocabulary
 from engines.spark.ingest.history import History
-from engines.spark.ingest.spark_types import struct_type
+from engines.spark.spark_types import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

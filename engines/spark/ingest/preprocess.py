@@ -2,7 +2,8 @@
 
 A chain of queries: each but the last names a view for those after it. The order of rows stays that of the input where
 the queries only project and filter; where they do more (join, group, deduplicate) SQL promises none, and the result is
-sorted by all its columns, so that equal input makes equal rows in equal order.
+sorted by all its columns, so that equal input makes equal rows in equal order. Columns that are only passed on keep
+their types; computed times are in milliseconds, and refused where that would cut digits off.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from chain.model.source import SqlQueryStep, Transform
 from engines.spark.analysis.determinism import literals, opaque
 from engines.spark.analysis.functions import DENIED
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.ingest.spark_types import struct_type
 from engines.spark.plans import refuse_commands
+from engines.spark.spark_types import as_written, slice_types, struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +55,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
             views.append(alias)
         result = spark.sql(steps[-1].query)
         plan = _check_plan(result)
-        table = result.toArrow()
+        table = as_written(result.toArrow(), slice_types(result.schema))
         return table if _keeps_order(plan) else _totally_ordered(table)
     finally:
         for view in views:

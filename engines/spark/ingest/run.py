@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException, PythonException
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.parquet import write_slice
+from chain.data.parquet import to_instant, write_slice
 from chain.errors import Invalid
-from chain.instant import MILLISECOND, SECOND, Instant
+from chain.instant import MILLISECOND, Instant
 from chain.model.events import OffsetInterval
 from engines.contract import IngestRequest, InvalidQuery, Success, TransformOutcome
 from engines.spark.ingest.history import History
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
 """Classes of SQLSTATE that blame the query or its data; XX and 5x blame the engine."""
-
-_DAY: Final = 86_400 * SECOND
 
 
 class Control(Protocol):
@@ -104,8 +102,7 @@ def watermark(times: pa.ChunkedArray, before: Instant | None) -> Instant | None:
     latest = pc.max(times)
     if not latest.is_valid:
         return before
-    scale = _DAY if pa.types.is_date32(times.type) else MILLISECOND
-    here = Instant(latest.value * scale)
+    here = Instant(to_instant(latest.value, times.type) // MILLISECOND * MILLISECOND)
     return here if before is None else max(before, here)
 
 

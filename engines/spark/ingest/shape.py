@@ -17,7 +17,7 @@ from chain.instant import Instant, to_millis
 from chain.model.source import MergeChangelogStream, MergeStrategy, MergeUpsertStream
 from engines.contract import Vocabulary
 from engines.spark.ingest.merge import Merged
-from engines.spark.ingest.texts import INSTANT, Misfit, misfit_fault, to_instants, type_name
+from engines.spark.ingest.texts import INSTANT, Misfit, instant_type, misfit_fault, to_instants, type_name
 
 OFFSET_TYPE: Final = pa.int64()
 OP_TYPE: Final = pa.int32()
@@ -66,32 +66,53 @@ def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force:
                 rule="reserved-column",
                 hint="rename it in preprocess, or choose another name for the system column with SetVocab",
             )
-    columns = [_logical(column) for column in batch.columns]
-    fields = [f.with_type(c.type) for f, c in zip(batch.schema, columns, strict=True)]
-    batch = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    known = {} if force is None else {field.name: field.type for field in force}
     name = vocab.event_time_column
-    if name in batch.column_names:
-        kind = batch.schema.field(name).type
-        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-            raise Invalid(
-                f"event time column {name!r} should be a Date or a Timestamp, and is {type_name(kind)}",
-                rule="event-time-type",
-                hint="declare it so in the read schema, or cast it in preprocess",
-            )
-        return batch
-    kind = force.field(name).type if force is not None and name in force.names else INSTANT
-    return batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
+    kind = known.setdefault(name, INSTANT)
+    if name not in batch.column_names:
+        batch = batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
+    columns = [
+        _in_unit(_logical(column), known.get(field.name), field.name)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    times = columns[batch.column_names.index(name)].type
+    if not (pa.types.is_timestamp(times) or pa.types.is_date(times)):
+        raise Invalid(
+            f"event time column {name!r} should be a Date or a Timestamp, and is {type_name(times)}",
+            rule="event-time-type",
+            hint="declare it so in the read schema, or cast it in preprocess",
+        )
+    fields = [field.with_type(column.type) for field, column in zip(batch.schema, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _in_unit(column: pa.ChunkedArray, kind: pa.DataType | None, name: str) -> pa.ChunkedArray:
+    """Times in the unit that the dataset has for them; event times are in milliseconds unless its schema says more.
+
+    Raises Invalid where digits would be lost.
+    """
+    if kind is None or not (pa.types.is_timestamp(kind) and pa.types.is_timestamp(column.type)):
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        whole = (
+            f"timestamp_millis({name} div 1000000)"
+            if column.type.unit == "ns"
+            else f"date_trunc('MILLISECOND', {name})"
+        )
+        raise Invalid(
+            f"column {name!r} of the dataset is a {type_name(kind)}, and its times here are finer: "
+            f"{str(error).splitlines()[0]}",
+            rule="exact-times",
+            hint=f"in preprocess cut them, and keep all digits beside: select {whole} as {name}, {name} as exact, …",
+        ) from error
 
 
 def _logical(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_timestamp(kind):
-        if kind == INSTANT:
-            return column
-        fine = kind.unit in ("us", "ns")
-        floored = pc.floor_temporal(column, unit="millisecond") if fine else column
-        zoned = floored if kind.tz else pc.assume_timezone(floored, "UTC")
-        return zoned.cast(INSTANT)
+        return column.cast(instant_type(kind))
     if pa.types.is_date64(kind):
         return column.cast(pa.date32())
     if pa.types.is_dictionary(kind):
@@ -164,7 +185,7 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
     millis = to_millis(instant)
     if pa.types.is_date32(kind):
         return pa.scalar(millis // _DAY_MS, pa.int32()).cast(kind)
-    return pa.scalar(millis, pa.int64()).cast(kind)
+    return pa.scalar(millis, pa.int64()).cast(INSTANT).cast(kind)
 
 
 def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:

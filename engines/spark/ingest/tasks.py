@@ -18,11 +18,13 @@ from chain.errors import Environment, Invalid
 from engines.spark.ingest import csv_text, json_text
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.ranges import Range
-from engines.spark.ingest.texts import INSTANT, Misfit, check_present, misfit_fault
+from engines.spark.ingest.texts import Misfit, check_present, instant_type, misfit_fault, type_name
 
 ANSWER: Final = pa.schema([("task", pa.int64()), ("rows", pa.int64()), ("fault", pa.binary())])
 """What a task gives back to the driver."""
 _READ: Final = 1 << 20
+MAX_DECIMAL128: Final = 38
+"""Digits."""
 
 
 class CsvFormat(msgspec.Struct, frozen=True):
@@ -174,8 +176,10 @@ def _read_parquet(task: Task) -> pa.Table:
         column = table.column(field.name)
         try:
             check_present(column, field)
-            columns.append(column.cast(field.type, safe=not pa.types.is_timestamp(field.type)))
+            columns.append(column.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+                raise _too_fine(task.name, column.type, field) from error
             raise misfit_fault(task.name, field.name, field.type, str(error)) from error
         except Misfit as misfit:
             place = f"{task.name}: row {misfit.row + 1}"
@@ -194,13 +198,29 @@ def parquet_schema(path: Path, name: str) -> pa.Schema:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Without encodings that are not logical types: dictionaries, views, large offsets, other units of time."""
+    """Without encodings that are not logical types: dictionaries, views, large offsets; times are instants."""
     if pa.types.is_dictionary(type_):
         return _plain(type_.value_type)
     if pa.types.is_timestamp(type_):
-        return INSTANT
+        return instant_type(type_)
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()
+    if pa.types.is_date(type_):
+        return pa.date32()
+    if pa.types.is_decimal(type_) and type_.precision <= MAX_DECIMAL128:
+        return pa.decimal128(type_.precision, type_.scale)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_plain(field.type)).remove_metadata() for field in type_])
     return pa.binary() if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) else type_
+
+
+def _too_fine(place: str, kind: pa.DataType, declared: pa.Field) -> Invalid:
+    unit = {"us": "Microsecond", "ns": "Nanosecond"}.get(kind.unit, "Millisecond")
+    return Invalid(
+        f"column {declared.name!r} is declared a {type_name(declared.type)}, and the file holds finer times",
+        rule="exact-times",
+        hint=f"declare it in `schema` as {{kind: Timestamp, unit: {unit}}}, which keeps all digits",
+        place=place,
+    )

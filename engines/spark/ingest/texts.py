@@ -1,7 +1,7 @@
 """Columns of text to columns of exact types, and the search for the value that would not go.
 
-Times are RFC 3339; a time without zone is UTC; digits finer than milliseconds are cut off. Vectorised throughout; only
-after a failure are values looked at singly, by bisection.
+Times are RFC 3339; a time without zone is UTC; digits finer than the unit declared are cut off. Vectorised throughout;
+only after a failure are values looked at singly, by bisection.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from chain.errors import Invalid
 
 INSTANT: Final = pa.timestamp("ms", "UTC")
-_NAIVE: Final = pa.timestamp("ms")
 _ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
-_FINE: Final = r"(\.\d{3})\d+"
+_FINER: Final = {unit: rf"(\.\d{{{digits}}})\d+" for unit, digits in (("ms", 3), ("us", 6), ("ns", 9))}
+"""What a text says beyond the digits of a unit."""
 
 
 class Misfit(Exception):
@@ -33,7 +33,7 @@ class Misfit(Exception):
 def type_name(type_: pa.DataType) -> str:
     """The format's word for an Arrow type, for messages."""
     if pa.types.is_timestamp(type_):
-        return "Timestamp"
+        return {"us": "Timestamp(Microsecond)", "ns": "Timestamp(Nanosecond)"}.get(type_.unit, "Timestamp")
     if pa.types.is_date(type_):
         return "Date"
     if pa.types.is_decimal(type_):
@@ -46,15 +46,22 @@ def type_name(type_: pa.DataType) -> str:
     return names.get(str(type_), str(type_))
 
 
-def to_instants(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """RFC 3339 texts as ``timestamp(ms, UTC)``. Raises Misfit."""
-    zoned = _attempt(lambda: pc.cast(text, INSTANT))
+def instant_type(kind: pa.DataType) -> pa.DataType:
+    """How a slice holds a time declared as ``kind``: in UTC, whole seconds as milliseconds, which Parquet has."""
+    return pa.timestamp("ms" if kind.unit == "s" else kind.unit, "UTC")
+
+
+def to_instants(text: pa.ChunkedArray, kind: pa.DataType = INSTANT) -> pa.ChunkedArray:
+    """RFC 3339 texts as ``instant_type(kind)``. Raises Misfit."""
+    wanted = instant_type(kind)
+    naive = pa.timestamp(wanted.unit)
+    zoned = _attempt(lambda: pc.cast(text, wanted))
     if zoned is not None:
         return zoned
-    naive = _attempt(lambda: pc.assume_timezone(pc.cast(text, _NAIVE), "UTC"))
-    if naive is not None:
-        return naive
-    return converted(text, _mixed)
+    local = _attempt(lambda: pc.assume_timezone(pc.cast(text, naive), "UTC"))
+    if local is not None:
+        return local
+    return converted(text, functools.partial(_mixed, wanted))
 
 
 def to_dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -75,14 +82,14 @@ def converted(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.Chu
         raise Misfit(low, str(text[low].as_py())) from None
 
 
-def _mixed(text: pa.ChunkedArray) -> pa.ChunkedArray:
+def _mixed(wanted: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
     trimmed = pc.utf8_upper(pc.utf8_trim_whitespace(text))
-    plain = pc.replace_substring_regex(trimmed, _FINE, r"\1")
+    plain = pc.replace_substring_regex(trimmed, _FINER[wanted.unit], r"\1")
     zoned = pc.match_substring_regex(plain, _ZONE)
     nothing = pa.scalar(None, pa.string())
-    with_zone = pc.cast(pc.if_else(zoned, plain, nothing), INSTANT)
-    without = pc.assume_timezone(pc.cast(pc.if_else(zoned, nothing, plain), _NAIVE), "UTC")
-    return pc.coalesce(with_zone, without)
+    with_zone = pc.cast(pc.if_else(zoned, plain, nothing), wanted)
+    naive = pc.cast(pc.if_else(zoned, nothing, plain), pa.timestamp(wanted.unit))
+    return pc.coalesce(with_zone, pc.assume_timezone(naive, "UTC"))
 
 
 def _attempt(convert: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray | None:
@@ -109,6 +116,6 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
         )
     what = type_name(type_)
     hint = "mend the line, or declare the column as String and convert it in preprocess"
-    if what in ("Timestamp", "Date"):
+    if what.startswith(("Timestamp", "Date")):
         hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
     return Invalid(f"column {column!r}: {value[:80]!r} is not a {what}", rule="read-value", hint=hint, place=place)

@@ -89,7 +89,9 @@ def unsorted_output(monkeypatch):
 
 def no_output_filter(monkeypatch):
     kept, end = transform.final_rows, incremental.LATEST
-    monkeypatch.setattr(transform, "final_rows", lambda result, vocab, first, until: kept(result, vocab, None, end))
+    monkeypatch.setattr(
+        transform, "final_rows", lambda result, schema, vocab, *_: kept(result, schema, vocab, None, end)
+    )
 
 
 def settled_rows_read_again(monkeypatch):

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import differences, from_arrow, to_arrow
 from chain.data.ddl import parse_ddl
 from chain.data.parquet import check_storable
 from chain.data.spell import spell
 from chain.errors import Invalid
 from chain.model import schema as odf
+from chain.model.events import SetDataSchema
 from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
+from worlds.legacy_schema import legacy
 from worlds.schemas import SCHEMAS
 
 VECTORS = json.loads((Path(__file__).parents[3] / "golden" / "vectors.json").read_text())
@@ -50,6 +53,16 @@ def test_schemas_survive_a_slice_or_are_refused_by_it(schema: DataSchema) -> Non
         [(field.name, spell(field.type), field.extra) for field in one.fields] for one in (schema, from_arrow(read))
     ]
     assert told[0] == told[1]
+
+
+@given(SCHEMAS)
+@settings(deadline=None)
+def test_the_legacy_form_says_the_same_columns(schema: DataSchema) -> None:
+    """Old chains hold Arrow's own bytes, from before there were attributes."""
+    said = schema_of(SetDataSchema(raw_arrow_schema=legacy(to_arrow(schema))))
+    assert [(field.name, spell(field.type)) for field in said.fields] == [
+        (field.name, spell(field.type)) for field in schema.fields
+    ]
 
 
 def only(**columns: DataType) -> DataSchema:
