@@ -9,6 +9,7 @@ links. A damaged block does not end the walk where its neighbours can still be t
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -33,7 +34,8 @@ class BlockFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._prefix = f"{folder}{os.sep}"
-        self._kept: dict[Multihash, bytes] = {}
+        # Not a plain dict: to find its first key costs a look at every place that one was taken from before.
+        self._kept: OrderedDict[Multihash, bytes] = OrderedDict()
         self._room = KEPT
 
     def read(self, name: Multihash) -> bytes | None:
@@ -67,7 +69,7 @@ class BlockFiles:
         self._kept[name] = raw
         self._room -= len(raw)
         while self._room < 0:
-            self._room += len(self._kept.pop(next(iter(self._kept))))
+            self._room += len(self._kept.popitem(last=False)[1])
 
     def names(self) -> Iterator[Multihash]:
         """Names of all block files, on the chain or not; none without a folder."""

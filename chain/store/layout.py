@@ -58,7 +58,7 @@ def block_names(directory: Path) -> Iterator[Multihash]:
 class DirectoryChain:
     """The chain of a folder: a ChainReader, and a StoredChain for verification.
 
-    The walk is made at the first need and kept: 34 bytes a block, and the blocks themselves as long as they are few.
+    The walk is made at the first need and kept: some 100 bytes a block, and the blocks themselves while they are few.
     A folder that changes meanwhile is read as it was.
     """
 
