@@ -6,9 +6,13 @@ nothing goes. Pure functions over Arrow. Spec: DataSchema, schema evolution.
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from chain.errors import Invalid
+
+_VERIFY: Final = "verify the dataset: odfctl verify"
 
 
 def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -16,7 +20,10 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
     Raises Invalid, naming the column, for rows that are not of an older schema of the same dataset.
     """
-    have = set(rows.column_names)
+    names = rows.column_names
+    have = set(names)
+    if twice := sorted({name for name in names if name in schema.names and names.count(name) > 1}):
+        raise Invalid(f"column {twice[0]!r} of a slice stands twice", rule="schema-evolution", hint=_VERIFY)
     columns = [
         _column(rows.column(field.name), field) if field.name in have else pa.nulls(rows.num_rows, field.type)
         for field in schema
@@ -57,5 +64,5 @@ def _misfit(field: pa.Field, why: str) -> Invalid:
     return Invalid(
         f"column {field.name!r} of an older slice cannot be read as {field.type}: {why}",
         rule="schema-evolution",
-        hint="verify the dataset: odfctl verify",
+        hint=_VERIFY,
     )

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chain.data.arrow_schema import to_arrow
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema, SetTransform, TransformInput
@@ -17,6 +18,8 @@ from engines.contract import Success
 from odfd.transform.driver import plan_at
 from odfd.transform.inputs import view_input
 from odfd.transform.plan import Diverged, InputView, TransformPlan, UpToDate, block_time, plan_transform, settle
+from worlds.legacy_schema import legacy
+from worlds.transform_world import SCHEMA
 
 ROOT = DatasetId.from_public_key(b"r" * 32)
 DERIVED = DatasetId.from_public_key(b"d" * 32)
@@ -162,6 +165,16 @@ def test_up_to_date_until_there_is_a_schema(world: Any) -> None:
     plan = plan_of(world)
     assert isinstance(plan, UpToDate)
     assert "no data yet" in plan.reason
+
+
+def test_an_input_whose_schema_is_in_the_legacy_form_is_taken(world: Any) -> None:
+    world.found()
+    said = SetDataSchema(raw_arrow_schema=legacy(SCHEMA))
+    cut = world.append(ROOT, said).hash
+    view = view_input(world.chains.chain(ROOT), ROOT, "x", InputPosition(None, None), cut, ())
+    assert isinstance(view, InputView)
+    assert view.schema is not None
+    assert to_arrow(view.schema).equals(SCHEMA)
 
 
 def test_inputs_keep_their_order(world: Any) -> None:
