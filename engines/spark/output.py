@@ -53,22 +53,28 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
     if force is None:
         return made
     wanted = to_arrow(force).remove_metadata()
-    for here, there in zip(made, wanted, strict=False):
-        if here.name != there.name or there.type not in (
-            here.type,
-            computed_type(spark_type(here.type, here.name), here.name),
-        ):
+    more, fewer = (
+        [name for name in one.names if name not in other.names] for one, other in ((made, wanted), (wanted, made))
+    )
+    if more or fewer:
+        told = [f"{', '.join(more)} besides" if more else "", f"no {', '.join(fewer)}" if fewer else ""]
+        raise Invalid(
+            f"the query gives not the columns of the dataset, but {' and '.join(filter(None, told))}",
+            rule="schema-in-force",
+            hint="where an input has grown, * grows with it: a new dataset's query can name its columns",
+        )
+    for here, there in zip(made, wanted, strict=True):
+        if here.name != there.name or not _holds(there.type, here):
             raise Invalid(
                 f"the query gives {here.name} {here.type} where the dataset has {there.name} {there.type}",
                 rule="schema-in-force", hint="mend the query, or make a new dataset",
             )  # fmt: skip
-    if len(made) != len(wanted):
-        raise Invalid(
-            f"the query gives {len(made) - 4} columns, the dataset has {len(wanted) - 4}",
-            rule="schema-in-force",
-            hint="mend the query, or make a new dataset",
-        )
     return wanted
+
+
+def _holds(kind: pa.DataType, made: pa.Field) -> bool:
+    """A dataset has a column's own type, or the wider one that Spark has for it."""
+    return bool(kind.equals(made.type) or kind.equals(computed_type(spark_type(made.type, made.name), made.name)))
 
 
 def final_rows(

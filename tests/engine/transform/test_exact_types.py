@@ -226,3 +226,10 @@ def test_rows_kept_from_before_the_schema_grew_are_counted_on(derivation: Deriva
     assert list(zip(second["op"].to_pylist(), second["c"].to_pylist(), second["s"].to_pylist(), strict=True)) == [
         (2, 1, 2**64 - 1), (3, 2, 2**64),
     ]  # fmt: skip
+
+
+def test_a_star_over_an_input_that_grew_is_told_by_the_new_column(derivation: Derivation) -> None:
+    derivation.force = derivation.add(pa.table({"v": [1]})).schema
+    derivation.add(pa.table({"v": [1], "note": ["x"]}))
+    assert derivation.rows_of("select event_time, v from a").column("v").to_pylist() == [1, 1]
+    assert "but note besides" in derivation.refused("select * from a")

@@ -124,14 +124,23 @@ def test_the_schema_in_force_is_held_to():
     columns = pa.schema([("event_time", MICROS), ("v", pa.int64())])
     force = from_arrow(output_schema(columns, VOCAB))
     assert schema_in_force(columns, VOCAB, force).names[-1] == "v"
-    for other in (
-        [("event_time", MICROS), ("v", pa.int32())],
-        [("event_time", MICROS)],
-        [("event_time", MICROS), ("w", pa.int64())],
+    for other, why in (
+        ([("event_time", MICROS), ("v", pa.int32())], "gives v int32 where the dataset has v int64"),
+        ([("event_time", MICROS)], "but no v"),
+        ([("event_time", MICROS), ("w", pa.int64())], "but w besides and no v"),
+        ([("event_time", MICROS), ("v", pa.int64()), ("new", pa.int64())], "but new besides"),
     ):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(Invalid, match=why) as caught:
             schema_in_force(pa.schema(other), VOCAB, force)
         assert caught.value.rule == "schema-in-force"
+
+
+def test_a_column_may_have_the_wider_type_that_spark_has():
+    wide = pa.schema([("event_time", MILLIS), ("n", pa.decimal128(20, 0)), ("at", pa.int64())])
+    exact = pa.schema([("event_time", MILLIS), ("n", pa.uint64()), ("at", pa.timestamp("ns", "UTC"))])
+    assert schema_in_force(exact, VOCAB, from_arrow(output_schema(wide, VOCAB))).types[-2:] == wide.types[-2:]
+    with pytest.raises(Invalid, match="gives n decimal128"):
+        schema_in_force(wide, VOCAB, from_arrow(output_schema(exact, VOCAB)))
 
 
 def test_event_time_must_be_a_time():
