@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import queue
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from chain.errors import Fault
@@ -26,9 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code of the process."""
     args = _parser().parse_args(arguments)
     options = SessionOptions(args.scratch, args.cores, args.heap, args.archive, args.record_archive)
-    stop = threading.Event()
+    # Not an Event: a handler that sets one while this thread is about to wait for it waits for itself.
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _frame: told.put(number))
     try:
         java = java_of(options)
         spark = start_session(options)
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             server = serve(handler, args.listen)
             sys.stdout.write(server.ready_line + "\n")
             sys.stdout.flush()
-            stop.wait()
+            told.get()
             server.stop(args.grace)
         finally:
             stop_session(spark)

@@ -142,10 +142,21 @@ def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
     assert ended
 
 
+def ended(process, seconds):
+    """The exit code; one that has not ended says where its threads are, and dies of it."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        return process.wait()
+
+
 def test_the_process_serves_and_stops_when_told(tmp_path):
     listen = f"unix:{tmp_path / 's'}"
     command = [
         sys.executable,
+        "-X",
+        "faulthandler",
         "-m",
         "engines.spark",
         "--listen",
@@ -165,7 +176,7 @@ def test_the_process_serves_and_stops_when_told(tmp_path):
             answer = codec.VALIDATE.decode_response(call(request, timeout=60))
         assert (answer.ok, answer.mode) == (True, "log")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert ended(process, 30) == 0, (tmp_path / "err").read_text()
         assert process.stdout.read() == b"", "standard output is for the ready line"
     finally:
         process.kill()
