@@ -9,8 +9,9 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -30,11 +31,19 @@ WINDOW_BYTES: Final = 32 << 20
 MAX_WINDOW_BYTES: Final = 256 << 20
 """Bytes that a window may take where they do."""
 
+_AHEAD: Final = 3
+"""Windows begun before the last is done: no thread waits at the end of each for the slowest column."""
+_LENGTH: Final = 8
+"""Bytes that are hashed before each text."""
+
 Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 
 class LogicalHasher:
-    """Streaming digest of one slice. Not for several threads; the pool, if given, hashes columns side by side."""
+    """Streaming digest of one slice. Not for several threads.
+
+    The pool, if given, hashes columns side by side, a few windows at a time; then all of those are in memory.
+    """
 
     def __init__(
         self, schema: pa.Schema, pool: Executor | None = None, row_groups: Sequence[int] | None = None
@@ -61,6 +70,8 @@ class LogicalHasher:
                 error.place = f"column {field.name!r}"
                 raise
         self._window = QUIRK_WINDOW if nested else WIDE_WINDOW
+        self._running: deque[dict[int, Future[None]]] = deque()
+        """Windows that the pool is hashing: of each column, its part of one."""
         self._pending: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -101,6 +112,7 @@ class LogicalHasher:
     def finish(self) -> Multihash:
         """The hash of all rows given. The hasher is spent."""
         self._flush()
+        self._settle()
         for column in self._columns:
             self._record.update(column.digest())
         return Multihash.from_digest(ARROW0_SHA3_256, self._record.digest())
@@ -113,7 +125,9 @@ class LogicalHasher:
         self._done += window.num_rows
         self._pending, self._rows, self._bytes = [], 0, 0
 
-        def feed(column: hashlib._Hash, leaf: arrow0.Leaf) -> None:
+        def feed(column: hashlib._Hash, leaf: arrow0.Leaf, before: Future[None] | None = None) -> None:
+            if before is not None:
+                before.result()
             for part in arrow0_values.streams(leaf, cuts):
                 column.update(part)
 
@@ -123,9 +137,18 @@ class LogicalHasher:
                 feed(column, leaf)
             return
         # The longest first, so that no thread waits for another that came to it last.
-        work.sort(key=lambda pair: pair[1].array.nbytes, reverse=True)
-        for _ in self._pool.map(feed, *zip(*work, strict=True)):
-            pass
+        self._settle(_AHEAD)
+        before = self._running[-1] if self._running else {}
+        running: dict[int, Future[None]] = {}
+        for place in sorted(range(len(work)), key=lambda place: _weight(work[place][1].array), reverse=True):
+            running[place] = self._pool.submit(feed, *work[place], before.get(place))
+        self._running.append(running)
+
+    def _settle(self, left: int = 0) -> None:
+        """Waits until at most ``left`` windows are being hashed."""
+        while len(self._running) > left:
+            for future in self._running.popleft().values():
+                future.result()
 
     def _cuts(self, start: int, stop: int) -> list[int]:
         """Where row groups begin strictly within the rows ``start <= n < stop``, counted from ``start``."""
@@ -134,6 +157,14 @@ class LogicalHasher:
             return [n - start for n in range(first * parquet.ROW_GROUP, stop, parquet.ROW_GROUP) if n > start]
         found = bisect.bisect_right(self._starts, start), bisect.bisect_left(self._starts, stop)
         return [n - start for n in self._starts[slice(*found)]]
+
+
+def _weight(array: pa.Array) -> float:
+    """About the bytes that a column comes to when it is hashed; of a dictionary, spelt out."""
+    if not isinstance(array, pa.DictionaryArray):
+        return float(array.nbytes)
+    entry: float = array.dictionary.nbytes / max(1, len(array.dictionary))
+    return len(array) * (_LENGTH + entry)
 
 
 def logical_hash(rows: Rows, pool: Executor | None = None) -> Multihash:
