@@ -14,32 +14,9 @@ from typing import Any
 import pytest
 
 from odfd.control.client import Client
+from worlds import manifests
 
 pytestmark = pytest.mark.e2e
-MANIFESTS = """kind: DatasetSnapshot
-version: 1
-content:
-  name: cities
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {kind: FilesGlob, path: '*.csv', order: ByName}
-      read:
-        kind: Csv
-        header: true
-        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
-      merge: {kind: Append}
----
-kind: DatasetSnapshot
-version: 1
-content:
-  name: towns
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{datasetRef: cities, alias: cities}]
-      transform: {kind: Sql, engine: spark, query: select * from cities}
-"""
 FILES, ROWS = 4, 3000
 """Slices are larger than what the database takes in: they are files."""
 
@@ -49,7 +26,7 @@ def published(daemon: Any) -> list[Any]:
     for number in range(FILES):
         rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(ROWS)]
         (daemon.folder / f"{number}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
-    (daemon.folder / "m.yaml").write_text(MANIFESTS)
+    (daemon.folder / "m.yaml").write_text(manifests.BOTH)
     daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
     assert {item["outcome"] for item in daemon.ask("pull", "--all")["items"]} == {"updated"}
     return records(daemon, "cities")
