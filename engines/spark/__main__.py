@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import queue
+import os
 import signal
 import sys
 from pathlib import Path
@@ -26,10 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code of the process."""
     args = _parser().parse_args(arguments)
     options = SessionOptions(args.scratch, args.cores, args.heap, args.archive, args.record_archive)
-    # Not an Event: a handler that sets one while this thread is about to wait for it waits for itself.
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: told.put(number))
+    told = _told_to_stop()
     try:
         java = java_of(options)
         spark = start_session(options)
@@ -38,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             server = serve(handler, args.listen)
             sys.stdout.write(server.ready_line + "\n")
             sys.stdout.flush()
-            told.get()
+            os.read(told, 1)
             server.stop(args.grace)
         finally:
             stop_session(spark)
@@ -46,6 +43,20 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{fault}\n{fault.hint}\n")
         return fault.exit_code
     return 0
+
+
+def _told_to_stop() -> int:
+    """A descriptor that can be read once a signal to stop has come.
+
+    The kernel may give a signal to any thread. Python only notes it there and runs its handler in the main thread when
+    that comes to it, which a main thread asleep on a lock never does; a byte in a pipe wakes it for certain.
+    """
+    told, teller = os.pipe()
+    os.set_blocking(teller, False)
+    signal.set_wakeup_fd(teller)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
+    return told
 
 
 def _parser() -> argparse.ArgumentParser:
