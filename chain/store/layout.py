@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, walk
-from chain.store.objects import disk
+from chain.store.objects import disk, make_folder
 from chain.store.schema import kind_name
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"
@@ -186,7 +186,7 @@ class DirectoryWriter:
         self._step = step
         with disk(directory):
             for folder in PARTS:
-                (directory / folder).mkdir(parents=True, exist_ok=True)
+                make_folder(directory / folder)
                 for left in (*(directory / folder).glob(".f1620*"), *(directory / folder).glob(".head")):
                     left.unlink()
         step("folder-made")

@@ -64,7 +64,7 @@ class DiskObjects:
         with disk(directory):
             for folder in (self._staging, self._cache):
                 shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
 
     def stage(self) -> Path:
         return self._staging / f"{next(self._names)}"
@@ -275,6 +275,18 @@ def disk(place: Path) -> Iterator[None]:
             f"cannot use {error.filename or place}: {error.strerror}",
             rule="disk",
             hint="is the disk full, read-only or failing, or the folder someone else's?",
+        ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """With all above it. Raises Environment: what cannot be made is not a file that is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Environment(
+            f"cannot make the folder {folder}: {error.strerror}",
+            rule="disk",
+            hint="name a folder on a disk that you may write to",
         ) from error
 
 

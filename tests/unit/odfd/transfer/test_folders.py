@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from chain.codec.blocks import decode_block
-from chain.errors import Conflict, Invalid, NotFound
+from chain.errors import Conflict, Environment, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.store.database import open_database
 from chain.store.layout import DirectoryChain, DirectoryWriter, read_head
@@ -215,3 +215,11 @@ def test_an_export_that_another_dataset_was_cut_off_in_is_left_alone(store: Stor
     other = import_dataset(GOLDEN / "airlines", store.chains, store.objects)
     with pytest.raises(Conflict, match="not a dataset"):
         export_dataset(store.chains, store.objects, other.dataset, tmp_path / "out")
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/out", "/dev/null/out"])
+def test_a_folder_that_cannot_be_made_is_named(store: Store, place: str) -> None:
+    taken = import_dataset(GOLDEN / "airlines", store.chains, store.objects)
+    with pytest.raises(Environment, match=f"cannot make the folder {place}") as told:
+        export_dataset(store.chains, store.objects, taken.dataset, Path(place))
+    assert "disk that you may write to" in told.value.hint
