@@ -27,8 +27,8 @@ demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the no
 test: install  ## all tests
 	@$(PY) -m pytest $(T)
 
-quick: install  ## the tests without Spark and daemons
-	@$(PY) -m pytest -m "not engine and not e2e" $(T)
+quick: install  ## the tests that need no Spark, no daemons and no patience
+	@$(PY) -m pytest -m "not engine and not e2e and not slow" $(T)
 
 lint: install
 	@$(PY) -m ruff check .

@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", WITHOUT_DAEMON, ids=lambda path: path.stem)
 def test_the_document_runs_as_written(document: Path, play: Callable[[Path], int]) -> None:
     assert play(document) > 0
