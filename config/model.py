@@ -121,6 +121,7 @@ class Rewrite:
 class Publish:
     attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile")
     cosign: bool | None = setting(None, "sign heads of others as a witness; not said: by profile")
+    ipfs: bool = setting(False, "keep every dataset of this node's own on IPFS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ GROUPS: Final = (
             Entry("network", "join and leave networks, see what is announced there", _HERE + "network"),
             Entry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
             Entry("peer", "see, connect and block peers", _HERE + "peer"),
+            Entry("ipfs", "publish datasets on IPFS", _HERE + "ipfs"),
         ),
     ),
     Group(

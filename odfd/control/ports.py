@@ -95,6 +95,18 @@ class Mirrors(Protocol):
         """Wish it no longer; the dataset stays until it is deleted."""
 
 
+class Publications(Protocol):
+    """Datasets that this node has on IPFS."""
+
+    async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
+        """Result: PublicationView."""
+
+    async def list(self) -> Sequence[wire.PublicationView]: ...
+
+    async def withdraw(self, ref: str) -> wire.PublicationView:
+        """Take it from IPFS, as far as this node has put it there."""
+
+
 class Networks(Protocol):
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView: ...
 
@@ -189,6 +201,9 @@ class Node(Protocol):
 
     @property
     def mirrors(self) -> Mirrors: ...
+
+    @property
+    def publications(self) -> Publications: ...
 
     @property
     def networks(self) -> Networks: ...

@@ -12,7 +12,7 @@ looked at again before something else is signed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -103,8 +103,11 @@ class MirrorSync:
         holders: Holders,
         *,
         follow: bool = False,
+        inquire: Callable[[DatasetId, str], Awaitable[None]] | None = None,
     ) -> None:
-        """``follow``: an epoch is followed even if it gives up blocks which are here."""
+        """``follow``: an epoch is followed even if it gives up blocks which are here. ``inquire``: hears what is
+        published at a place on IPFS (``odfd.ipfs.replication``); ``None``: this node has no IPFS."""
+        self._inquire = inquire
         self._database = database
         self._chains = chains
         self._arrivals = arrivals
@@ -114,10 +117,35 @@ class MirrorSync:
         self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
         """What was found wrong with a signed tree: looking again would find the same."""
 
+    @property
+    def object_bytes(self) -> int:
+        """Of the largest object that is taken from others."""
+        return self._arrivals.limits.object_bytes
+
     async def sync(self, wish: Wish, tally: Tally, begun: Callable[[], None] = lambda: None) -> Outcome:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
+        unheard = await self._hear(wish)
+        outcome = await self._sync(wish, tally, begun)
+        served = not isinstance(outcome, Waiting) and outcome.peers
+        if unheard is not None and not served:
+            raise unheard
+        return outcome
+
+    async def _hear(self, wish: Wish) -> Remote | None:
+        """What is published on IPFS, for wishes that look there; why it cannot be told, when peers may still serve."""
+        if wish.via is None:
+            return None
+        if self._inquire is None:
+            return Remote("this node has no IPFS any more", rule="ipfs-none", hint="set [ipfs] api in the settings")
+        try:
+            await self._inquire(wish.id, wish.via)
+        except Remote as fault:
+            return fault
+        return None
+
+    async def _sync(self, wish: Wish, tally: Tally, begun: Callable[[], None]) -> Outcome:
         held = await trio.to_thread.run_sync(self._held, wish.id)
         if held.head is None:
             await self._replication.seek(wish.id)

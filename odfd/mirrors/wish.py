@@ -25,6 +25,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     use: str | None = None
     serve: str | None = None
     expect: str | None = None
+    via: str | None = None
+    """Where on IPFS it is looked for too, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
 
     @property
     def id(self) -> DatasetId:

@@ -22,14 +22,16 @@ from chain.store.layout import DirectoryChain, is_dataset
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references
+from odfd.ipfs.source import Source, no_ipfs, place_of
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
 from odfd.resources.store import Resources
-from odfd.services.home import Home
+from odfd.services.home import STAGING, Home
 from odfd.transfer.folders import Transfer, export_dataset, import_dataset
 from odfd.transfer.linked import note_links
+from odfd.transform.driver import fresh_folder
 from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED
@@ -69,8 +71,16 @@ class Carrying:
     """See the module."""
 
     def __init__(
-        self, home: Home, sync: MirrorSync, mender: ChainMender, clock: Clock, changed: Callable[[DatasetId], None]
+        self,
+        home: Home,
+        sync: MirrorSync,
+        mender: ChainMender,
+        clock: Clock,
+        changed: Callable[[DatasetId], None],
+        ipfs: Source | None = None,
     ) -> None:
+        """``ipfs``: where datasets on IPFS are read from; ``None``: nowhere."""
+        self._ipfs = ipfs
         self._home = home
         self._sync = sync
         self._mender = mender
@@ -98,21 +108,43 @@ class Carrying:
         return work
 
     def import_(self, request: wire.ImportRequest) -> Work:
+        place = place_of(request.source)
+        if place is not None:
+            return self._import_from_ipfs(place, request)
         folder = local_folder(request.source)
 
         async def work(report: Report) -> wire.TransferResult:
-            report.begin(f"verifying {folder}", None, "blocks")
-            await trio.to_thread.run_sync(self._check_name, folder, request.as_name)
-            done = await trio.to_thread.run_sync(
-                partial(
-                    import_dataset, folder, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far)
-                )
-            )
-            name = await trio.to_thread.run_sync(self._settle, done.dataset, request.as_name or folder.name)
-            self._changed(done.dataset)
-            return _result(name, str(folder), done)
+            return await self._take_in(folder, request.as_name or folder.name, request, report)
 
         return work
+
+    def _import_from_ipfs(self, place: str, request: wire.ImportRequest) -> Work:
+        """A whole folder comes here first: nothing of it counts before all of it is verified."""
+        source = self._ipfs
+        if source is None:
+            raise no_ipfs()
+
+        async def work(report: Report) -> wire.TransferResult:
+            root = await source.resolve(place, self._clock.now())
+            async with fresh_folder(self._home.folder(STAGING)) as folder:
+                report.begin(f"fetching {root}", None, "bytes")
+                await source.take_all(root, folder, self._sync.object_bytes)
+                return await self._take_in(folder, request.as_name, request, report)
+
+        return work
+
+    async def _take_in(
+        self, folder: Path, name: str | None, request: wire.ImportRequest, report: Report
+    ) -> wire.TransferResult:
+        report.begin(f"verifying {request.source}", None, "blocks")
+        await trio.to_thread.run_sync(self._check_name, folder, request.as_name)
+        done = await trio.to_thread.run_sync(
+            partial(import_dataset, folder, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
+        )
+        taken = name or default_name(done.dataset)
+        name = await trio.to_thread.run_sync(self._settle, done.dataset, taken)
+        self._changed(done.dataset)
+        return _result(name, request.source, done)
 
     def _check_name(self, folder: Path, name: str | None) -> None:
         """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""

@@ -34,6 +34,8 @@ DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
 """With uploads, work under way: emptied at the start (``aftermath``)."""
 UPLOADS: Final = "uploads"
+STAGED: Final = "staged"
+"""Blocks that came as one stream, until they are taken over; these outlive a restart too."""
 PARTIAL: Final = "partial"
 """Objects on their way here; these outlive a restart."""
 

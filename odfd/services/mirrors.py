@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
 
 import trio
 
@@ -16,6 +16,7 @@ from chain.statements.statement import HEAD
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import default_name
+from odfd.ipfs.source import home_of, no_ipfs, place_of
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
 from odfd.mirrors.wish import Wish
@@ -26,6 +27,8 @@ from odfd.trust.ledger import Ledger
 from odfd.trust.standing import Standing
 from p2p.ports import PeerId, PeerView
 
+LookUp: TypeAlias = Callable[[str], Awaitable[DatasetId]]
+"""Raises Remote, Invalid."""
 _WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 """Base58 of an Ed25519 key as libp2p writes it."""
 SHOW_SECONDS: Final = 0.2
@@ -37,14 +40,18 @@ PATIENCE_SECONDS: Final = 60.0
 class MirrorService:
     """The port ``Mirrors``."""
 
-    def __init__(self, home: Home, keeper: MirrorKeeper, standing: Standing, board: TaskBoard) -> None:
+    def __init__(
+        self, home: Home, keeper: MirrorKeeper, standing: Standing, board: TaskBoard, found: LookUp | None = None
+    ) -> None:
+        """``found``: which dataset is published at a place on IPFS; ``None``: this node has no IPFS."""
+        self._found = found
         self._home = home
         self._keeper = keeper
         self._standing = standing
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
-        wish = self._wish(request)
+        wish = await self._wish(request)
         wish.check()
         if await trio.to_thread.run_sync(self._is_ours, wish.id):
             raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
@@ -77,15 +84,29 @@ class MirrorService:
         """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
         return self._home.keys.has_dataset_key(dataset) and self._home.chains.chain(dataset).head() is not None
 
-    def _wish(self, request: wire.MirrorRequest) -> Wish:
-        if not request.source.startswith(DID_ODF):
+    async def _source(self, request: wire.MirrorRequest) -> tuple[DatasetId, str | None]:
+        """The dataset, and where on IPFS it is looked for."""
+        place = place_of(request.source)
+        if place is None and not request.source.startswith(DID_ODF):
             raise Refused(
                 f"cannot mirror {request.source!r}",
                 rule="mirror-source",
-                hint="name the dataset by its did:odf:…; odfctl network show NAME lists what is announced",
+                hint="name the dataset by its did:odf:…, or by ipns://… or ipfs://… where it is published;"
+                " odfctl network show NAME lists what is announced",
             )
-        dataset = DatasetId.parse(request.source)
+        if place is None and request.via is None:
+            return DatasetId.parse(request.source), None
+        if self._found is None:
+            raise no_ipfs()
+        if place is None:
+            dataset = DatasetId.parse(request.source)
+            return dataset, home_of(dataset)
+        return await self._found(place), place
+
+    async def _wish(self, request: wire.MirrorRequest) -> Wish:
+        dataset, via = await self._source(request)
         return Wish(
+            via=via,
             dataset=str(dataset),
             name=request.as_name or default_name(dataset),
             network=request.network,
@@ -114,6 +135,7 @@ class MirrorService:
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
             peers=mirror.peers,
             message=mirror.message,
+            via=wish.via,
         )
 
 

@@ -56,8 +56,10 @@ from odfd.services.engine import NodeEngine
 from odfd.services.flow import FlowService
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
+from odfd.services.ipfs import WayToIpfs, way_to_ipfs
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.options import host_options, object_limits, spark_options
+from odfd.services.publications import PublicationService
 from odfd.services.rewriting import RewritingService
 from odfd.services.trust import GROUP, TrustService, proof_view
 from odfd.services.uploads import Uploads
@@ -75,7 +77,8 @@ from odfd.trust.standing import Standing
 from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
-from p2p.ports import Topic
+from p2p.kubo.rpc import Ipfs
+from p2p.ports import Replication, Topic
 
 
 @contextmanager
@@ -88,7 +91,7 @@ def build_node(settings: Settings, ground: Ground) -> Iterator[Assembly]:
 class NodeParts:
     """All parts of one node. Attributes are in the order in which they need each other.
 
-    ``engine`` and ``membership`` are what the node computes with and whom it talks to: others than these in tests.
+    ``engine``, ``membership`` and ``ipfs`` are what the node computes with and whom it talks to: others in tests.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class NodeParts:
         ground: Ground,
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
+        ipfs: Ipfs | None = None,
     ) -> None:
         self.home = home
         self.settings = settings
@@ -133,13 +137,8 @@ class NodeParts:
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
-        self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), self.membership, object_limits(settings))
-        holders = Holders(self.membership)
-        follow = follows_rewrites(settings.policy)
-        self.sync = MirrorSync(home.database, home.chains, self.arrivals, self.membership, holders, follow=follow)
-        self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
-        mender = ChainMender(home.database, home.chains, home.objects, self.membership, holders)
-        self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved)
+        self.ipfs = way_to_ipfs(settings, home, self.membership, self.board, ground.clock, ipfs)
+        self._hold_mirrors(self.ipfs)
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
@@ -148,10 +147,29 @@ class NodeParts:
         self.collection = CollectionService(
             home, ground.board, ground.events, ground.journal, settings.node.collect_hours
         )
+        self.publications = PublicationService(
+            home, self.ipfs.publisher if self.ipfs else None, self._served,
+            lambda: self.settings.policy.publish.ipfs, ground,
+        )  # fmt: skip
         witness = Witness(home.database, home.keys, self._leaves, ground.clock.now)
         self.witnessing = Witnessing(
             home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal
         )
+
+    def _hold_mirrors(self, way: WayToIpfs | None) -> None:
+        """What brings datasets of others here, from peers and by way of IPFS."""
+        home, settings, ground = self.home, self.settings, self.ground
+        replication: Replication = self.membership if way is None else way.replication
+        inquire = None if way is None else way.replication.inquire
+        follow = follows_rewrites(settings.policy)
+        self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), replication, object_limits(settings))
+        holders = Holders(replication)
+        self.sync = MirrorSync(
+            home.database, home.chains, self.arrivals, replication, holders, follow=follow, inquire=inquire
+        )
+        self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
+        mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
+        self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved, way.source if way else None)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
@@ -172,12 +190,14 @@ class NodeParts:
             Child("validator", self.validator.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
             Child("collection", self.collection.run, restart),
+            Child("publications", self.publications.rounds.run, restart),
         ]
         return Assembly(
             node=_Node(self),
             foundations=(
                 Child("engine", self.engine.run),
                 Child("network", self._run_network),
+                *([] if self.ipfs is None else [Child("ipfs", self.ipfs.run)]),
             ),
             workers=tuple(workers),
             reload=self._reload,
@@ -228,6 +248,8 @@ class NodeParts:
 
     def _signed(self, _: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.HEADS, signed.envelope)
+        if self._token is not None:
+            self._token.run_sync_soon(self.publications.rounds.poke)
 
     def _cosigned(self, made: Cosignature) -> None:
         self.outbox.put(Topic.HEADS, made.encode())
@@ -291,6 +313,7 @@ class NodeParts:
     def _moved(self, _: DatasetId) -> None:
         self.validator.rounds.poke()
         self.witnessing.rounds.poke()
+        self.publications.rounds.poke()
 
     def _shops(self) -> tuple[IngestShop, TransformShop]:
         home, clock = self.home, self.ground.clock
@@ -355,7 +378,10 @@ class _Node:
             home, parts.committer, parts.keeper, ground.board, ground.events, ground.clock, parts._moved
         )
         self.collection = parts.collection
-        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board)
+        self.mirrors = MirrorService(
+            home, parts.keeper, parts.standing, ground.board, parts.ipfs.found if parts.ipfs else None
+        )
+        self.publications = parts.publications
         self.networks = NetworkService(home, parts.membership)
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)

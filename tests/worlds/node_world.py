@@ -263,7 +263,7 @@ class Member:
 class Node:
     """One node. Its parts are real; make it by ``World.node`` or, running, by ``World.running``."""
 
-    def __init__(self, home: Home, wires: Wires, settings: model.Settings, clock: Ticking) -> None:
+    def __init__(self, home: Home, wires: Wires, settings: model.Settings, clock: Ticking, ipfs: Any = None) -> None:
         self.clock, self.journal = clock, Lines()
         self.events = EventLog(clock)
         ids = itertools.count()
@@ -272,7 +272,7 @@ class Node:
         ground = Ground(clock, self.journal, self.events, self.board, "test")
         engine: Any = self.engine
         member: Any = wires.member
-        self.parts = NodeParts(home, settings, ground, engine, member)
+        self.parts = NodeParts(home, settings, ground, engine, member, ipfs)
         self.assembly = self.parts.assembly()
         self.api = self.assembly.node
         self.home = home
@@ -358,13 +358,15 @@ class World:
         return Node(home, self.wires, settings, self.clock)
 
     @asynccontextmanager
-    async def running(self, name: str, policy: model.Policy | None = None, **more: Any) -> AsyncIterator[Node]:
+    async def running(
+        self, name: str, policy: model.Policy | None = None, ipfs: Any = None, **more: Any
+    ) -> AsyncIterator[Node]:
         """From open state directory to closed one, as often as one likes."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
         settings = model.Settings(policy=policy or model.Policy(), **more)
         with open_home(folder / "state") as home:
-            node = Node(home, self.wires, settings, self.clock)
+            node = Node(home, self.wires, settings, self.clock, ipfs)
             lives: list[Life] = []
             runs = [child.run for child in (*node.assembly.foundations, *node.assembly.workers)]
             async with trio.open_nursery() as nursery:

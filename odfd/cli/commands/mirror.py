@@ -30,7 +30,8 @@ def register(subparsers: Any) -> None:
         ),
         epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
     )
-    add.add_argument("ref", metavar="REF")
+    add.add_argument("ref", metavar="REF", help="did:odf:…, ipns://NAME or ipfs://CID")
+    add.add_argument("--via", choices=("ipfs",), help="look on IPFS too, through the Kubo of the settings")
     add.add_argument("--as", dest="as_name", metavar="NAME", help="local name")
     add.add_argument("--network", metavar="N", help="where to look for it")
     add.add_argument("--want", choices=("chain", "data"), default="data", help="how much of it to hold (data)")
@@ -64,6 +65,7 @@ def _add(args: argparse.Namespace) -> int:
         "use": args.use,
         "serve": args.serve,
         "expect": args.expect,
+        "via": args.via,
     }
     mirror = follow(session, session.client.post("/mirrors", wish))
     session.answer(mirror, lambda row: _mirrors(session, [row]))

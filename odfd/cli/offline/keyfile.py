@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 from chain.errors import Environment, Invalid
+from chain.instant import Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
+from odfd.ipfs.delegation import delegate
 from odfd.trust.journal import sync_folder
 
 _MODE = 0o600
@@ -40,6 +42,10 @@ class KeyFile:
         key = self._key()
         made = key.sign(envelope.preauth(base64.b64decode(payload)))
         return {"key": str(key.did), "signature": base64.b64encode(made).decode()}
+
+    def delegation(self, name: str, now: Instant) -> str:
+        """Base64 of an IPNS record by which the key's own name points to ``name``."""
+        return base64.b64encode(delegate(self._key(), name, now)).decode()
 
     def _key(self) -> SigningKey:
         try:

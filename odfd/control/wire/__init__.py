@@ -44,6 +44,7 @@ from odfd.control.wire.node import (
     Probe,
     Status,
 )
+from odfd.control.wire.publications import PublicationView, PublishRequest
 from odfd.control.wire.replication import (
     Announced,
     ConnectRequest,
@@ -132,6 +133,8 @@ __all__ = [
     "PolicyView",
     "Probe",
     "Problem",
+    "PublicationView",
+    "PublishRequest",
     "PullItem",
     "PullRequest",
     "PullResult",

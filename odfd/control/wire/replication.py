@@ -16,7 +16,7 @@ class Share(Value, frozen=True, kw_only=True):
 
 class MirrorRequest(Request, frozen=True, kw_only=True):
     source: str
-    """``did:odf:…``, a name that one peer announces, or a URL."""
+    """``did:odf:…``, ``ipns://NAME`` or ``ipfs://CID``."""
     as_name: str | None = None
     network: str | None = None
     want: Literal["chain", "data"] = "data"
@@ -25,6 +25,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     serve: str | None = None
     expect: str | None = None
     """Hash that the chain must contain: a head learned from a person, not from the network."""
+    via: Literal["ipfs"] | None = None
+    """Look on IPFS too, under the name that is made of the dataset's key."""
 
 
 class MirrorView(Value, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ class MirrorView(Value, frozen=True, kw_only=True):
     bytes: Share | None = None
     peers: int = 0
     message: str = ""
+    via: str | None = None
+    """Where on IPFS it is looked for too."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):

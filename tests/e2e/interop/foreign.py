@@ -140,6 +140,12 @@ class Kubo:
         self._binary = binary
         self._folder = folder
 
+    @property
+    def api(self) -> str:
+        """Where its RPC listens."""
+        _, _, host, _, port = (self._folder / "api").read_text().split("/")
+        return f"http://{host}:{port}"
+
     def ipfs(self, *words: str) -> str:
         return run(str(self._binary), *words, cwd=self._folder, IPFS_PATH=str(self._folder))
 
@@ -197,6 +203,7 @@ async def drain(stream: trio.abc.ReceiveStream) -> None:
 
 @asynccontextmanager
 async def open_kubo(folder: Path) -> AsyncIterator[Kubo]:
+    await trio.Path(folder).mkdir(exist_ok=True)
     binary = await trio.to_thread.run_sync(kubo)
     async with Kubo(binary, folder).running() as daemon:
         yield daemon

@@ -1,4 +1,4 @@
-"""See ``foreign.py``, which is loaded by its path because test folders are no packages."""
+"""Foreign nodes: see ``interop/foreign.py``, which is loaded by its path because test folders are no packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def foreign() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("interop_foreign", Path(__file__).with_name("foreign.py"))
+    spec = importlib.util.spec_from_file_location("interop_foreign", Path(__file__).parent / "interop" / "foreign.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

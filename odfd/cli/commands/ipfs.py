@@ -1,0 +1,107 @@
+"""``ipfs``: datasets that this node puts on IPFS, through a Kubo that runs beside it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.commands.authority import offline_key
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "ipfs",
+        help="publish datasets on IPFS",
+        description=(
+            "A dataset on IPFS is a folder in the ODF layout, under an IPNS name made of the dataset's key. It goes\n"
+            "there through the Kubo that [ipfs] api of the settings names; whoever takes it from there checks all."
+        ),
+        epilog="example:  odfctl ipfs publish nyc.flights",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    publish = actions.add_parser(
+        "publish",
+        help="put it there and keep it up to date",
+        description=(
+            "Put a dataset on IPFS: what is new since the last time is added, and its name points to it. From then on\n"
+            "it follows the dataset, and its record is renewed before it expires. With --offline-key the dataset's\n"
+            "own name points to that of this node, for a dataset whose key is kept elsewhere; the key is sent nowhere."
+        ),
+        epilog="example:  odfctl ipfs publish nyc.flights",
+    )
+    publish.add_argument("ref", metavar="REF")
+    publish.add_argument("--once", action="store_true", help="as it is now, and no more")
+    publish.add_argument("--offline-key", metavar="FILE", help="file that holds the dataset's key")
+    publish.set_defaults(run=_publish)
+    every = actions.add_parser("list", help="what we have there", epilog="example:  odfctl ipfs list")
+    every.set_defaults(run=_list)
+    withdraw = actions.add_parser(
+        "withdraw",
+        help="take it away from our Kubo",
+        description="Take it away from our Kubo; its collector frees the disk. What others keep of it stays theirs.",
+        epilog="example:  odfctl ipfs withdraw nyc.flights",
+    )
+    withdraw.add_argument("ref", metavar="REF")
+    withdraw.set_defaults(run=_withdraw)
+
+
+def _publish(args: argparse.Namespace) -> int:
+    session = Session(args)
+    wish: dict[str, Any] = {"ref": args.ref, "once": args.once}
+    done = follow(session, session.client.post("/publications", wish))
+    if args.offline_key is not None:
+        key = offline_key(args.offline_key)
+        wish["delegation"] = key.delegation(done["name"], session.clock.now())
+        done = follow(session, session.client.post("/publications", wish))
+    session.answer(done, publication_text)
+    return ExitCode.OK
+
+
+def publication_text(done: dict[str, Any]) -> str:
+    lines = [f"{done['ref']} is on IPFS: {words.plural(done['blocks'], 'block')}, {done['root']}"]
+    if done["name"] is None:
+        lines.append("  None of its keys is here, so that no name points to it")
+    elif done["name"] == done["home"]:
+        lines.append(f"  Its name ipns://{done['name']} points there")
+    else:
+        lines.append(f"  ipns://{done['name']}, of this node, points there, and ipns://{done['home']} to that name")
+    added = words.plural(done["addedObjects"], "object")
+    lines.append(f"  Added: {words.plural(done['addedBlocks'], 'block')}, {added} ({words.size(done['addedBytes'])})")
+    return "\n".join(lines)
+
+
+def _publications(session: Session, rows: list[Any]) -> str:
+    now = session.clock.now()
+    return render(
+        (
+            Column("NAME", lambda row: row["ref"]),
+            Column("BLOCKS", lambda row: f"{row['blocks']:,}", right=True),
+            Column("ROOT", lambda row: row["root"]),
+            Column("IPNS", lambda row: row["name"] or "-"),
+            Column("RENEWED", lambda row: words.ago(row["at"], now)),
+            Column("STATE", lambda row: row["message"] or ("kept" if row["standing"] else "once")),
+        ),
+        rows,
+    )
+
+
+def _list(args: argparse.Namespace) -> int:
+    session = Session(args)
+    rows = session.client.get("/publications")
+    session.answer(rows, lambda rows: _publications(session, rows))
+    if not rows:
+        session.remark("nothing there yet: odfctl ipfs publish REF")
+    return ExitCode.OK
+
+
+def _withdraw(args: argparse.Namespace) -> int:
+    session = Session(args)
+    gone = session.client.delete(f"/publications/{part(args.ref)}")
+    session.answer(gone, lambda row: f"{row['ref']} was taken from our Kubo; its name is found until {row['expires']}")
+    return ExitCode.OK

@@ -1,0 +1,39 @@
+"""Datasets on IPFS as people see them."""
+
+from __future__ import annotations
+
+from odfd.control.wire.value import Request, Value
+
+
+class PublishRequest(Request, frozen=True, kw_only=True):
+    ref: str
+    once: bool = False
+    """Do not keep it up to date."""
+    delegation: str | None = None
+    """Base64 of an IPNS record, signed by the dataset's own key, that points to the name this node signs."""
+
+
+class PublicationView(Value, frozen=True, kw_only=True):
+    """Result of the task ``publish``: what is on IPFS, and what was added just now."""
+
+    ref: str
+    dataset_id: str
+    root: str
+    """``/ipfs/CID`` of the folder."""
+    name: str | None = None
+    """IPNS name that points to it, of the key that signs here; ``None``: somebody else's dataset."""
+    home: str
+    """The name that is made of the dataset's own key: where others look."""
+    head: str
+    blocks: int
+    at: str
+    """When it was published or its record renewed."""
+    expires: str | None = None
+    """Until when the name is found while nobody renews it."""
+    standing: bool = True
+    """It is kept up to date."""
+    added_blocks: int = 0
+    added_objects: int = 0
+    added_bytes: int = 0
+    message: str = ""
+    """Why it is not up to date."""

@@ -1,0 +1,37 @@
+"""A dataset whose key is offline keeps its name: one long-lived record by that key points to the name of a writer.
+
+Made where the key is, checked where it is published. trust.md section 11.1; ADR 0007.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.statements.keys import SigningKey
+from p2p.ipfs import record
+from p2p.ipfs.record import Pointer
+
+LIFETIME: Final = 400 * 86400 * instant.SECOND
+"""As long as a writer's right may last."""
+TTL: Final = 3600 * instant.SECOND
+
+
+def delegate(key: SigningKey, name: str, now: Instant) -> bytes:
+    """The record by which ``key``'s name points to ``name``, of a node."""
+    sequence = now // instant.SECOND
+    return record.seal(Pointer(value=f"/ipns/{name}", sequence=sequence, expires=Instant(now + LIFETIME), ttl=TTL), key)
+
+
+def check_delegation(raw: bytes, dataset: DatasetId, name: str) -> None:
+    """Raises Invalid unless it is the dataset's own key that points to ``name``."""
+    pointer = record.unseal(raw, dataset)
+    if pointer.value != f"/ipns/{name}":
+        raise Invalid(
+            f"the delegation points to {pointer.value[:80]!r}, not to this node's name",
+            rule="ipns-delegation",
+            hint=f"it has to point to /ipns/{name}",
+        )

@@ -1,0 +1,237 @@
+"""Puts datasets on IPFS, and keeps them there: what is new since the last time is added, then the name points to it.
+
+The daemon's own folder says how far the last publication came: its head is written last, so one that was cut off is
+gone on with, and a daemon that lost everything gets everything. What is added lies among the daemon's own files, which
+its collector leaves alone; blocks of a history that was given up go with the whole folder, which is then built anew.
+Nothing leaves without being hashed on the way. ADR 0007.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import SealedBlock
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.statements.keys import SigningKey
+from chain.statements.statement import HeadStatement
+from chain.store.base import ChainStore, ObjectReader
+from chain.store.database import Database
+from chain.store.layout import BLOCKS, HEAD
+from chain.store.objects import sound_path
+from odfd.ipfs.tree import SIGNED_HEAD, authority_file, folder_of
+from odfd.transfer.named import NamedObjects
+from odfd.trust.authorities import Authorities
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import Ledger
+from odfd.verify.terms import pages_of
+from p2p.ipfs import names, record
+from p2p.ipfs.record import Pointer
+from p2p.kubo.form import Addition
+from p2p.kubo.rpc import Ipfs
+
+LIFETIME: Final = 7 * 86400 * instant.SECOND
+"""Of a record: how long a name is found while nobody renews it."""
+TTL: Final = 60 * instant.SECOND
+"""How long others may remember where a name points."""
+FILES: Final = 512
+"""Added at once, at most, and so many bytes of them unless one is larger."""
+BYTES: Final = 32 << 20
+_HEAD_LIMIT: Final = 200
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """What is on IPFS now, and how much of it was added just now."""
+
+    dataset: DatasetId
+    head: Multihash
+    size: int
+    """Blocks in all."""
+    root: str
+    """CID of the folder."""
+    name: str | None
+    """The IPNS name that points to it, of the key that signed; ``None``: none of the dataset's keys is here."""
+    blocks: int = 0
+    objects: int = 0
+    bytes: int = 0
+    """Of objects."""
+
+
+class _Signed(NamedTuple):
+    """The newest signed head, and the statements that show it."""
+
+    size: int
+    head: Multihash
+    files: tuple[tuple[str, bytes], ...]
+
+
+class Publisher:
+    """See the module. One publication of a dataset at a time; the caller sees to that."""
+
+    def __init__(
+        self, ipfs: Ipfs, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore
+    ) -> None:
+        self._ipfs = ipfs
+        self._database = database
+        self._chains = chains
+        self._objects = objects
+        self._keys = keys
+
+    async def publish(self, dataset: DatasetId, served: int, now: Instant) -> Publication:
+        """``served``: blocks that the policy lets us pass on.
+
+        Raises Remote (the daemon), Refused, NotFound for an object that is not here, ObjectDamaged.
+        """
+        signed = await trio.to_thread.run_sync(self._goal, dataset, served)
+        folder = folder_of(dataset)
+        start = await self._published(dataset, folder, signed.size)
+        done = Publication(dataset=dataset, head=signed.head, size=signed.size, root="", name=None)
+        pages = self._pages(dataset, start, signed.size)
+        while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
+            done = await self._add(folder, page, done)
+        for path, raw in (*signed.files, (HEAD, str(signed.head).encode())):
+            await self._ipfs.replace(f"{folder}/{path}", raw)
+        root = await self._ipfs.root_of(folder)
+        if root is None:
+            raise NotFound(f"{folder} was taken away from the Kubo just now", rule="ipfs-missing", hint="publish again")
+        pointer = await self._point(dataset, f"/ipfs/{root}", now)
+        return msgspec.structs.replace(done, root=root, name=pointer)
+
+    async def put(self, dataset: DatasetId, raw: bytes) -> None:
+        """A record of the dataset's own name, which was signed elsewhere. Raises Remote."""
+        await self._ipfs.put_record(names.name_of(dataset), raw)
+
+    async def withdraw(self, dataset: DatasetId) -> None:
+        """Take the folder away; the daemon's collector frees what nothing else names. Raises Remote."""
+        await self._ipfs.remove(folder_of(dataset))
+
+    async def root(self, dataset: DatasetId) -> str | None:
+        return await self._ipfs.root_of(folder_of(dataset))
+
+    def key(self, dataset: DatasetId) -> SigningKey | None:
+        """The key here that signs records: the dataset's, or while that is offline the node's own."""
+        if not self._keys.has_dataset_key(dataset):
+            return None
+        return self._keys.node_key() if self._keys.is_offline(dataset) else self._keys.dataset_key(dataset)
+
+    def _goal(self, dataset: DatasetId, served: int) -> _Signed:
+        """What is to be published: what was signed; what nobody signed is published as it is."""
+        chain = self._chains.chain(dataset)
+        here = chain.head()
+        if here is None:
+            raise NotFound(f"no block of {dataset.short} is here", rule="dataset-unknown", hint="odfctl get datasets")
+        with self._database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+            versions = Authorities(connection).versions(dataset)
+        if newest is None:
+            goal = _Signed(here.size, here.hash, ())
+        else:
+            head, signed = newest
+            walk = [(authority_file(said.version), each.envelope) for said, each in versions]
+            goal = _Signed(head.size, head.head, (*walk, (SIGNED_HEAD, signed.envelope)))
+            self._check_here(head, here.size)
+        if served < goal.size:
+            raise Refused(
+                f"{served} of {goal.size} blocks of {dataset.short} may be passed on", rule="serve",
+                hint="odfctl trust show tells why; policy.serve says what is needed",
+            )  # fmt: skip
+        return goal
+
+    def _check_here(self, head: HeadStatement, size: int) -> None:
+        if head.size > size or self._chains.chain(head.dataset).block_at(head.size - 1).hash != head.head:
+            raise Refused(
+                f"the newest signed head of {head.dataset.short} is not here", rule="ipfs-behind", hint="odfctl pull"
+            )
+
+    async def _published(self, dataset: DatasetId, folder: str, size: int) -> int:
+        """Blocks that are on IPFS already; what is there of another history goes."""
+        raw = await self._ipfs.read(f"{folder}/{HEAD}", _HEAD_LIMIT)
+        if raw is None:
+            return 0
+        number = await trio.to_thread.run_sync(self._number_of, dataset, raw)
+        if number is not None and number < size:
+            return number + 1
+        await self._ipfs.remove(folder)
+        return 0
+
+    def _number_of(self, dataset: DatasetId, raw: bytes) -> int | None:
+        try:
+            head = Multihash.parse(raw.decode())
+            return self._chains.chain(dataset).block_by_hash(head).sequence_number
+        except (Invalid, NotFound, UnicodeDecodeError):
+            return None
+
+    def _pages(self, dataset: DatasetId, start: int, stop: int) -> Iterator[list[_File]]:
+        """Files to add, some at a time, those that blocks name before the blocks."""
+        chain = self._chains.chain(dataset)
+        named = NamedObjects(load_state(chain, start), self._objects)
+        page: list[_File] = []
+        size = 0
+        for _, blocks in pages_of(chain, start, stop, FILES):
+            for block in blocks:
+                for file in self._files(named, block):
+                    page.append(file)
+                    size += file.size
+                    if len(page) >= FILES or size >= BYTES:
+                        yield page
+                        page, size = [], 0
+        if page:
+            yield page
+
+    def _files(self, named: NamedObjects, block: SealedBlock) -> Iterator[_File]:
+        for folder, name, size in named.of_sealed(block):
+            yield _File(folder, name, sound_path(self._objects, name), size)
+        yield _File(BLOCKS, block.hash, block.raw, len(block.raw))
+
+    async def _add(self, folder: str, page: list[_File], done: Publication) -> Publication:
+        by_folder: dict[str, list[_File]] = {}
+        for file in page:
+            by_folder.setdefault(file.folder, []).append(file)
+        for part, files in sorted(by_folder.items(), key=lambda item: item[0] == BLOCKS):
+            await self._ipfs.add(f"{folder}/{part}", [Addition(str(file.name), file.content) for file in files])
+        blocks = len(by_folder.get(BLOCKS, ()))
+        return msgspec.structs.replace(
+            done,
+            blocks=done.blocks + blocks,
+            objects=done.objects + len(page) - blocks,
+            bytes=done.bytes + sum(file.size for file in page if file.folder != BLOCKS),
+        )
+
+    async def _point(self, dataset: DatasetId, value: str, now: Instant) -> str | None:
+        key = await trio.to_thread.run_sync(self.key, dataset)
+        if key is None:
+            return None
+        whose = key.dataset_id
+        name = names.name_of(whose)
+        raw = await self._ipfs.record(name)
+        sequence = _next_sequence(raw, whose, value, now)
+        pointer = Pointer(value=value, sequence=sequence, expires=Instant(now + LIFETIME), ttl=TTL)
+        await self._ipfs.put_record(name, record.seal(pointer, key))
+        return name
+
+
+class _File(NamedTuple):
+    folder: str
+    name: Multihash
+    content: bytes | Path
+    size: int
+
+
+def _next_sequence(raw: bytes | None, whose: DatasetId, value: str, now: Instant) -> int:
+    """Above that of the record before, and of all that a node with a right clock could have signed and lost."""
+    try:
+        before = None if raw is None else record.unseal(raw, whose)
+    except Invalid:
+        before = None
+    if before is not None and before.value == value:
+        return before.sequence
+    return max(0 if before is None else before.sequence + 1, now // instant.SECOND)

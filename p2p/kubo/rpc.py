@@ -1,0 +1,295 @@
+"""What is asked of the operator's IPFS daemon, over its HTTP RPC; ``Ipfs`` is the port, ``Kubo`` the caller.
+
+Few calls, plain ones: files are added straight into the daemon's own file system (MFS), which also keeps them from its
+garbage collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The
+daemon is believed nothing: whoever reads checks hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 0007.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeAlias
+
+import httpx
+import trio
+
+from chain.errors import Remote
+from p2p.ipfs.record import MAX_RECORD
+from p2p.kubo.form import CHUNK, FORM, Addition, Form
+
+CONNECT_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 30.0
+"""Without a byte: content that nobody gives is looked for that long."""
+SLOW_SECONDS: Final = 120.0
+"""For answers that come only once much is written."""
+MAX_ANSWER: Final = 1 << 20
+"""Bytes of an answer that is not content."""
+_MISSING: Final = ("does not exist", "no link named", "not found", "no such file")
+_HINT: Final = "is it running, and is [ipfs] api of the settings its RPC?"
+
+
+Options: TypeAlias = Mapping[str, str | list[str]]
+Content: TypeAlias = AbstractAsyncContextManager[AsyncIterator[bytes]]
+
+
+class Ipfs(Protocol):
+    """Folders are absolute paths of the daemon's own files; content is named by ``/ipfs/CID/…``. All raise Remote.
+
+    Connections live as long as the block of ``async with``.
+    """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def version(self) -> str: ...
+
+    async def add(self, folder: str, files: Sequence[Addition]) -> None:
+        """Into a folder, which is made; a file that is there already under its name stays as it is."""
+
+    async def replace(self, path: str, content: bytes) -> None:
+        """One small file, whatever was there before."""
+
+    async def read(self, path: str, limit: int) -> bytes | None:
+        """One of its own files, ``limit`` bytes at most; ``None``: it has none."""
+
+    async def remove(self, path: str) -> None:
+        """With all below it; nothing when it is not there."""
+
+    async def root_of(self, path: str) -> str | None:
+        """CID of a folder as it is now."""
+
+    async def size_of(self, content: str) -> int | None:
+        """Bytes of a file; ``None``: the folder is known, and has no such file."""
+
+    async def cat(self, content: str, limit: int) -> bytes | None:
+        """A small file. Raises Remote for a larger one."""
+
+    def open(self, content: str, offset: int = 0) -> Content:
+        """A file from ``offset`` on, in parts."""
+
+    def archive(self, content: str) -> Content:
+        """A folder as a tar stream."""
+
+    async def put_record(self, name: str, record: bytes) -> None:
+        """Let an IPNS name point to what a record says; the daemon spreads it as far as it can."""
+
+    async def record(self, name: str) -> bytes | None:
+        """The newest record that the daemon finds of an IPNS name."""
+
+
+class Kubo:
+    """See the module. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
+
+    def __init__(self, api: str, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._api = api.rstrip("/")
+        self._patience = patience
+        times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
+        # What the environment says of proxies is not meant for a daemon that the settings name.
+        self._client = httpx.AsyncClient(
+            base_url=f"{self._api}/api/v0/", headers=headers, timeout=times, trust_env=False, follow_redirects=False
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def version(self) -> str:
+        return str(_object(await self._call("version", {})).get("Version", "?"))
+
+    async def add(self, folder: str, files: Sequence[Addition]) -> None:
+        """An answer ends at the first file that is there already, and what went wrong is told in a trailer, which few
+        HTTP clients read: so it is counted how far it came, and the last one is looked at."""
+        await self._call("files/mkdir", {"arg": folder, "parents": "true", **_FORMAT})
+        options = {"to-files": folder + "/", "pin": "false", "quieter": "true", "progress": "false", **_ADDED}
+        while files:
+            told = await self._call("add", options, files, patience=SLOW_SECONDS)
+            done = files[: len(told.splitlines())]
+            if not done or await self.size_of(f"{folder}/{done[-1].name}") is None:
+                raise Remote(
+                    f"the Kubo at {self._api} did not take {(done or files)[-1].name}", rule="ipfs-refused",
+                    hint="is its disk full? See what it logs",
+                )  # fmt: skip
+            files = files[len(done) :]
+
+    async def replace(self, path: str, content: bytes) -> None:
+        # Not ``files/write``: a file that it truncates begins with an empty block, which no other daemon can fetch.
+        options = {"pin": "false", "quieter": "true", "progress": "false", **_ADDED}
+        added = _object(await self._call("add", options, [Addition("data", content)]))
+        await self._call("files/cp", {"arg": [f"/ipfs/{added.get('Hash')}", path], "parents": "true", "force": "true"})
+
+    async def read(self, path: str, limit: int) -> bytes | None:
+        return await self._found("files/read", {"arg": path, "count": str(limit + 1)}, limit)
+
+    async def remove(self, path: str) -> None:
+        await self._found("files/rm", {"arg": path, "recursive": "true", "force": "true"})
+
+    async def root_of(self, path: str) -> str | None:
+        raw = await self._found("files/stat", {"arg": path})
+        return None if raw is None else str(_object(raw)["Hash"])
+
+    async def size_of(self, content: str) -> int | None:
+        raw = await self._found("files/stat", {"arg": content})
+        if raw is None:
+            return None
+        size = _object(raw).get("Size")
+        if not isinstance(size, int) or size < 0:
+            raise _odd("a size that is none")
+        return size
+
+    async def cat(self, content: str, limit: int) -> bytes | None:
+        return await self._found("cat", {"arg": content, "length": str(limit + 1)}, limit)
+
+    def open(self, content: str, offset: int = 0) -> Content:
+        return self._streamed("cat", {"arg": content, "offset": str(offset)})
+
+    def archive(self, content: str) -> Content:
+        return self._streamed("get", {"arg": content, "archive": "true"})
+
+    async def put_record(self, name: str, record: bytes) -> None:
+        options = {"arg": f"/ipns/{name}", "allow-offline": "true"}
+        await self._call("routing/put", options, [Addition("value-file", record)], patience=SLOW_SECONDS)
+
+    async def record(self, name: str) -> bytes | None:
+        raw = await self._found("routing/get", {"arg": f"/ipns/{name}"}, 4 * MAX_RECORD)
+        return None if raw is None else _extra(raw)
+
+    async def _found(self, what: str, options: Options, limit: int = MAX_ANSWER) -> bytes | None:
+        try:
+            return await self._call(what, options, limit=limit)
+        except _Missing:
+            return None
+
+    async def _call(
+        self,
+        what: str,
+        options: Options,
+        files: Sequence[Addition] = (),
+        *,
+        limit: int = MAX_ANSWER,
+        patience: float = 0.0,
+    ) -> bytes:
+        parts: list[bytes] = []
+        room = limit
+        async with self._streamed(what, options, files, patience) as stream:
+            async for part in stream:
+                parts.append(part)
+                room -= len(part)
+                if room < 0:
+                    raise _odd(f"{what} answers with more than {limit:,} bytes")
+        return b"".join(parts)
+
+    @asynccontextmanager
+    async def _streamed(
+        self, what: str, options: Options, files: Sequence[Addition] = (), patience: float = 0.0
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        times = httpx.Timeout(max(patience, self._patience), connect=CONNECT_SECONDS, pool=None)
+        request = self._client.build_request("POST", what, params=dict(options), timeout=times)
+        body = Form(files)
+        if files:
+            del request.headers["Content-Length"]
+            request.headers.update({"Content-Type": FORM, "Transfer-Encoding": "chunked"})
+            request.stream = body
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                if response.status_code != httpx.codes.OK:
+                    raise await self._refusal(what, response)
+                async with _closing(response) as parts:
+                    yield parts
+            finally:
+                with trio.CancelScope(shield=True):
+                    await response.aclose()
+        except httpx.TimeoutException as error:
+            raise Remote(
+                f"the Kubo at {self._api} gave nothing for {times.read:.0f} s ({what})", rule="ipfs-slow",
+                hint="nobody may have the content just now; it is tried again",
+            ) from error  # fmt: skip
+        except httpx.HTTPError as error:
+            told = str(error) or type(error).__name__
+            raise Remote(f"the Kubo at {self._api} cannot be reached: {told}", rule="ipfs-api", hint=_HINT) from error
+        finally:
+            await body.aclose()
+
+    async def _refusal(self, what: str, response: httpx.Response) -> Remote:
+        raw = bytearray()
+        async with _closing(response) as parts:
+            async for part in parts:
+                raw += part
+                if len(raw) > MAX_ANSWER:
+                    break
+        if response.status_code in (401, 403):
+            return Remote(
+                f"the Kubo at {self._api} does not let us in", rule="ipfs-token",
+                hint="put what its API.Authorizations asks for into [ipfs] token",
+            )  # fmt: skip
+        told = _message(bytes(raw)) or f"status {response.status_code}"
+        if any(each in told for each in _MISSING):
+            return _Missing(f"Kubo: {told}", rule="ipfs-missing")
+        return Remote(f"Kubo refused {what}: {told[:300]}", rule="ipfs-refused", hint=_HINT)
+
+
+class _Missing(Remote):
+    """What was asked for is not there."""
+
+
+_FORMAT: Final = {"cid-version": "1"}
+_ADDED: Final = {"cid-version": "1", "raw-leaves": "true"}
+
+
+@asynccontextmanager
+async def _closing(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The parts of a body, of which some may be left unread."""
+    parts = response.aiter_bytes(CHUNK)
+    try:
+        yield parts
+    finally:
+        with trio.CancelScope(shield=True):
+            await parts.aclose()  # type: ignore[attr-defined]  # httpx does not say that it is a generator
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(raw)
+    except ValueError as error:
+        raise _odd("something that is not JSON") from error
+    if not isinstance(found, dict):
+        raise _odd("something that is no object")
+    return found
+
+
+def _message(raw: bytes) -> str:
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return raw[:300].decode("utf-8", "replace").strip()
+    return str(found.get("Message", "")) if isinstance(found, dict) else ""
+
+
+def _extra(raw: bytes) -> bytes:
+    """The record in an answer of ``routing/get``: base64 in the field ``Extra`` of the last line."""
+    lines = raw.split()
+    extra = _object(lines[-1]).get("Extra") if lines else None
+    if not isinstance(extra, str):
+        raise _odd("no record where one was asked for")
+    try:
+        return base64.b64decode(extra, validate=True)
+    except binascii.Error as error:
+        raise _odd("a record that is not base64") from error
+
+
+def _odd(what: str) -> Remote:
+    return Remote(f"the Kubo gave {what}", rule="ipfs-answer", hint="is it a Kubo? See [ipfs] api of the settings")

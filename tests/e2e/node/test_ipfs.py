@@ -1,0 +1,115 @@
+"""Two real Kubos, two daemons that know nobody else: published through one, mirrored through the other."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import trio
+
+from worlds.manifests import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+SECONDS = 60
+
+
+def written(daemon: Any, number: int) -> None:
+    rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(3000)]
+    (daemon.folder / f"{number}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
+
+
+async def meet(one: Any, other: Any) -> None:
+    address = next(each for each in (await other.about())["Addresses"] if "/ip4/127.0.0.1/tcp" in each)
+    await one.do("swarm", "connect", address)
+
+
+async def published(daemon: Any, blocks: int) -> Any:
+    """Until the standing publication has come so far."""
+    with trio.fail_after(SECONDS):
+        while True:
+            (view,) = await trio.to_thread.run_sync(daemon.ask, "ipfs", "list")
+            if view["blocks"] >= blocks:
+                return view
+            await trio.sleep(0.2)
+
+
+async def test_published_through_one_kubo_and_mirrored_through_another(
+    make_daemon: Callable[..., Any], foreign: ModuleType, tmp_path: Path
+) -> None:
+    in_thread = trio.to_thread.run_sync
+    async with foreign.open_kubo(tmp_path / "ka") as hers, foreign.open_kubo(tmp_path / "kb") as his:
+        await meet(his, hers)
+        alice, bob = (
+            make_daemon(name, ODFD_NODE_NAME=name, ODFD_IPFS_API=kubo.api) for name, kubo in (("a", hers), ("b", his))
+        )
+        alice.program = bob.program = SMALL
+        await in_thread(alice.start)
+        await in_thread((alice.folder / "m.yaml").write_text, ROOT)
+        await in_thread(written, alice, 0)
+        await in_thread(partial(alice.ask, "apply", "-f", str(alice.folder / "m.yaml")))
+        await in_thread(alice.ask, "pull", "cities")
+        first = await in_thread(alice.ask, "ipfs", "publish", "cities")
+        assert (first["name"], first["addedBlocks"]) == (first["home"], 4)
+        await in_thread(alice.stop)
+
+        await in_thread(bob.start)
+        mirror = await in_thread(
+            partial(bob.ask, "mirror", "add", first["datasetId"], "--via", "ipfs", "--as", "theirs")
+        )
+        assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 4, True)
+        assert (await in_thread(bob.ask, "verify", "theirs", "--level", "data"))["ok"]
+
+        await in_thread(alice.start)
+        await in_thread(written, alice, 1)
+        await in_thread(alice.ask, "pull", "cities")
+        second = await published(alice, 5)
+        assert second["root"] != first["root"]
+        await meet(his, hers)
+        assert [item["outcome"] for item in (await in_thread(bob.ask, "pull", "theirs"))["items"]] == ["updated"]
+        assert (await in_thread(bob.ask, "get", "dataset", "theirs"))["blocks"] == 5
+
+        folder = tmp_path / "got"
+        await his.do("get", "-o", str(folder), f"/ipns/{second['home']}")
+        command = [sys.executable, "-m", "odfd.cli.main", "verify", str(folder), "--level", "data"]
+        said = await trio.run_process(command, capture_stdout=True, env=bob.environ)
+        assert said.stdout.decode().startswith("yes: 5 blocks"), said
+
+        gateway = (await his.do("config", "Addresses.Gateway")).strip()
+        assert gateway, "the test profile gives it a free port"
+        assert await in_thread(through_gateway, tmp_path / "kb", second["root"]) == second["head"]
+        taken = await in_thread(bob.ctl, "import", second["root"].replace("/ipfs/", "ipfs://"))
+        assert taken.code == 0, taken
+
+
+def through_gateway(repo: Path, root: str) -> str:
+    """The head as a client of the ODF file layout reads it over HTTP."""
+    said = (repo / "gateway").read_text().strip()
+    with urllib.request.urlopen(f"{said}{root}/refs/head", timeout=SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+async def test_a_kubo_that_goes_away_and_comes_back(
+    make_daemon: Callable[..., Any], foreign: ModuleType, tmp_path: Path
+) -> None:
+    in_thread = trio.to_thread.run_sync
+    async with foreign.open_kubo(tmp_path / "ka") as kubo:
+        alice = make_daemon("a", ODFD_IPFS_API=kubo.api)
+        alice.program = SMALL
+        await in_thread(alice.start)
+        await in_thread((alice.folder / "m.yaml").write_text, ROOT)
+        await in_thread(written, alice, 0)
+        await in_thread(partial(alice.ask, "apply", "-f", str(alice.folder / "m.yaml")))
+        await in_thread(alice.ask, "pull", "cities")
+        await in_thread(alice.ask, "ipfs", "publish", "cities")
+    said = await in_thread(alice.ctl, "ipfs", "publish", "cities")
+    assert said.code == 6
+    assert "cannot be reached" in said.err
+    assert "[ipfs] api" in said.err
+    assert (await in_thread(alice.ask, "ipfs", "list"))[0]["blocks"] == 4
