@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -40,18 +41,32 @@ class Holders:
         found: list[PeerId] = []
 
         async def ask(peer: PeerId) -> None:
+            if await self._replication.chain_size(peer, dataset) >= size:
+                found.append(peer)
+
+        await self._ask_all(ask)
+        self._said[dataset] = _Said(trio.current_time(), frozenset(found))
+        return found
+
+    async def news(self, dataset: DatasetId) -> None:
+        """Ask all for statements on a dataset, which are then heard of like any others: gossip may have been lost."""
+
+        async def ask(peer: PeerId) -> None:
+            await self._replication.pull_statements(peer, [dataset])
+
+        await self._ask_all(ask)
+
+    async def _ask_all(self, ask: Callable[[PeerId], Awaitable[None]]) -> None:
+        async def one(peer: PeerId) -> None:
             with trio.move_on_after(PROBE_SECONDS):
                 try:
-                    if await self._replication.chain_size(peer, dataset) >= size:
-                        found.append(peer)
+                    await ask(peer)
                 except Remote:
-                    return  # one that does not answer does not hold it; the layer below keeps score
+                    return  # one that does not answer has nothing to say; the layer below keeps score
 
         async with trio.open_nursery() as nursery:
             for peer in self.connected():
-                nursery.start_soon(ask, peer)
-        self._said[dataset] = _Said(trio.current_time(), frozenset(found))
-        return found
+                nursery.start_soon(one, peer)
 
     async def count(self, dataset: DatasetId, size: int) -> int:
         """For people: peers are asked anew only now and then."""

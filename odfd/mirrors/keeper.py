@@ -197,8 +197,12 @@ class MirrorKeeper:
             mirror.poked.set()
 
     async def pass_now(self, dataset: DatasetId) -> Mirror:
-        """Ask for a pass and wait until one has ended that began after this call. Raises NotFound."""
+        """Ask peers for news, then for a pass, and wait until one has ended that began after this call.
+
+        Raises NotFound.
+        """
         mirror = self.get(dataset)
+        await self._sync.ask_around(dataset)
         wanted = mirror.passes + (2 if mirror.passing else 1)
         mirror.poked.set()
         while mirror.passes < wanted and not mirror.ended.is_set():

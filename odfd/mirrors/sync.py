@@ -133,6 +133,10 @@ class MirrorSync:
             raise unheard
         return outcome
 
+    async def ask_around(self, dataset: DatasetId) -> None:
+        """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
+        await self._holders.news(dataset)
+
     async def _hear(self, wish: Wish) -> Remote | None:
         """What is published on IPFS, for wishes that look there; why it cannot be told, when peers may still serve."""
         if wish.via is None:
