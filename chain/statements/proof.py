@@ -153,6 +153,21 @@ def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
     raise Invalid(f"proof of kind {form.kind[:40]!r}", rule="proof-kind", hint=f"known here: {', '.join(KINDS)}")
 
 
+class Body(msgspec.Struct, frozen=True):
+    """What a proof rests on."""
+
+    statements: tuple[bytes, ...]
+    """Both, as they are told: envelopes, or cosignatures."""
+    leaves: tuple[bytes, ...]
+    """The digests that differ, in the order of the statements; none where no histories do."""
+
+
+def statements_of(proof: Proof) -> Body:
+    """Read again what was checked."""
+    form = msgspec.convert(canonical.decode(proof.raw), _Form)
+    return Body(tuple(map(canonical.encode, form.statements)), tuple(map(bytes.fromhex, form.leaves)))
+
+
 class _Form(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     kind: str

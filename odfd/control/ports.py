@@ -150,6 +150,13 @@ class Trust(Protocol):
     async def policy(self) -> wire.PolicyView: ...
 
 
+class Resolving(Protocol):
+    """What a person decides where no rule can."""
+
+    async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
+        """Refused when nothing waits, or for an owner's fork."""
+
+
 class Authority(Protocol):
     """Who may sign for a dataset."""
 
@@ -216,6 +223,9 @@ class Node(Protocol):
 
     @property
     def trust(self) -> Trust: ...
+
+    @property
+    def resolving(self) -> Resolving: ...
 
     @property
     def authority(self) -> Authority: ...

@@ -65,6 +65,10 @@ async def _verify(node: Node, request: Request) -> object:
     return await node.verification.verify(_name(request), await body(request, wire.VerifyRequest))
 
 
+async def _resolve(node: Node, request: Request) -> object:
+    return await node.resolving.resolve(_name(request), await body(request, wire.ResolveRequest))
+
+
 async def _connect(node: Node, request: Request) -> object:
     return await node.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
 
@@ -118,6 +122,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/datasets/{ref}/verify", _verify),
     ("POST", "/datasets/{ref}/rewrite", _rewrite),
     ("GET", "/datasets/{ref}/trust", lambda n, r: n.trust.show(_name(r))),
+    ("POST", "/datasets/{ref}/trust/resolve", _resolve),
     ("GET", "/datasets/{ref}/authority", lambda n, r: n.authority.show_authority(_name(r))),
     ("POST", "/datasets/{ref}/authority", _change_authority),
     ("POST", "/datasets/{ref}/authority/draft", _draft_authority),

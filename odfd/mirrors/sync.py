@@ -38,6 +38,8 @@ from odfd.mirrors.wish import Wish
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.proofs import Proofs
+from odfd.trust.resolutions import Decided, Resolutions
 from odfd.verify.damage import Damage
 from odfd.verify.terms import Terms, pages_of
 from p2p.peers.score import BAD_BYTES
@@ -82,6 +84,8 @@ class _Held(msgspec.Struct, frozen=True):
     """Newest signed head known."""
     rights: Rights
     """By the newest version of its authority."""
+    decided: Decided = Decided()
+    """What a person settled of it."""
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -151,6 +155,12 @@ class MirrorSync:
 
     async def _sync(self, wish: Wish, tally: Tally, begun: Callable[[], None]) -> Outcome:
         held = await trio.to_thread.run_sync(self._held, wish.id)
+        if held.decided.abandoned is not None:
+            raise Refused(
+                f"{wish.name} was abandoned here: nothing more of it is taken",
+                rule="abandoned",
+                hint=f"to take it up again: odfctl trust resolve {wish.name} --follow HASH",
+            )
         if held.head is None:
             await self._replication.seek(wish.id)
             return Waiting("no signed head of it was seen yet")
@@ -243,18 +253,25 @@ class MirrorSync:
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
-            walk = Authorities(connection).walk(dataset)
+            walk, decided = Authorities(connection).walk(dataset), Resolutions(connection).of(dataset)
+            parts_at = Proofs(connection).parts_at(dataset, checked.epoch)
         head = newest[0] if newest else None
         turned: Checked | None = None
-        if head is not None and is_there(checked, head):
+        if decided.abandoned is not None:
+            turned = None
+        elif head is not None and is_there(checked, head):
             turned = Checked(checked.frontier, checked.data, head.epoch)
-        elif head is not None and (turn := turn_of(checked, head, walk, follow=self._follow)) is not None:
-            turned = go_back(self._chains, dataset, checked, turn, head.epoch)
+        elif head is not None:
+            follow = self._follow or decided.follows(head.epoch)
+            turn = turn_of(checked, head, walk, follow=follow)
+            if turn is not None:
+                parts_at = parts_at if follow else None
+                turned = go_back(self._chains, dataset, checked, turn, head.epoch, parts_at)
         if turned is not None:
             checked = turned
             with self._database.write() as connection:
                 Ledger(connection).keep_chain(dataset, checked)
-        return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1])
+        return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1], decided)
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""

@@ -39,7 +39,9 @@ def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, fo
     turn = turn_to(head.epoch, checked.epoch, walk)
     if turn is None:
         raise _waiting(checked, head, "it is not known how it began")
-    if turn.replaces and not follow and not turn.keeps(tree.size, lambda _: tree.root):
+    if follow or turn.keeps(tree.size, lambda _: tree.root):
+        return turn
+    if turn.replaces:
         raise _waiting(checked, head, f"{', '.join(turn.reasons)}, of which {turn.base.size} blocks are kept")
     return turn
 
@@ -48,21 +50,28 @@ def _waiting(checked: Checked, head: HeadStatement, why: str) -> RewriteWaiting:
     return RewriteWaiting(
         f"epoch {head.epoch} gives up blocks that are here ({why}; {checked.frontier.size} of epoch {checked.epoch})",
         rule="rewrite-waiting",
-        hint='to follow it, set policy.rewrite.follow = "follow" and start anew; to keep what is here, do nothing',
+        hint=f"to follow it: odfctl trust resolve REF --follow {head.head}; to keep what is here, do nothing",
     )
 
 
-def go_back(chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn, epoch: int) -> Checked | None:
+def go_back(
+    chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn, epoch: int, parts_at: int | None = None
+) -> Checked | None:
     """Give up what lies beyond the base, all in one transaction; what is checked then.
 
-    ``None`` while fewer blocks are here than are kept. Raises RewriteWaiting when the base is not of this chain.
+    ``parts_at``: where the epoch that is here is proven to fork, when the other history may be followed; who holds the
+    history that the base is not of goes back to there. ``None`` while fewer blocks are here than are kept. Raises
+    RewriteWaiting when the base is not of this chain.
     """
     tree, keep = checked.frontier, turn.base.size
-    if tree.size < keep:
-        return None
     chain = chains.chain(dataset)
+    if tree.size < keep or kept_tree(chain, keep).root != turn.base.root_hash:
+        if parts_at is not None and 0 < parts_at < min(tree.size, keep):
+            keep = parts_at
+        elif tree.size < keep:
+            return None
     kept = kept_tree(chain, keep)
-    if kept.root != turn.base.root_hash:
+    if keep == turn.base.size and kept.root != turn.base.root_hash:
         raise RewriteWaiting(
             f"epoch {epoch} begins with {keep} blocks that are not those here",
             rule="rewrite-waiting",

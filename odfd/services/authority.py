@@ -20,7 +20,6 @@ from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
-from chain.statements.proof import AUTHORITY_FORK
 from chain.statements.statement import Authority, Epoch, TreeHead
 from odfd.control import wire
 from odfd.datasets.catalog import Entry
@@ -28,8 +27,8 @@ from odfd.kit.clock import Clock
 from odfd.services.home import Home
 from odfd.trust import drafting
 from odfd.trust.authorities import Authorities
+from odfd.trust.hearing import is_disputed
 from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.proofs import Proofs
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.versioning import keep_version, note_version, sign_version
 
@@ -68,7 +67,7 @@ class AuthorityService:
         entry = self._entry(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
-            disputed = Proofs(connection).has(entry.id, AUTHORITY_FORK, rights.version)
+            disputed = is_disputed(connection, entry.id, rights)
         return wire.AuthorityView(
             ref=entry.name,
             dataset_id=str(entry.id),

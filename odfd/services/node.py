@@ -60,6 +60,7 @@ from odfd.services.ipfs import WayToIpfs, way_to_ipfs
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.options import host_options, object_limits, spark_options
 from odfd.services.publications import PublicationService
+from odfd.services.resolving import Docket, ResolvingService
 from odfd.services.rewriting import RewritingService
 from odfd.services.trust import GROUP, TrustService, proof_view
 from odfd.services.uploads import Uploads
@@ -112,6 +113,7 @@ class NodeParts:
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
         )
         self.views = Views(home, self.standing)
+        self.docket = Docket(home, self.standing)
         self.engine = engine or NodeEngine(spark_options(settings, home), os.environ, ground.journal)
         self.board = LedgerNoticeboard(
             home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room()
@@ -387,13 +389,14 @@ class _Node:
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
         self.trust = TrustService(
             home,
-            parts.standing,
+            parts.docket,
             ground.clock,
             parts.settings.policy.profile,
             parts._policy_changed,
             parts.shelf,
             parts._policy_with,
         )
+        self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground.events, ground.clock, parts._moved)
         self.authority = AuthorityService(home, parts.committer, ground.clock, parts._signed)
         self.tasks = BoardTasks(ground.board)
         self.events = LogEvents(ground.events)

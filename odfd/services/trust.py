@@ -20,13 +20,16 @@ from odfd.control import wire
 from odfd.kit.clock import Clock
 from odfd.resources.store import Resources
 from odfd.services.home import Home
+from odfd.services.resolving import Docket
+from odfd.trust import resolving
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
 from odfd.trust.ledger import Ledger, Run
 from odfd.trust.policy import Policy
 from odfd.trust.proofs import Proofs
+from odfd.trust.resolutions import VERSION, Resolution
 from odfd.trust.shelf import Shelf
-from odfd.trust.standing import Known, Standing
+from odfd.trust.standing import Known
 
 GROUP: Final = "validator"
 """Resource kind: a key and the group it stands in, listed by a person here."""
@@ -38,7 +41,7 @@ class TrustService:
     def __init__(
         self,
         home: Home,
-        standing: Standing,
+        docket: Docket,
         clock: Clock,
         profile: str,
         changed: Callable[[], None],
@@ -47,9 +50,10 @@ class TrustService:
     ) -> None:
         """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
         self._policy_with = policy_with
+        self._docket = docket
         self._home = home
         self._shelf = shelf
-        self._standing = standing
+        self._standing = docket.standing
         self._clock = clock
         self._profile = profile
         self._changed = changed
@@ -153,6 +157,11 @@ class TrustService:
                 *(proof_view(entry.name, proof) for proof in proofs),
                 *(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
             ),
+            choices=tuple(
+                wire.ChoiceView(hash=str(each.name), message=each.message)
+                for each in resolving.choices(self._docket.case(entry))
+            ),
+            decisions=tuple(decision_view(each) for each in known.decided.all),
         )
 
     def _why(self, known: Known, found: Reach) -> wire.Why | None:
@@ -172,7 +181,7 @@ class TrustService:
             reproduced=self._standing.is_reproduced(known),
             attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
             fresh=known.extent.fresh,
-            forked=known.extent.forked_at is not None,
+            forked=known.forked,
         )
 
     def _attested(self, known: Known) -> int:
@@ -203,8 +212,18 @@ _REASONS: Final = {
 }
 _OTHER: Final = {
     "fork": "its owner's key signed two histories; below this block they agree",
+    "abandoned": "you gave it up here",
     "inputs": "an input that it read may not be relied on that far",
 }
+
+
+def decision_view(made: Resolution) -> wire.DecisionView:
+    return wire.DecisionView(
+        at=instant.render(made.at),
+        matter=made.matter,
+        hash=str(made.name),
+        block=None if made.matter == VERSION else made.place,
+    )
 
 
 def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:

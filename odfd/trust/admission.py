@@ -8,7 +8,7 @@ caller knows as far as it does; statements under a version beyond it are set asi
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -68,6 +68,8 @@ class Ground(msgspec.Struct, frozen=True):
     """Blocks that are here."""
     epoch: int = 0
     """The epoch that they belong to."""
+    chosen: Mapping[int, int] = {}
+    """By epoch: the place up to which a person said which of two histories to follow."""
 
     @property
     def rights(self) -> Rights:
@@ -101,6 +103,8 @@ def admit_head(
         return doubt
     if ground.size and ground.epoch < head.epoch:
         return _into_epoch(head, newest, root_at, ground)
+    if ground.size <= ground.chosen.get(head.epoch, -1):
+        return Verdict(Outcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet")
     in_epoch = newest if newest is not None and newest.epoch == head.epoch else None
     verdict = _against_mine(head, in_epoch, root_at)
     if forked_at is not None and verdict.outcome in (Outcome.ADVANCE, Outcome.RENEWED):

@@ -56,6 +56,13 @@ class Authorities:
         signers = b"".join(signed.signers)
         AUTHORITIES.put(self._db, said.dataset, said.version, signed.sid, signers, signed.payload, signed.envelope)
 
+    def replace(self, said: Authority, signed: Signed) -> None:
+        """Hold another statement of a version that is held, and of none after it. It was shown to follow."""
+        self._db.execute(
+            "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (said.dataset, said.version)
+        )
+        self.keep(said, signed)
+
     def known(self, sid: Multihash) -> bool:
         return self.envelope(sid) is not None
 

@@ -16,6 +16,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements import proof as proofs
+from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, Proof
 from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Authority, HeadStatement
@@ -24,6 +25,7 @@ from odfd.trust.admission import Ground, Outcome, Verdict, admit_attestation, ad
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Ledger
 from odfd.trust.proofs import Proofs, fork_of_last_block
+from odfd.trust.resolutions import Resolutions
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 """Digests of blocks ``start <= n < stop`` of a chain that is here."""
@@ -43,10 +45,18 @@ class Heard(msgspec.Struct, frozen=True):
         return self.verdict.outcome
 
 
+def is_disputed(connection: sqlite3.Connection, dataset: DatasetId, rights: Rights) -> bool:
+    """Whether another statement of this version is known, and no person said to follow this one."""
+    if not Proofs(connection).has(dataset, AUTHORITY_FORK, rights.version):
+        return False
+    return Resolutions(connection).of(dataset).version(rights.version) != rights.sid
+
+
 class Hearing:
     """See the module."""
 
     def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
+        self._db = connection
         self._ledger = Ledger(connection)
         self._authorities = Authorities(connection)
         self._proofs = Proofs(connection)
@@ -139,8 +149,9 @@ class Hearing:
     def _ground(self, dataset: DatasetId) -> Ground:
         walk = self._authorities.walk(dataset)
         checked = self._ledger.chain(dataset)
-        conflict = self._proofs.has(dataset, AUTHORITY_FORK, walk[-1].version)
-        return Ground(walk, conflict, checked.frontier.size, checked.epoch)
+        conflict = is_disputed(self._db, dataset, walk[-1])
+        chosen = Resolutions(self._db).of(dataset).places
+        return Ground(walk, conflict, checked.frontier.size, checked.epoch, chosen)
 
     def _root_at(self, dataset: DatasetId, size: int) -> bytes | None:
         """Root of my tree at ``size``: kept for the whole chain, computed from the blocks for a part of it."""

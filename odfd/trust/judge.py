@@ -167,6 +167,8 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     chain: int
     data: int
     forked_at: int | None = None
+    abandoned_at: int | None = None
+    """Where a person gave it up."""
     inputs: int | None = None
     """Blocks whose inputs lie within their own reach; ``None``: it has no inputs."""
     fresh: bool = True
@@ -198,6 +200,8 @@ def reach(
     stop, why = extent.linked, Why("head")
     if extent.forked_at is not None and extent.forked_at < stop:
         stop, why = extent.forked_at, Why("fork", extent.forked_at)
+    if extent.abandoned_at is not None and extent.abandoned_at < stop:
+        stop, why = extent.abandoned_at, Why("abandoned", extent.abandoned_at)
     if extent.inputs is not None and extent.inputs < stop:
         stop, why = extent.inputs, Why("inputs", extent.inputs)
     for bound, name in ((extent.chain, "chain"), (extent.data, "data")):

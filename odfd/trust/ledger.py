@@ -34,6 +34,7 @@ from chain.statements.statement import (
 )
 from chain.statements.tree import Frontier
 from chain.store.seals import Row, Sealed
+from odfd.trust import tables
 
 _REPAIR: Final = "odfctl pull REF --repair makes it anew"
 _RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
@@ -57,7 +58,8 @@ COSIGNATURES: Final = Sealed(
 )
 PROOFS: Final = Sealed("trust_proofs", ("dataset", "id", "epoch", "kind", "place", "body"), _RESTORE)
 ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
-SEALED: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
+_SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
+SEALED: Final = (*_SEALED_LATE, tables.RESOLVED)
 """Tables whose rows nothing else vouches for; the log is linked."""
 REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES)
 """Those of which a damaged row may go: it is made or heard anew."""
@@ -163,9 +165,8 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_cosignatures_dataset ON trust_cosignatures (dataset);
     """,
-    "\n".join(
-        each.step for each in (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
-    ),
+    "\n".join(each.step for each in _SEALED_LATE),
+    *tables.LATER,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 REPRODUCED: Final = "reproduced"
@@ -254,6 +255,25 @@ class Ledger:
                     "DELETE FROM trust_live WHERE dataset = ? AND type = ? AND signer = ?",
                     (rights.dataset, HEAD, signer),
                 )
+
+    def follow(self, dataset: DatasetId, signed: Signed, now: Instant) -> None:
+        """From now on this head is the newest, and no other of the dataset is known: a person chose its history."""
+        self._db.execute("DELETE FROM trust_live WHERE dataset = ? AND type = ?", (dataset, HEAD))
+        self.record(signed, signed.signers[0], "followed", "", now, live=True)
+
+    def drop_heads_under(self, dataset: DatasetId, version: int) -> None:
+        """Heads signed under this version of the authority, or a later one, are known no more."""
+        for signer, payload, _ in list(self._live(dataset, HEAD)):
+            head = statement.decode(payload)
+            if isinstance(head, HeadStatement) and head.authority >= version:
+                self._db.execute(
+                    "DELETE FROM trust_live WHERE dataset = ? AND type = ? AND signer = ?", (dataset, HEAD, signer)
+                )
+
+    def outcomes(self, dataset: DatasetId, outcome: str) -> frozenset[Multihash]:
+        """Ids of the statements on a dataset that were recorded with this outcome."""
+        rows = self._db.execute("SELECT sid FROM trust_ledger WHERE dataset = ? AND outcome = ?", (dataset, outcome))
+        return frozenset(Multihash(row[0]) for row in rows)
 
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""

@@ -15,6 +15,8 @@ import msgspec
 
 from chain.errors import Fault, Invalid
 from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements import canonical
 
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")
@@ -154,6 +156,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_stale: int = 14 * 86400
     """Seconds past a head's expiry during which it still counts as fresh."""
     attest: bool = False
+
+    @property
+    def digest(self) -> Multihash:
+        """Names these rules in decisions that rest on them."""
+        said: dict[str, canonical.Json] = {
+            "use": str(self.use),
+            "serve": str(self.serve),
+            "f": self.tolerated,
+            "groups": {group.name: [str(key) for key in sorted(group.keys)] for group in self.groups},
+            "maxStale": self.max_stale,
+        }
+        return Multihash.sha3_256(canonical.encode(said))
 
     def group_of(self, key: KeyDid) -> str | None:
         return self._groups_of_keys.get(key)

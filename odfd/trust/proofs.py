@@ -1,14 +1,15 @@
 """Proofs that this node keeps: who contradicted itself, and from which block on a history is disputed.
 
-What is kept is a join: of a fork the lowest place known, of a double vote one proof for each validator of a dataset;
-so any order of hearing leaves every node with the same answers. A proof is never forgotten on its own. Calls are
-synchronous, on the connection they are given. Spec: trust.md sections 2 and 7.
+What is kept is a join: of a fork the lowest place known, of a double vote one proof for each validator of a dataset,
+and of what tells the same the lowest id; so any order of hearing leaves every node with the same proofs. Where a person
+settled a fork, the lowest place beyond it is kept too, for that one stops again. A proof is never forgotten on its own.
+Calls are synchronous, on the connection they are given. Spec: trust.md sections 2 and 7.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from chain.errors import Invalid
@@ -21,6 +22,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Leaves
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import ACCUSED, PROOFS
+from odfd.trust.resolutions import Resolutions
 
 MAX_VOTES: Final = 80
 """Double votes kept of one dataset's epoch: all its listed validators and some more."""
@@ -35,17 +37,22 @@ class Proofs:
         self._db = connection
 
     def keep(self, proof: Proof) -> bool:
-        """Keep a proof that tells more than those kept; whether it did."""
-        known = self._places(proof)
+        """Keep a proof that tells more than those kept, or the same under a lower id; whether it did."""
+        known = self._same(proof)
         if proof.kind == FORK:
-            assert proof.index is not None
-            if known and min(known) <= proof.index:
+            if known and min(known) <= proof.order:
                 return False
-            self._drop_forks(proof)
-        elif len(known) >= MAX_VOTES or all(self._is_accused(proof, key) for key in proof.accused):
-            return False
+            gone = [name for _, name in known]
+        else:
+            gone = [name for _, name in known if self._accused_by(name) <= set(proof.accused)]
+            alike = [name for name in gone if self._accused_by(name) == set(proof.accused)]
+            if any(name <= proof.id for name in alike):
+                return False
+            if not gone and (len(known) >= MAX_VOTES or all(self._is_accused(proof, key) for key in proof.accused)):
+                return False
         if not known and self._count() >= MAX_PROOFS:
             return False
+        self._drop(gone)
         PROOFS.put(self._db, proof.dataset, proof.id, proof.epoch, proof.kind, proof.index or 0, proof.raw)
         for key in proof.accused:
             ACCUSED.put(self._db, key, proof.kind, proof.id)
@@ -55,9 +62,19 @@ class Proofs:
         return self._db.execute("SELECT 1 FROM trust_proofs WHERE id = ?", (name,)).fetchone() is not None
 
     def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:
-        """The first place that is disputed in this epoch; below it all agree."""
+        """The first place that is disputed in this epoch and that no person settled; below it all agree."""
+        settled = self._settled(dataset, epoch)
+        rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
+        return min((row[4] for row in rows if row[4] > settled), default=None)
+
+    def parts_at(self, dataset: DatasetId, epoch: int) -> int | None:
+        """The first place that was ever disputed in this epoch."""
         rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
         return min((row[4] for row in rows), default=None)
+
+    def is_forked(self, dataset: DatasetId) -> bool:
+        """Whether it ever was: settling it leaves that for ever."""
+        return PROOFS.one(self._db, "dataset = ? AND kind = ?", (dataset, FORK)) is not None
 
     def has(self, dataset: DatasetId, kind: str, epoch: int) -> bool:
         """Whether a proof of this kind is kept on an epoch, or on a version of the authority."""
@@ -81,12 +98,25 @@ class Proofs:
         row = PROOFS.one(self._db, "id = ?", (name,))
         return None if row is None else bytes(row[5])
 
-    def _places(self, proof: Proof) -> list[int]:
+    def _settled(self, dataset: DatasetId, epoch: int) -> int:
+        """The last place up to which a person said which history to follow; -1 without one."""
+        branch = Resolutions(self._db).of(dataset).branch(epoch)
+        return -1 if branch is None else branch.place
+
+    def _same(self, proof: Proof) -> list[tuple[int, Multihash]]:
+        """Places and ids of those kept of its kind and epoch; of forks, on its side of what a person settled."""
         rows = self._db.execute(
-            "SELECT place FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?",
+            "SELECT place, id FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?",
             (proof.dataset, proof.kind, proof.epoch),
         )
-        return [row[0] for row in rows]
+        found = [(place, Multihash(name)) for place, name in rows]
+        if proof.index is None or proof.kind != FORK:
+            return found
+        settled = self._settled(proof.dataset, proof.epoch)
+        return [each for each in found if (each[0] > settled) == (proof.index > settled)]
+
+    def _accused_by(self, name: Multihash) -> set[KeyDid]:
+        return {KeyDid(row[0]) for row in ACCUSED.rows(self._db, "proof = ?", (name,))}
 
     def _is_accused(self, proof: Proof, key: KeyDid) -> bool:
         row = self._db.execute(
@@ -96,11 +126,10 @@ class Proofs:
         ).fetchone()
         return row is not None
 
-    def _drop_forks(self, proof: Proof) -> None:
-        same = "SELECT id FROM trust_proofs WHERE dataset = ? AND kind = ? AND epoch = ?"
-        terms = (proof.dataset, proof.kind, proof.epoch)
-        self._db.execute(f"DELETE FROM trust_accused WHERE proof IN ({same})", terms)  # noqa: S608
-        self._db.execute(f"DELETE FROM trust_proofs WHERE id IN ({same})", terms)  # noqa: S608
+    def _drop(self, names: Sequence[Multihash]) -> None:
+        for name in names:
+            self._db.execute("DELETE FROM trust_accused WHERE proof = ?", (name,))
+            self._db.execute("DELETE FROM trust_proofs WHERE id = ?", (name,))
 
     def _count(self) -> int:
         return int(self._db.execute("SELECT COUNT(*) FROM trust_proofs").fetchone()[0])

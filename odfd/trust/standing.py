@@ -24,10 +24,24 @@ from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
 from odfd.trust.authorities import Authorities
-from odfd.trust.judge import Bench, Decision, Extent, Reach, Said, Voice, decide, quorum_of, reach, value_id
+from odfd.trust.judge import (
+    STOPS,
+    Bench,
+    Decision,
+    Extent,
+    Reach,
+    Said,
+    Status,
+    Voice,
+    decide,
+    quorum_of,
+    reach,
+    value_id,
+)
 from odfd.trust.ledger import Ledger, Run, run_at
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
+from odfd.trust.resolutions import Decided, Resolutions
 from odfd.trust.steps import first_step, first_step_where
 
 MAX_LINEAGE: Final = 64
@@ -48,6 +62,10 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     root: bool
     quorum: int
     """K of ``attested:K`` as asked of this dataset; 0 when nobody asks."""
+    forked: bool = False
+    """Whether a fork of it was ever proven; settling it leaves that."""
+    decided: Decided = Decided()
+    """What a person settled of it here."""
 
 
 class Standing:
@@ -95,7 +113,8 @@ class Standing:
             heard = ledger.attestations(dataset)
             runs = ledger.runs(dataset)
             proofs = Proofs(connection)
-            forked_at = proofs.forked_at(dataset, newest[0].epoch if newest else 0)
+            forked_at = proofs.forked_at(dataset, checked.epoch)
+            forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
             silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
         signed = newest[0] if newest else None
         seed = chain.block_at(0).event if size else None
@@ -105,6 +124,7 @@ class Standing:
             chain=min(size, signed.size) if signed else 0,
             data=min(size, checked.data),
             forked_at=forked_at,
+            abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and self._is_fresh(signed),
         )
@@ -118,6 +138,8 @@ class Standing:
             runs=runs,
             root=is_root,
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
+            forked=forked,
+            decided=decided,
         )
 
     def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:
@@ -134,9 +156,23 @@ class Standing:
         return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
 
     def decision(self, known: Known, step: int) -> Decision:
-        """The judgement of one transform step."""
+        """The judgement of one transform step; what a person relies on in spite of it is data, and no more."""
+        found = self.verdict(known, step)
+        settled = known.decided.verdict(step) if found.status in STOPS else None
+        if settled is None or self._chains.chain(known.dataset).block_at(step).hash != settled:
+            return found
+        return Decision(Status.DISPUTED, against=found.against)
+
+    def verdict(self, known: Known, step: int) -> Decision:
+        """The same by the rules alone."""
         bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum)
         return decide(bench, known.heard, own_voice(run_at(known.runs, step)), step)
+
+    def stops(self, known: Known) -> list[tuple[int, Decision]]:
+        """The steps that are relied on for nothing; of each stretch judged alike the first."""
+        steps = _telling_steps(self._chains.chain(known.dataset), known)
+        found = [(step, self.decision(known, step)) for step in steps]
+        return [(step, decision) for step, decision in found if decision.status in STOPS]
 
     def _silent(self, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
         """Whose word does not count here: who contradicted himself, the dataset's writers and roots, their groups."""
@@ -205,11 +241,13 @@ def own_voice(run: Run | None) -> Voice | None:
 
 
 def _telling_steps(chain: ChainReader, known: Known) -> Iterable[int]:
-    """The first step of each stretch within which all verdicts stay the same."""
-    places = {0, known.size}
+    """The first step of each stretch within which all verdicts and facts stay the same."""
+    places = {0, known.size, known.extent.chain, known.extent.data}
     for said in known.heard.values():
         for span in said.spans:
             places.update((span.first, span.last + 1))
+        for wrong in said.mismatch:
+            places.update((wrong.sequence_number, wrong.sequence_number + 1))
     for run in known.runs.values():
         places.update((run.sequence_number if run.first is None else run.first, run.sequence_number + 1))
     for start, stop in pairwise(sorted(place for place in places if place <= known.size)):

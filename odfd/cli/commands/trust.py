@@ -49,6 +49,21 @@ def register(subparsers: Any) -> None:
     )
     recheck.add_argument("file", metavar="FILE")
     recheck.set_defaults(run=_recheck)
+    resolve = actions.add_parser(
+        "resolve",
+        help="decide what no rule can: which history to follow, or none",
+        description=(
+            "For a dataset that forks, that validators refute, whose authority is disputed, or whose new epoch gives\n"
+            "up blocks that are here. trust show lists what may be followed. It holds on this node alone, up to the\n"
+            "block named, and what comes later stops the dataset again."
+        ),
+        epilog="example:  odfctl trust resolve nyc.flights --follow f1620a1b2…",
+    )
+    resolve.add_argument("ref", metavar="REF")
+    way = resolve.add_mutually_exclusive_group(required=True)
+    way.add_argument("--follow", metavar="HASH", help="rely on the history up to this block; or a version's id")
+    way.add_argument("--abandon", action="store_true", help="take nothing more of it, whatever comes")
+    resolve.set_defaults(run=_resolve)
     _register_validators(actions, type(parser))
     authority.register(actions, type(parser))
     policy = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
@@ -112,6 +127,12 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
         lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
     if view.get("unlisted"):
         lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
+    for made in view.get("decisions", []):
+        lines.append(f"  You decided {words.ago(made['at'], now)}: {made['matter']} {words.digest(made['hash'])}")
+    for choice in view.get("choices", []):
+        lines.append(f"  You may follow {choice['hash']}  {clean(choice['message'], 100)}")
+    if view.get("choices"):
+        lines.append(f"  To decide: {session.again} trust resolve {view['ref']} --follow HASH, or --abandon")
     for proof in view.get("evidence", []):
         if proof.get("bundle"):
             lines.append(f"  Evidence: {session.again} trust evidence {proof['bundle']} -O evidence.odfe")
@@ -158,6 +179,14 @@ def _evidence(args: argparse.Namespace) -> int:
     answer = {"id": args.id, "file": args.out, "size": size}
     session.answer(answer, lambda made: f"{words.size(made['size'])} in {made['file']}")
     session.remark(f"anyone can check it, with no daemon: odfctl trust recheck {args.out}")
+    return ExitCode.OK
+
+
+def _resolve(args: argparse.Namespace) -> int:
+    session = Session(args)
+    wish = {"follow": args.follow, "abandon": args.abandon}
+    done = session.client.post(f"/datasets/{part(args.ref)}/trust/resolve", wish)
+    session.answer(done, lambda made: "\n".join(f"{made['ref']}: {clean(each, 200)}" for each in made["settles"]))
     return ExitCode.OK
 
 

@@ -118,6 +118,37 @@ class EvidenceView(Value, frozen=True, kw_only=True):
     cells: tuple[CellView, ...] = ()
 
 
+class ChoiceView(Value, frozen=True, kw_only=True):
+    """What a person may follow: ``odfctl trust resolve REF --follow HASH``."""
+
+    hash: str
+    message: str
+
+
+class DecisionView(Value, frozen=True, kw_only=True):
+    """What a person decided of a dataset on this node."""
+
+    at: str
+    matter: str
+    """``branch``, ``verdict``, ``version``, ``epoch`` or ``abandoned``."""
+    hash: str
+    block: int | None = None
+
+
+class ResolveRequest(Request, frozen=True, kw_only=True):
+    """Either of the two."""
+
+    follow: str | None = None
+    """A block, a head's block, or a version of the authority; ``f1620…``."""
+    abandon: bool = False
+
+
+class Resolved(Value, frozen=True, kw_only=True):
+    ref: str
+    dataset_id: str
+    settles: tuple[str, ...]
+
+
 class TrustView(Value, frozen=True, kw_only=True):
     ref: str
     dataset_id: str
@@ -133,6 +164,9 @@ class TrustView(Value, frozen=True, kw_only=True):
     unlisted: int = 0
     """Validators that spoke and stand in no group of ours."""
     evidence: tuple[EvidenceView, ...] = ()
+    choices: tuple[ChoiceView, ...] = ()
+    """What waits for a person's decision."""
+    decisions: tuple[DecisionView, ...] = ()
 
 
 class ValidatorRequest(Request, frozen=True, kw_only=True):

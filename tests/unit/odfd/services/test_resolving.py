@@ -1,0 +1,336 @@
+"""What a person decides on running nodes: which history, which verdict, which epoch; and that it is told for ever."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from chain.errors import Invalid, Refused
+from chain.instant import SECOND, Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Authority, Roots, Writer
+from config import model
+from odfd.control import wire
+from odfd.mirrors.turning import RewriteWaiting
+from odfd.trust.ledger import Ledger
+from p2p.ports import Judgement, PeerId, Topic
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+SEED = b"\x2a" * 32
+PEER = PeerId("12D3KooWPeer")
+
+
+async def resolve(node: Any, ref: str, follow: object = None) -> tuple[str, ...]:
+    request = wire.ResolveRequest(follow=None if follow is None else str(follow), abandon=follow is None)
+    done: wire.Resolved = await node.api.resolving.resolve(ref, request)
+    return done.settles
+
+
+def block(node: Any, name: str, number: int) -> Multihash:
+    return node.home.chains.chain(node.dataset(name)).block_at(number).hash
+
+
+def decisions(node: Any, name: str) -> list[dict[str, Any]]:
+    with node.home.database.read() as connection:
+        rows = connection.execute(
+            "SELECT body FROM trust_ledger WHERE dataset = ? AND type = 'decision'", (node.dataset(name),)
+        )
+        return [msgspec.json.decode(row[0]) for row in rows]
+
+
+def copied_owner(folder: Path) -> None:
+    """Alice's state as it is now, in other hands: her datasets' keys, not her journals, and another node key."""
+    import shutil
+
+    shutil.copytree(folder / "alice" / "state", folder / "mallory" / "state")
+    keys = folder / "mallory" / "state" / "keys"
+    for journal in keys.glob("*.journal"):
+        journal.unlink()
+    (keys / "node.key").write_text(SEED.hex() + "\n")
+
+
+class Forked:
+    """Alice and Mallory publish two histories of ``cities``; Bob mirrors Alice's and was shown both."""
+
+    def __init__(self, world: Any, worlds: Any, folder: Path) -> None:
+        self.world, self.worlds, self.folder = world, worlds, folder
+        self.peer = worlds.peer_of_seed(SEED)
+
+    async def before(self) -> None:
+        self.world.write("alice", "a.csv", *ROWS)
+        async with self.world.running("alice") as alice:
+            await alice.apply(self.worlds.ROOT)
+            await alice.pull()
+            self.cities, self.common = alice.dataset("cities"), alice.size("cities")
+        copied_owner(self.folder)
+        self.world.wires.cut.add(self.peer)
+
+    async def part(self, alice: Any, bob: Any, mallory: Any) -> None:
+        """Bob mirrors Alice's history, while nobody sees Mallory."""
+        self.world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,1")
+        await alice.pull("cities")
+        await mallory.pull("cities")
+        await bob.mirror(self.cities, "theirs")
+        self.world.wires.cut.clear()
+
+    async def meet(self, bob: Any, mallory: Any) -> None:
+        """Mallory shows her head to everybody."""
+        with mallory.home.database.read() as connection:
+            newest = Ledger(connection).newest_head(self.cities)
+        await mallory.member.announce(Topic.HEADS, newest[1].envelope)
+        await bob.heard("dataset.forked")
+
+    async def fork(self, alice: Any, bob: Any, mallory: Any) -> None:
+        await self.part(alice, bob, mallory)
+        await self.meet(bob, mallory)
+
+    @asynccontextmanager
+    async def with_carol(self, alice: Any, bob: Any, mallory: Any, policy: Any = None) -> AsyncIterator[Any]:
+        """She mirrors Mallory's history, decides for it, and so serves it."""
+        await self.part(alice, bob, mallory)
+        self.world.wires.cut.update({alice.member.peer_id, bob.member.peer_id})
+        async with self.world.running("carol", policy) as carol:
+            await carol.member.pull_statements(self.peer, [self.cities])
+            await carol.mirror(self.cities, "theirs")
+            self.world.wires.cut.clear()
+            await self.meet(bob, mallory)
+            await carol.member.pull_statements(bob.member.peer_id, [self.cities])
+            await carol.heard("dataset.forked")
+            await resolve(carol, "theirs", block(carol, "theirs", self.common))
+            yield carol
+
+
+@pytest.fixture
+async def forked(world: Any, worlds: Any, tmp_path: Path) -> Forked:
+    made = Forked(world, worlds, tmp_path)
+    await made.before()
+    return made
+
+
+async def test_the_history_that_is_here_is_followed(world: Any, forked: Forked) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
+        await forked.fork(alice, bob, mallory)
+        shown = await bob.api.trust.show("theirs")
+        assert (shown.reach.use, shown.facts.forked) == (forked.common, True)
+        mine, theirs = (block(node, name, forked.common) for node, name in ((bob, "theirs"), (mallory, "cities")))
+        assert [each.hash for each in shown.choices] == [str(mine), str(theirs)]
+        with pytest.raises(Refused, match="waits for a decision"):
+            await resolve(bob, "theirs", block(bob, "theirs", 0))
+        with pytest.raises(Refused, match="nothing that is known"):
+            await resolve(bob, "theirs", Multihash.sha3_256(b"?"))
+        (settled,) = await resolve(bob, "theirs", mine)
+        assert f"part at #{forked.common}" in settled
+        after = await bob.api.trust.show("theirs")
+        assert (after.reach.use, after.why, after.facts.forked) == (forked.common + 1, None, True)
+        assert ([each.matter for each in after.decisions], after.choices) == (["branch"], ())
+        (decision,) = decisions(bob, "theirs")
+        assert (decision["follow"], decision["policy"]) == (str(mine), str(bob.parts.policy.digest))
+        assert len(decision["rests"]) >= 2
+        world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Steyr,2")
+        await alice.pull("cities")
+        await bob.heard_head(forked.common + 2)
+        with bob.home.database.read() as connection:
+            Ledger(connection).check()
+
+
+async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None:
+    """What is here is given up from where they part; heads of the other one change nothing until the chosen is here."""
+    async with (
+        world.running("alice") as alice,
+        world.running("bob") as bob,
+        world.running("mallory") as mallory,
+        forked.with_carol(alice, bob, mallory) as carol,
+    ):
+        theirs = block(carol, "theirs", forked.common)
+        assert theirs != block(bob, "theirs", forked.common)
+        world.wires.cut.add(carol.member.peer_id)
+        await resolve(bob, "theirs", theirs)
+        assert bob.size("theirs") == forked.common
+        world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Steyr,2")
+        await alice.pull("cities")
+        await bob.member.pull_statements(alice.member.peer_id, [forked.cities])
+        with bob.home.database.read() as connection:
+            newest = Ledger(connection).newest_head(forked.cities)
+        assert (newest[0].size, newest[0].head) == (forked.common + 1, theirs)
+        world.wires.cut.clear()
+        with trio.fail_after(20):
+            while bob.size("theirs") <= forked.common:
+                bob.parts.keeper.poke(forked.cities)
+                await bob.parts.keeper.get(forked.cities).turned.wait()
+        assert block(bob, "theirs", forked.common) == theirs
+        shown = await bob.api.trust.show("theirs")
+        assert (shown.reach.use, shown.facts.forked) == (forked.common + 1, True)
+        assert [each.matter for each in shown.decisions] == ["branch"]
+
+
+async def test_neither_is_followed(world: Any, forked: Forked) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
+        with pytest.raises(Invalid, match="either"):
+            await bob.api.resolving.resolve("theirs", wire.ResolveRequest())
+        await forked.fork(alice, bob, mallory)
+        await resolve(bob, "theirs")
+        shown = await bob.api.trust.show("theirs")
+        assert (shown.reach.use, shown.why.rule, shown.facts.forked) == (forked.common, "fork", True)
+        with pytest.raises(Refused, match="already"):
+            await resolve(bob, "theirs")
+        with pytest.raises(Refused, match="abandoned here"):
+            raise (await bob.parts.keeper.pass_now(forked.cities)).fault
+        # The owner settles it for everybody; here it stays given up until a person says otherwise.
+        draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+        await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
+        await bob.heard("authority.heard")
+        assert (await bob.api.trust.show("theirs")).reach.use == forked.common
+        settled = await resolve(bob, "theirs", block(bob, "theirs", forked.common))
+        assert "taken up again" in settled[-1]
+        with trio.fail_after(20):
+            while (await bob.api.trust.show("theirs")).epoch == 0:
+                await bob.parts.keeper.get(forked.cities).turned.wait()
+        assert (await bob.api.trust.show("theirs")).reach.use == forked.common + 1
+
+
+async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -> None:
+    """A new epoch names the history kept; who follows and holds the other one goes back to where they part."""
+    follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
+    async with (
+        world.running("alice") as alice,
+        world.running("bob", follows) as bob,
+        world.running("mallory") as mallory,
+        forked.with_carol(alice, bob, mallory, follows) as carol,
+    ):
+        await alice.heard("dataset.forked")
+        ours = block(alice, "cities", forked.common)
+        with pytest.raises(Refused, match="only a new epoch"):
+            await resolve(alice, "cities", ours)
+        draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+        await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
+        with trio.fail_after(20):
+            for node in (bob, carol):
+                while node.size("theirs") <= forked.common or block(node, "theirs", forked.common) != ours:
+                    await node.parts.keeper.get(forked.cities).turned.wait()
+        for node in (bob, carol):
+            shown = await node.api.trust.show("theirs")
+            assert (shown.epoch, shown.reach.use, shown.facts.forked) == (1, forked.common + 1, True)
+
+
+ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
+
+
+async def test_a_person_lifts_the_quarantine_of_one_step(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull()
+        await world.spread(alice, "cities", "towns")
+        groups = (model.Group(name="g", keys=(bob.key,)),)
+        listens = model.Policy(profile="mirror", serve="data", validators=model.Validators(f=0, groups=groups))
+        async with world.running("carol", listens) as carol:
+            for node in (carol, bob):
+                for name in ("cities", "towns"):
+                    await node.mirror(alice.dataset(name), name)
+            await carol.heard("attestation.heard")
+            refuted = await carol.api.trust.show("towns")
+            assert (refuted.why.rule, refuted.reach.use) == ("refuted", 3)
+            (settled,) = await resolve(carol, "towns", block(carol, "towns", 3))
+            assert settled == "#3 is relied on as data, though it is refuted"
+            lifted = await carol.api.trust.show("towns")
+            assert (lifted.reach.use, lifted.facts.reproduced, lifted.facts.attested.have) == (4, False, 0)
+            assert carol.parts.library.size(alice.dataset("towns")) == 4
+            asks = model.Policy(profile="mirror", use="data & attested:1", serve="data", validators=listens.validators)
+            carol.assembly.reload(model.Settings(policy=asks))
+            assert (await carol.api.trust.show("towns")).reach.use == 3, "lifting makes no verdict of it"
+            with pytest.raises(Refused, match="waits for a decision"):
+                await resolve(carol, "cities", block(carol, "cities", 1))
+            with pytest.raises(Refused, match="waits for a decision"):
+                await resolve(carol, "cities")
+
+
+async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        cities, size = alice.dataset("cities"), alice.size("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        request = wire.RewriteRequest(action="reset", to=f"#{size - 2}")
+        await alice.done(alice.api.rewriting.rewrite("cities", request))
+        await bob.heard_head(size - 1)
+        mirror = bob.parts.keeper.get(cities)
+        with trio.fail_after(20):
+            while not isinstance(mirror.fault, RewriteWaiting):
+                await mirror.turned.wait()
+        (choice,) = (await bob.api.trust.show("theirs")).choices
+        assert choice.message == f"epoch 1, {size - 1} blocks"
+        await resolve(bob, "theirs", choice.hash)
+        with trio.fail_after(20):
+            while bob.size("theirs") != size - 1:
+                await bob.parts.keeper.get(cities).turned.wait()
+        assert (await bob.api.trust.show("theirs")).epoch == 1
+
+
+def version_of(node: Any, dataset: Any, writer: bytes) -> bytes:
+    """A first version of the authority, signed by the dataset's key; two of them contradict each other."""
+    key, now = node.home.keys.dataset_key(dataset), node.clock.now()
+    said = Authority(
+        dataset=dataset,
+        version=1,
+        issued_at=statement.when(now),
+        roots=Roots(threshold=1, keys=(key.did,)),
+        writers=(
+            Writer(key=key.did, expires_at="2026-06-01T00:00:00Z"),
+            Writer(key=SigningKey(writer).did, expires_at="2026-06-01T00:00:00Z"),
+        ),
+        head=node.home.chains.chain(dataset).block_at(0).hash,
+    )
+    return envelope.seal(statement.encode(said), key)
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_one_of_two_versions_is_followed(world: Any, worlds: Any, held: bool) -> None:
+    """While two are known nobody's heads are followed; a person names one, and its writers may write."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        cities = alice.dataset("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        one, other = (version_of(alice, cities, bytes([number]) * 32) for number in (1, 2))
+        for raw in (one, other):
+            bob.parts.board.judge(Topic.HEADS, raw, PEER)
+        assert (await bob.api.authority.show_authority("theirs")).disputed
+        head, key = newest_of(bob, cities), alice.home.keys.dataset_key(cities)
+        renewed = msgspec.structs.replace(head, issued_at=statement.when(bob.clock.now()), authority=1)
+        sealed = envelope.seal(statement.encode(renewed), key)
+        assert bob.parts.board.judge(Topic.HEADS, sealed, PEER) is Judgement.IGNORE
+        shown = await bob.api.trust.show("theirs")
+        sids = [str(envelope.unseal(raw, statement.MAX_ANY).sid) for raw in (one, other)]
+        assert [choice.hash for choice in shown.choices] == sids
+        (settled,) = await resolve(bob, "theirs", sids[0 if held else 1])
+        assert ("as it was held" in settled) is held
+        view = await bob.api.authority.show_authority("theirs")
+        writer = SigningKey(bytes([1 if held else 2]) * 32).did
+        assert (view.disputed, str(writer) in {each.key for each in view.writers}) == (False, True)
+        later = msgspec.structs.replace(renewed, issued_at=statement.when(Instant(bob.clock.now() + SECOND)))
+        sealed = envelope.seal(statement.encode(later), SigningKey(bytes([1 if held else 2]) * 32))
+        assert bob.parts.board.judge(Topic.HEADS, sealed, PEER) is Judgement.ACCEPT
+        for raw in (one, other):
+            assert bob.parts.board.judge(Topic.HEADS, raw, PEER) is Judgement.IGNORE
+        assert not (await bob.api.authority.show_authority("theirs")).disputed
+
+
+def newest_of(node: Any, dataset: Any) -> Any:
+    with node.home.database.read() as connection:
+        found = Ledger(connection).newest_head(dataset)
+    assert found is not None
+    return found[0]
