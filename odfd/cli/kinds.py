@@ -87,6 +87,7 @@ def _validators(now: Instant) -> tuple[Column, ...]:
         Column("GROUP", lambda row: row["group"]),
         Column("ATTESTATIONS", lambda row: words.count(row.get("attestations")), right=True),
         Column("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
+        Column("", lambda row: f"suspended: {row['reason']}" if row.get("suspended") else "", most=160),
     )
 
 

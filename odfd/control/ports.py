@@ -147,6 +147,9 @@ class Trust(Protocol):
 
     async def remove_validator(self, key: str) -> wire.ValidatorView: ...
 
+    async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
+        """Let a suspended group count again. Refused when it does."""
+
     async def policy(self) -> wire.PolicyView: ...
 
 

@@ -149,6 +149,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("DELETE", "/peers/{peer}/block", lambda n, r: n.peers.unblock(_name(r, "peer"))),
     ("GET", "/validators", lambda n, _: n.trust.validators()),
     ("POST", "/validators", lambda n, r: _then(body(r, wire.ValidatorRequest), n.trust.add_validator)),
+    ("POST", "/validators/lift", lambda n, r: _then(body(r, wire.LiftRequest), n.trust.lift)),
     ("DELETE", "/validators/{key}", lambda n, r: n.trust.remove_validator(_name(r, "key"))),
     ("GET", "/policy", lambda n, _: n.trust.policy()),
     ("GET", "/evidence/{id}", _evidence),

@@ -72,6 +72,7 @@ from odfd.trust import validator
 from odfd.trust.admission import Outcome
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.profiles import cosigns, follows_rewrites, policy_of
+from odfd.trust.reviewing import Reviewing, contradicted
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
@@ -146,6 +147,9 @@ class NodeParts:
         self.check = TransformCheck(home, self.engine)
         self.shelf = Shelf(home.folder("evidence"))
         self.validator = self._validator()
+        self.reviewing = Reviewing(
+            home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
+        )
         self.collection = CollectionService(
             home, ground.board, ground.events, ground.journal, settings.node.collect_hours
         )
@@ -190,6 +194,7 @@ class NodeParts:
             Child("mirrors", self.keeper.run, restart),
             Child("heads", self.heads.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
+            Child("review", self.reviewing.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
             Child("collection", self.collection.run, restart),
             Child("publications", self.publications.rounds.run, restart),
@@ -229,6 +234,7 @@ class NodeParts:
         self.policy = self._policy()
         self.keeper.poke_all()
         self.validator.rounds.poke()
+        self.reviewing.touch_all()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -278,6 +284,7 @@ class NodeParts:
             view = proof_view(self._name(proof.dataset), proof)
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
             self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
+            self._token.run_sync_soon(self.reviewing.touch_all)
 
     def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""
@@ -308,11 +315,13 @@ class NodeParts:
             self.ground.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
         self.keeper.poke(said.dataset)
         self.validator.rounds.poke()
+        self.reviewing.touch(said.dataset)
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
 
-    def _moved(self, _: DatasetId) -> None:
+    def _moved(self, dataset: DatasetId) -> None:
+        self.reviewing.touch(dataset)
         self.validator.rounds.poke()
         self.witnessing.rounds.poke()
         self.publications.rounds.poke()
@@ -345,6 +354,7 @@ class NodeParts:
             announce=self._attested,
             name_of=self._name,
             wanted=lambda: self.policy.attest,
+            contradicted=lambda dataset: contradicted(self.standing, dataset),
             shelf=self.shelf,
         )
         ground = self.ground

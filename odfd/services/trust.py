@@ -28,6 +28,7 @@ from odfd.trust.ledger import Ledger, Run
 from odfd.trust.policy import Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import VERSION, Resolution
+from odfd.trust.sanctions import Sanctions, Suspended
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known
 
@@ -76,9 +77,32 @@ class TrustService:
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
         policy = self._standing.policy
+        out = await trio.to_thread.run_sync(self._suspended, policy)
         return [
-            wire.ValidatorView(key=str(key), group=group.name) for group in policy.groups for key in sorted(group.keys)
+            wire.ValidatorView(
+                key=str(key),
+                group=group.name,
+                suspended=group.name in out,
+                reason=out[group.name].reason if group.name in out else "",
+            )
+            for group in policy.groups
+            for key in sorted(group.keys)
         ]
+
+    def _suspended(self, policy: Policy) -> dict[str, Suspended]:
+        with self._home.database.read() as connection:
+            return {each.group: each for each in Sanctions(connection).all(policy)}
+
+    async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
+        policy = self._standing.policy
+
+        def lift() -> None:
+            with self._home.database.write() as connection:
+                Sanctions(connection).lift(policy, request.group, self._clock.now())
+
+        await trio.to_thread.run_sync(lift)
+        self._changed()
+        return [view for view in await self.validators() if view.group == request.group]
 
     async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView:
         key = KeyDid.parse(request.key)

@@ -59,9 +59,9 @@ COSIGNATURES: Final = Sealed(
 PROOFS: Final = Sealed("trust_proofs", ("dataset", "id", "epoch", "kind", "place", "body"), _RESTORE)
 ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
 _SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
-SEALED: Final = (*_SEALED_LATE, tables.RESOLVED)
+SEALED: Final = (*_SEALED_LATE, *tables.ALL)
 """Tables whose rows nothing else vouches for; the log is linked."""
-REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES)
+REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN)
 """Those of which a damaged row may go: it is made or heard anew."""
 ROOM: Final = "trust"
 STEPS: Final = (
@@ -212,15 +212,6 @@ class Checked(msgspec.Struct, frozen=True):
     """The epoch whose history these blocks are."""
 
 
-class Live(msgspec.Struct, frozen=True):
-    """A statement in the live set."""
-
-    type: str
-    signer: KeyDid
-    sid: Multihash
-    envelope: bytes
-
-
 class Ledger:
     """Reads and writes of the trust tables over one SQLite connection."""
 
@@ -278,6 +269,10 @@ class Ledger:
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
         self._append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
+
+    def decide_on(self, decision: bytes, now: Instant) -> None:
+        """The same of what is no dataset's: whose word counts."""
+        self._append((now, b"", b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
     def _append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> None:
         last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
@@ -401,7 +396,7 @@ class Ledger:
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
-        for table in ("trust_chains", "trust_runs", "trust_replays"):
+        for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again"):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def place(self, dataset: DatasetId) -> Place | None:
@@ -438,6 +433,27 @@ class Ledger:
             run.bundle,
             first,
         )
+
+    def take_back(self, dataset: DatasetId, run: Run, before: Place | None) -> None:
+        """A verdict on a step that was run is replaced; of the steps from it on nothing else is said any more."""
+        at = run.sequence_number
+        old = run_at(self.runs(dataset), at)
+        self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence >= ?", (dataset, at))
+        if old is not None and before is not None and old.first is not None and old.first <= before.sequence_number:
+            whole = None if old.first == before.sequence_number else old.first
+            kept = {"sequence_number": before.sequence_number, "block": before.block, "first": whole}
+            self.keep_run(dataset, msgspec.structs.replace(old, **kept))
+        self.keep_run(dataset, run)
+        self._db.execute("DELETE FROM trust_replays WHERE dataset = ?", (dataset,))
+        if before is not None:
+            self.keep_place(dataset, before)
+
+    def looked_again(self, dataset: DatasetId) -> dict[int, Multihash]:
+        """Steps that were run six times more because others differ, and their blocks."""
+        return {row[1]: Multihash(row[2]) for row in tables.AGAIN.rows(self._db, "dataset = ?", (dataset,))}
+
+    def note_again(self, dataset: DatasetId, step: int, block: Multihash, now: Instant) -> None:
+        tables.AGAIN.put(self._db, dataset, step, block, now)
 
     def runs(self, dataset: DatasetId) -> dict[int, Run]:
         """This node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""

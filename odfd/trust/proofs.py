@@ -23,6 +23,7 @@ from chain.statements.tree import Frontier, Leaves
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import ACCUSED, PROOFS
 from odfd.trust.resolutions import Resolutions
+from odfd.trust.tables import PARDONS
 
 MAX_VOTES: Final = 80
 """Double votes kept of one dataset's epoch: all its listed validators and some more."""
@@ -81,8 +82,19 @@ class Proofs:
         return PROOFS.one(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, kind, epoch)) is not None
 
     def double_voters(self) -> frozenset[KeyDid]:
-        """Validators that contradicted themselves, on whichever dataset."""
-        return frozenset(KeyDid(row[0]) for row in ACCUSED.rows(self._db, "kind = ?", (DOUBLE_VOTE,)))
+        """Validators that contradicted themselves, on whichever dataset, where no person lifted it."""
+        found = frozenset(KeyDid(row[0]) for row in ACCUSED.rows(self._db, "kind = ?", (DOUBLE_VOTE,)))
+        pardoned = {KeyDid(row[0]) for row in PARDONS.rows(self._db)}
+        return found - {key for key in pardoned & found if not self.double_votes(key)}
+
+    def double_votes(self, key: KeyDid) -> set[tuple[DatasetId, int]]:
+        """Datasets and epochs on which a validator contradicted himself, where no person lifted it."""
+        found = set()
+        for _, _, name in ACCUSED.rows(self._db, "key = ? AND kind = ?", (key, DOUBLE_VOTE)):
+            row = PROOFS.one(self._db, "id = ?", (name,))
+            if row and not PARDONS.one(self._db, "key = ? AND dataset = ? AND epoch = ?", (key, row[0], row[2])):
+                found.add((DatasetId(row[0]), int(row[2])))
+        return found
 
     def of(self, dataset: DatasetId) -> list[Proof]:
         """Those on a dataset; forks first."""

@@ -42,7 +42,9 @@ from odfd.trust.ledger import Ledger, Run, run_at
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import Decided, Resolutions
+from odfd.trust.sanctions import Sanctions
 from odfd.trust.steps import first_step, first_step_where
+from odfd.trust.suspension import ME, Machine, Told, View
 
 MAX_LINEAGE: Final = 64
 """Derivations upon derivations that are followed; what reads still farther is not within reach."""
@@ -66,6 +68,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a fork of it was ever proven; settling it leaves that."""
     decided: Decided = Decided()
     """What a person settled of it here."""
+    suspended: frozenset[str] = frozenset()
+    """Groups whose word counts no more on this node."""
 
 
 class Standing:
@@ -115,6 +119,7 @@ class Standing:
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
+            suspended = Sanctions(connection).groups()
             silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
         signed = newest[0] if newest else None
         seed = chain.block_at(0).event if size else None
@@ -140,6 +145,7 @@ class Standing:
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
             forked=forked,
             decided=decided,
+            suspended=suspended,
         )
 
     def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:
@@ -147,12 +153,12 @@ class Standing:
         return self.reach_of(self._chains.chain(dataset), self.known(dataset, within), expression)
 
     def reach_of(self, chain: ChainReader, known: Known, expression: Expression) -> Reach:
-        steps = list(_telling_steps(chain, known))
+        steps = list(_steps_of(chain, known))
         return reach(expression, known.extent, steps, lambda step: self.decision(known, step))
 
     def is_reproduced(self, known: Known) -> bool:
         """Whether this node re-ran every step and got the same answer each time; true of chains that have no steps."""
-        steps = _telling_steps(self._chains.chain(known.dataset), known)
+        steps = _steps_of(self._chains.chain(known.dataset), known)
         return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
 
     def decision(self, known: Known, step: int) -> Decision:
@@ -165,12 +171,42 @@ class Standing:
 
     def verdict(self, known: Known, step: int) -> Decision:
         """The same by the rules alone."""
-        bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum)
+        bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum, suspended=known.suspended)
         return decide(bench, known.heard, own_voice(run_at(known.runs, step)), step)
+
+    def view(self, dataset: DatasetId) -> View:
+        """What suspension rests on, of one dataset: who says what of its steps, me included."""
+        chain = self._chains.chain(dataset)
+        head = chain.head()
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            checked, runs = ledger.chain(dataset), ledger.runs(dataset)
+            silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
+            mine = {checked.frontier.size: checked.frontier.root}
+            heard = {
+                key: said
+                for key, said in ledger.attestations(dataset).items()
+                if key != self.me and not silent(key) and self._speaks_of(chain, said, mine)
+            }
+            accused, sanctions = Proofs(connection).double_voters(), Sanctions(connection)
+            since, pardoned = sanctions.since(), sanctions.pardoned()
+        size = head.size if head else 0
+        steps = list(_telling_steps(chain, size, heard, runs, ()))
+        voices = {step: own_voice(run_at(runs, step)) for step in steps}
+        machine = next((Machine(run.engine.digest, run.engine.platform) for run in reversed(runs.values())), None)
+        told = Told(heard=heard, own={at: voice for at, voice in voices.items() if voice is not None}, steps=steps)
+        return View(
+            datasets={dataset: told},
+            accused=accused,
+            since=since,
+            pardoned=pardoned,
+            own_group=self.policy.group_of(self.me) or ME,
+            own_machine=machine,
+        )
 
     def stops(self, known: Known) -> list[tuple[int, Decision]]:
         """The steps that are relied on for nothing; of each stretch judged alike the first."""
-        steps = _telling_steps(self._chains.chain(known.dataset), known)
+        steps = _steps_of(self._chains.chain(known.dataset), known)
         found = [(step, self.decision(known, step)) for step in steps]
         return [(step, decision) for step, decision in found if decision.status in STOPS]
 
@@ -240,17 +276,27 @@ def own_voice(run: Run | None) -> Voice | None:
     return None
 
 
-def _telling_steps(chain: ChainReader, known: Known) -> Iterable[int]:
-    """The first step of each stretch within which all verdicts and facts stay the same."""
-    places = {0, known.size, known.extent.chain, known.extent.data}
-    for said in known.heard.values():
+def _steps_of(chain: ChainReader, known: Known) -> Iterable[int]:
+    return _telling_steps(chain, known.size, known.heard, known.runs, (known.extent.chain, known.extent.data))
+
+
+def _telling_steps(
+    chain: ChainReader,
+    size: int,
+    heard: Mapping[KeyDid, Attestation],
+    runs: Mapping[int, Run],
+    bounds: Iterable[int],
+) -> Iterable[int]:
+    """The first step of each stretch within which all verdicts and facts stay the same; those change at ``bounds``."""
+    places = {0, size, *bounds}
+    for said in heard.values():
         for span in said.spans:
             places.update((span.first, span.last + 1))
         for wrong in said.mismatch:
             places.update((wrong.sequence_number, wrong.sequence_number + 1))
-    for run in known.runs.values():
+    for run in runs.values():
         places.update((run.sequence_number if run.first is None else run.first, run.sequence_number + 1))
-    for start, stop in pairwise(sorted(place for place in places if place <= known.size)):
+    for start, stop in pairwise(sorted(place for place in places if place <= size)):
         step = first_step(chain, start, stop)
         if step is not None:
             yield step.sequence_number

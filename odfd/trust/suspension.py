@@ -64,17 +64,24 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that a double vote is proven of."""
     since: Mapping[Strike, Instant] = {}
     """When each present strike was first seen; see ``remembered``."""
+    pardoned: Collection[Strike] = ()
+    """Those that a person lifted a suspension over: they never count again."""
     own_group: str = ME
     own_machine: Machine | None = None
 
 
 def standing(policy: Policy, view: View, now: Instant) -> frozenset[str]:
     """The suspended groups."""
-    struck: dict[str, set[DatasetId]] = {}
-    for strike in strikes(policy, view):
-        if now - view.since.get(strike, now) > GRACE:
-            struck.setdefault(strike.group, set()).add(strike.dataset)
-    return double_voters(policy, view.accused) | {group for group, sets in struck.items() if len(sets) >= STRIKES}
+    stand = {strike for strike in strikes(policy, view) if now - view.since.get(strike, now) > GRACE}
+    return double_voters(policy, view.accused) | struck(stand)
+
+
+def struck(stand: Collection[Strike]) -> frozenset[str]:
+    """Groups whose strikes, all of which outlived the grace, are in enough datasets."""
+    datasets: dict[str, set[DatasetId]] = {}
+    for strike in stand:
+        datasets.setdefault(strike.group, set()).add(strike.dataset)
+    return frozenset(group for group, found in datasets.items() if len(found) >= STRIKES)
 
 
 def double_voters(policy: Policy, accused: Collection[KeyDid]) -> frozenset[str]:
@@ -94,7 +101,7 @@ def strikes(policy: Policy, view: View) -> frozenset[Strike]:
         Strike(group, dataset, step)
         for dataset, told in view.datasets.items()
         for group, step in _contradicted(policy, view, told, out)
-        if group != view.own_group
+        if group != view.own_group and Strike(group, dataset, step) not in view.pardoned
     )
 
 

@@ -8,6 +8,11 @@ from chain.store.seals import Sealed
 
 _RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
 RESOLVED: Final = Sealed("trust_resolved", ("dataset", "matter", "number", "place", "name", "at"), _RESTORE)
+STRIKES: Final = Sealed("trust_strikes", ("grp", "dataset", "block", "since", "pardoned"), _RESTORE)
+SUSPENDED: Final = Sealed("trust_suspended", ("grp", "at", "reason"), _RESTORE)
+PARDONS: Final = Sealed("trust_pardons", ("key", "dataset", "epoch", "at"), _RESTORE)
+AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), "odfctl pull REF --repair makes it anew")
+ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN)
 
 LATER: Final = (
     """
@@ -22,6 +27,39 @@ LATER: Final = (
         PRIMARY KEY (dataset, matter, number)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_accused_proof ON trust_accused (proof);
+    """,
+    """
+    CREATE TABLE trust_strikes (
+        grp TEXT NOT NULL,
+        dataset BLOB NOT NULL,
+        block INTEGER NOT NULL,
+        since INTEGER NOT NULL,
+        pardoned INTEGER NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (grp, dataset, block)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_suspended (
+        grp TEXT PRIMARY KEY,
+        at INTEGER NOT NULL,
+        reason TEXT NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_pardons (
+        key BLOB NOT NULL,
+        dataset BLOB NOT NULL,
+        epoch INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (key, dataset, epoch)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_again (
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (dataset, sequence)
+    ) STRICT, WITHOUT ROWID;
     """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

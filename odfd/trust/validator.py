@@ -3,12 +3,13 @@
 Alive while its ``rounds`` are; poked when a head moves or an input comes. One dataset at a time, oldest step first;
 each step starts from the checkpoint that this node's own run of the step before made, which it keeps over restarts. It
 accuses only after three runs, each in a fresh engine process, gave one and the same other answer, on the very engine
-that the transform pins; anything less is an abstention. It never blocks ingestion or mirrors. Spec: trust.md section 4.
+that the transform pins; anything less is an abstention. What more than f groups contradict it runs six times more, and
+takes back what deviates. It never blocks ingestion or mirrors. Spec: trust.md sections 4 and 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -41,12 +42,14 @@ from odfd.trust.authorities import Authorities
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.gathering import Case, Gathered, gather
 from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import Ledger, Place, Run
+from odfd.trust.ledger import Ledger, Place, Run, run_at
 from odfd.trust.shelf import Shelf
-from odfd.trust.steps import first_step
+from odfd.trust.steps import STEP, first_step
 
 RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""
+RUNS_AGAIN: Final = 6
+"""More, when more than f groups are of one other mind: any that deviates takes the verdict back."""
 RETRY_SECONDS: Final = 30.0
 """After an engine could not do its work, or an input was not here."""
 
@@ -63,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     name_of: Callable[[DatasetId], str]
     wanted: Callable[[], bool] = lambda: True
     """Whether the policy in force says to attest; asked at each round."""
+    contradicted: Callable[[DatasetId], Iterable[int]] = lambda _: ()
+    """Steps that were run here and on which more than f groups are of one other mind."""
     shelf: Shelf | None = None
     """Where bundles go; ``None``: this node accuses without keeping any."""
 
@@ -141,9 +146,77 @@ class Validator:
                 break
             done += 1
             self._tell(name, run)
-        if done or await trio.to_thread.run_sync(self._is_unsaid, dataset):
+        taken_back = await self._look_again(dataset)
+        if done or taken_back or await trio.to_thread.run_sync(self._is_unsaid, dataset):
             await self._say(dataset)
         return complete
+
+    async def _look_again(self, dataset: DatasetId) -> bool:
+        """Run again what others contradict, once for each step; whether a verdict was taken back."""
+        for number in await trio.to_thread.run_sync(self._doubted, dataset):
+            self.busy = f"{self._settings.name_of(dataset)} #{number} again"
+            step = await self._step_at(dataset, number)
+            run = None if step is None else await self._run_again(dataset, step)
+            if run is not None:
+                self._tell(self._settings.name_of(dataset), run)
+                return True
+        return False
+
+    def _doubted(self, dataset: DatasetId) -> list[int]:
+        chain = self._chains.chain(dataset)
+        with self._database.read() as connection:
+            again = Ledger(connection).looked_again(dataset)
+        found = sorted(self._settings.contradicted(dataset))
+        return [number for number in found if again.get(number) != chain.block_at(number).hash]
+
+    async def _step_at(self, dataset: DatasetId, number: int) -> _Step | None:
+        """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
+        chain = self._chains.chain(dataset)
+        with self._database.read() as connection:
+            place = Ledger(connection).place(dataset)
+        block, before = chain.block_at(number), await trio.to_thread.run_sync(chain.last_of, STEP, number)
+        if before is None or (place is not None and place.sequence_number == before.sequence_number):
+            return _Step(block, place if before is not None else None)
+        state: Place | None = None
+        while (earlier := await trio.to_thread.run_sync(_step_after, chain, state, number)) is not None:
+            step = _Step(earlier, state)
+            answer = await self._once(dataset, step)
+            if answer is None:
+                return None
+            if not answer.reproduced:
+                return step
+            state = Place(earlier.sequence_number, earlier.hash, answer.checkpoint)
+        return _Step(block, state)
+
+    async def _run_again(self, dataset: DatasetId, step: _Step) -> Run | None:
+        """Six times more; the verdict that is left when any of them deviates from what was said."""
+        number = step.block.sequence_number
+        with self._database.read() as connection:
+            said = run_at(Ledger(connection).runs(dataset), number)
+        if said is None or said.verdict not in ("reproduced", "mismatch"):
+            return None
+        for _ in range(RUNS_AGAIN):
+            async with self._settings.fresh_engine() as own:
+                answer = await self._once(dataset, step, own)
+            if answer is None:
+                return None
+            if answer.actual != said.actual if said.verdict == "mismatch" else not answer.reproduced:
+                run = self._run(step, said.engine, "not-reproducible-here", answer, reason="nondeterministic",
+                                runs=said.runs + RUNS_AGAIN)  # fmt: skip
+                return await trio.to_thread.run_sync(self._take_back, dataset, step, run)
+        await trio.to_thread.run_sync(self._note_again, dataset, step.block)
+        return None
+
+    def _take_back(self, dataset: DatasetId, step: _Step, run: Run) -> Run | None:
+        with self._database.write() as connection:
+            if not self._is_here(dataset, step.block):
+                return None
+            Ledger(connection).take_back(dataset, run, step.after)
+        return run
+
+    def _note_again(self, dataset: DatasetId, block: Block) -> None:
+        with self._database.write() as connection:
+            Ledger(connection).note_again(dataset, block.sequence_number, block.hash, self._clock.now())
 
     def _next_step(self, dataset: DatasetId) -> _Step | None:
         """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""

@@ -92,6 +92,17 @@ def _register_validators(actions: Any, parser_class: type[argparse.ArgumentParse
     )
     remove.add_argument("key", metavar="DID")
     remove.set_defaults(run=_remove)
+    lift = inner.add_parser(
+        "lift",
+        help="let a suspended group count again",
+        description=(
+            "A group is suspended when one of its keys voted twice, or when it stands alone against others of equal\n"
+            "machines in two datasets for two days. What is lifted never suspends it again; anything new does."
+        ),
+        epilog="example:  odfctl trust validator lift uni-graz",
+    )
+    lift.add_argument("group", metavar="GROUP")
+    lift.set_defaults(run=_lift)
     every = inner.add_parser("list", help="all that count", epilog="example:  odfctl trust validator list")
     every.set_defaults(run=_list)
 
@@ -211,6 +222,13 @@ def _remove(args: argparse.Namespace) -> int:
     session = Session(args)
     gone = session.client.delete(f"/validators/{part(args.key)}")
     session.answer(gone, lambda row: f"{row['key']} counts no longer")
+    return ExitCode.OK
+
+
+def _lift(args: argparse.Namespace) -> int:
+    session = Session(args)
+    rows = session.client.post("/validators/lift", {"group": args.group})
+    session.answer(rows, lambda rows: _validators(session, rows))
     return ExitCode.OK
 
 

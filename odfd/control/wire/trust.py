@@ -180,6 +180,13 @@ class ValidatorView(Value, frozen=True, kw_only=True):
     group: str
     attestations: int = 0
     last_seen: str | None = None
+    suspended: bool = False
+    """Its group's word counts no more here, until a person lifts that."""
+    reason: str = ""
+
+
+class LiftRequest(Request, frozen=True, kw_only=True):
+    group: str
 
 
 class PolicyView(Value, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import pytest
 
 from chain import instant
 from chain.ids import DatasetId
+from chain.model.events import ExecuteTransform
 from chain.statements import statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Attestation
@@ -24,7 +25,7 @@ from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.recheck import recheck
 from odfd.trust.shelf import Shelf
 from odfd.trust.unpacking import unpacked
-from odfd.trust.validator import RUNS, Settings, Validator
+from odfd.trust.validator import RUNS, RUNS_AGAIN, Settings, Validator
 
 
 class Silence:
@@ -45,6 +46,10 @@ class Node:
         self.accused, self.database = accused, database
         self.said: list[Signed] = []
         self.fresh = 0
+        self.against: list[int] = []
+        """Steps on which others are of another mind."""
+        self.wobbles: set[int] = set()
+        """Which of the fresh engines give another answer, by their number."""
         self.journal = Silence()
         self.shelf = Shelf(folder / "evidence")
         (folder / "evidence").mkdir()
@@ -55,6 +60,7 @@ class Node:
             determinism=self._determinism,
             announce=lambda _, signed: self.said.append(signed),
             name_of=str,
+            contradicted=lambda _: self.against,
             shelf=self.shelf,
         )
         keys = KeyStore(folder / "keys", lambda count: b"v" * count)
@@ -64,7 +70,9 @@ class Node:
     async def _fresh_engine(self) -> AsyncIterator[Any]:
         """In place of the one that everybody uses, which must not be touched meanwhile."""
         self.fresh += 1
+        self.accused.engine.lies = self.fresh in self.wobbles
         yield self.accused.engine
+        self.accused.engine.lies = False
 
     async def _determinism(self, _: DatasetId) -> str:
         return "strict"
@@ -145,3 +153,59 @@ def kept(folder: Path) -> list[str]:
 
 def remove(folder: Path) -> None:
     folder.rmdir()
+
+
+def steps_of(accused: Any) -> list[int]:
+    chain = accused.chain
+    return [at for at in range(chain.head().size) if isinstance(chain.block_at(at).event, ExecuteTransform)]
+
+
+def verdicts(node: Node) -> list[tuple[int, int, str]]:
+    return [(span.first, span.last, span.verdict) for span in node.last_word.spans]
+
+
+async def test_what_others_contradict_is_run_six_times_more_and_stands(accused: Any, node: Node) -> None:
+    await accused.publish(3, lies=False)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    steps = steps_of(accused)
+    node.against = steps
+    said = verdicts(node)
+    assert await node.validator.validate(accused.dataset)
+    assert (node.fresh, verdicts(node), len(node.said)) == (RUNS_AGAIN * len(steps), said, 1)
+    await node.validator.validate(accused.dataset)
+    assert node.fresh == RUNS_AGAIN * len(steps), "once for each step"
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_any_deviation_takes_a_verdict_back(accused: Any, node: Node, which: int) -> None:
+    """Of three steps that all were reproduced one gives another answer at the fourth try: the rest is silence."""
+    await accused.publish(3, lies=False)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    steps = steps_of(accused)
+    node.against, node.wobbles = [steps[which]], {4}
+    await node.validator.validate(accused.dataset)
+    assert node.fresh == 4
+    expected = [(steps[which], steps[which], "not-reproducible-here")]
+    if which:
+        expected.insert(0, (0, steps[which] - 1, "reproduced"))
+    said = verdicts(node)
+    assert [each for each in said if each[2] != "not-attempted"] == expected
+    assert node.last_word.spans[len(said) - (which < 2) - 1].reason == "nondeterministic"
+    with node.database.read() as connection:
+        place = Ledger(connection).place(accused.dataset)
+    assert (None if place is None else place.sequence_number) == (steps[which - 1] if which else None)
+    await node.validator.validate(accused.dataset)
+    assert node.fresh == 4, "what follows is not run, and what was taken back stays so"
+
+
+async def test_an_accusation_that_does_not_repeat_is_taken_back(accused: Any, node: Node) -> None:
+    await accused.publish(2)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    (wrong,) = node.last_word.mismatch
+    node.against, node.wobbles = [wrong.sequence_number], {node.fresh + RUNS_AGAIN}
+    await node.validator.validate(accused.dataset)
+    assert node.last_word.mismatch == ()
+    assert verdicts(node)[-1] == (wrong.sequence_number, wrong.sequence_number, "not-reproducible-here")

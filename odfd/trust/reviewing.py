@@ -1,0 +1,104 @@
+"""Looks, whenever somebody's verdict came, who contradicts whom, and suspends who must lose his say.
+
+Only datasets that something happened to are looked at again; strikes on the others are remembered. A suspension is kept
+and told, and only a person lifts it. Alive while its ``rounds`` are. Spec: trust.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.store.base import ChainStore
+from chain.store.database import Database
+from odfd.kit.rounds import Rounds
+from odfd.obs.events import EventLog
+from odfd.trust import suspension
+from odfd.trust.policy import Policy
+from odfd.trust.sanctions import Sanctions
+from odfd.trust.standing import Standing
+from odfd.trust.suspension import Strike, View
+
+ROUND_SECONDS: Final = 3600.0
+"""The grace is two days."""
+
+
+class Reviewing:
+    """See the module."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: ChainStore,
+        standing: Standing,
+        events: EventLog,
+        clock: Callable[[], Instant],
+        changed: Callable[[], None],
+    ) -> None:
+        """``changed`` is told when a group was suspended."""
+        self._database = database
+        self._chains = chains
+        self._standing = standing
+        self._events = events
+        self._clock = clock
+        self._changed = changed
+        self.rounds = Rounds(self._round)
+        self._touched: set[DatasetId] | None = None
+        """Datasets to look at; ``None``: all of them."""
+        self._found: dict[DatasetId, frozenset[Strike]] = {}
+        self._policy: Policy | None = None
+
+    def touch(self, dataset: DatasetId) -> None:
+        """From the event loop: somebody's verdict on it, or its chain, is another."""
+        if self._touched is not None:
+            self._touched.add(dataset)
+        self.rounds.poke()
+
+    def touch_all(self) -> None:
+        """The policy is another, or who is accused."""
+        self._touched = None
+        self.rounds.poke()
+
+    async def _round(self) -> float:
+        touched, self._touched = self._touched, set()
+        out = await trio.to_thread.run_sync(self.review, touched)
+        for group, reason in out.items():
+            self._events.emit("validator.suspended", group, reason, group=group)
+        if out:
+            self._changed()
+        return ROUND_SECONDS
+
+    def review(self, touched: set[DatasetId] | None = None) -> dict[str, str]:
+        """Groups that are suspended from now on, and why."""
+        policy, now = self._standing.policy, self._clock()
+        if touched is None or policy is not self._policy:
+            self._policy, self._found = policy, {}
+            touched = set(self._chains.datasets())
+        for dataset in touched:
+            self._found.pop(dataset, None)
+            if found := suspension.strikes(policy, self._standing.view(dataset)):
+                self._found[dataset] = found
+        return self._suspend(now)
+
+    def _suspend(self, now: Instant) -> dict[str, str]:
+        found = frozenset[Strike]().union(*self._found.values())
+        with self._database.write() as connection:
+            sanctions = Sanctions(connection)
+            since = suspension.remembered(sanctions.since(), found - sanctions.pardoned(), now)
+            sanctions.remember(since)
+            standing = {strike for strike in since if now - since[strike] > suspension.GRACE}
+            out = suspension.struck(standing) - sanctions.groups()
+            return {
+                group: sanctions.suspend(group, [each for each in standing if each.group == group], now)
+                for group in sorted(out)
+            }
+
+
+def contradicted(standing: Standing, dataset: DatasetId) -> list[int]:
+    """Steps of a dataset that an honest validator runs again."""
+    view: View = standing.view(dataset)
+    return sorted(step for _, step in suspension.look_again(standing.policy, view))
