@@ -36,10 +36,16 @@ def _datasets(_now: Instant) -> tuple[Column, ...]:
         Column("BLOCKS", lambda row: words.count(row["blocks"]), right=True),
         Column("RECORDS", lambda row: words.count(row.get("records")), right=True),
         Column("WATERMARK", lambda row: words.moment(row.get("watermark"))),
-        Column("STATE", lambda row: row["state"]),
+        Column("STATE", _state),
         Column("RELY ON", _rely),
         Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
     )
+
+
+def _state(row: dict[str, Any]) -> str:
+    """Beside the state, what it does not say by itself."""
+    beside = [each.lower() for each in row.get("conditions") or () if each.lower() != row["state"]]
+    return ", ".join([row["state"], *beside])
 
 
 def _rely(row: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
+from odfd.trust.withholding import Withholding
 
 ROUND_SECONDS: Final = 60.0
 """A mirror is looked at this often even when nobody announces anything."""
@@ -64,6 +65,10 @@ class Mirror(msgspec.Struct):
     """That have ended."""
     passing: bool = False
     """Whether one is under way; most find nothing to do and change no state."""
+    wanting: bool = False
+    """Whether blocks were lacking after the last pass."""
+    withheld: bool = False
+    """Whether nobody gave them for a day."""
     fresh: int = 1
     """The pass that looked at the wish as it is now."""
     poked: trio.Event = msgspec.field(default_factory=trio.Event)
@@ -242,6 +247,8 @@ class MirrorKeeper:
             mirror.poked = trio.Event()
             mirror.passing = True
             again = await self._pass(mirror)
+            if mirror.tally.blocks < mirror.tally.blocks_wanted or mirror.wanting:
+                await self._note_withheld(mirror)
             mirror.passing = False
             mirror.passes += 1
             turned, mirror.turned = mirror.turned, trio.Event()
@@ -259,6 +266,19 @@ class MirrorKeeper:
             if fault is None:
                 raise
             return self._fail(mirror, fault)
+
+    async def _note_withheld(self, mirror: Mirror) -> None:
+        def note() -> tuple[bool, bool]:
+            with self._database.write() as connection:
+                withheld = Withholding(connection).note(mirror.wish.id, self._clock.now())
+            return withheld, mirror.tally.blocks < mirror.tally.blocks_wanted
+
+        withheld, mirror.wanting = await trio.to_thread.run_sync(note)
+        if withheld and not mirror.withheld:
+            wanted, here = mirror.tally.blocks_wanted, mirror.tally.blocks
+            message = f"{wanted} blocks are signed, and for a day nobody gave more than {here}"
+            self._events.emit("head.withheld", mirror.wish.name, message, blocks=here, signed=wanted)
+        mirror.withheld = withheld
 
     def _settle(self, mirror: Mirror, outcome: Outcome) -> bool:
         name = mirror.wish.name

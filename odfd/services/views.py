@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
@@ -65,6 +67,7 @@ class Views:
             state=self._state(known, found),
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
+            conditions=tuple(_conditions(known)),
         )
 
     def detail(self, entry: Entry) -> wire.DatasetDetail:
@@ -125,6 +128,17 @@ class Views:
         """The newest step anybody judged: verdicts stretch to it."""
         judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
+
+
+def _conditions(known: Known) -> Iterator[str]:
+    if known.withheld:
+        yield "Withheld"
+    if known.head is not None and not known.extent.fresh:
+        yield "Stale"
+    if known.forked:
+        yield "Forked"
+    if known.decided.abandoned is not None:
+        yield "Abandoned"
 
 
 def block_view(block: Block) -> wire.BlockView:

@@ -61,7 +61,7 @@ ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
 _SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
 SEALED: Final = (*_SEALED_LATE, *tables.ALL)
 """Tables whose rows nothing else vouches for; the log is linked."""
-REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN)
+REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED)
 """Those of which a damaged row may go: it is made or heard anew."""
 ROOM: Final = "trust"
 STEPS: Final = (
@@ -396,7 +396,7 @@ class Ledger:
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
-        for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again"):
+        for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted"):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def place(self, dataset: DatasetId) -> Place | None:

@@ -45,6 +45,7 @@ from odfd.trust.resolutions import Decided, Resolutions
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.steps import first_step, first_step_where
 from odfd.trust.suspension import ME, Machine, Told, View
+from odfd.trust.withholding import Withholding
 
 MAX_LINEAGE: Final = 64
 """Derivations upon derivations that are followed; what reads still farther is not within reach."""
@@ -68,6 +69,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a fork of it was ever proven; settling it leaves that."""
     decided: Decided = Decided()
     """What a person settled of it here."""
+    withheld: bool = False
+    """Whether more was signed and nobody gave its blocks for a day."""
     suspended: frozenset[str] = frozenset()
     """Groups whose word counts no more on this node."""
 
@@ -120,6 +123,8 @@ class Standing:
             forked_at = proofs.forked_at(dataset, checked.epoch)
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
             suspended = Sanctions(connection).groups()
+            lacks = newest is not None and newest[0].size > size
+            withheld = lacks and Withholding(connection).is_withheld(dataset, size, self._clock())
             silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
         signed = newest[0] if newest else None
         seed = chain.block_at(0).event if size else None
@@ -146,6 +151,7 @@ class Standing:
             forked=forked,
             decided=decided,
             suspended=suspended,
+            withheld=withheld,
         )
 
     def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:

@@ -12,7 +12,8 @@ STRIKES: Final = Sealed("trust_strikes", ("grp", "dataset", "block", "since", "p
 SUSPENDED: Final = Sealed("trust_suspended", ("grp", "at", "reason"), _RESTORE)
 PARDONS: Final = Sealed("trust_pardons", ("key", "dataset", "epoch", "at"), _RESTORE)
 AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), "odfctl pull REF --repair makes it anew")
-ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN)
+WANTED: Final = Sealed("trust_wanted", ("dataset", "size", "since"), "odfctl pull REF --repair makes it anew")
+ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED)
 
 LATER: Final = (
     """
@@ -59,6 +60,14 @@ LATER: Final = (
         at INTEGER NOT NULL,
         seal BLOB,
         PRIMARY KEY (dataset, sequence)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE trust_wanted (
+        dataset BLOB PRIMARY KEY,
+        size INTEGER NOT NULL,
+        since INTEGER NOT NULL,
+        seal BLOB
     ) STRICT, WITHOUT ROWID;
     """,
 )

@@ -34,6 +34,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     rely_on: Reliance | None = None
     peers: int | None = None
     """How many peers are known to hold it."""
+    conditions: tuple[str, ...] = ()
+    """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``."""
 
 
 class DatasetDetail(Value, frozen=True, kw_only=True):

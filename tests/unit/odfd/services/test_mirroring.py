@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import trio
 
+from chain import instant
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.model.events import AddData
 from chain.multihash import Multihash
@@ -18,6 +19,7 @@ from odfd.mirrors.arrivals import ObjectLimits
 from odfd.mirrors.keeper import State
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+HOUR = 3600 * instant.SECOND
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 
 
@@ -85,6 +87,34 @@ async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: Any, worlds
             assert "no connected peer serves it this far (there are 1)" in item.message
         world.wires.cut.clear()
         assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+
+
+async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, worlds: Any) -> None:
+    """Each block that comes begins the day anew; when all is here nothing is left of it."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        alice.member.lies.blocks = lambda _: []
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.heard_head(alice.size("cities"))
+
+        async def conditions() -> tuple[str, ...]:
+            await bob.parts.keeper.pass_now(cities)
+            return (await bob.api.datasets.get("theirs")).conditions
+
+        assert await conditions() == ()
+        world.clock.instant += 23 * HOUR
+        assert await conditions() == ()
+        world.clock.instant += 2 * HOUR
+        assert await conditions() == ("Withheld",)
+        (event,) = await bob.heard("head.withheld")
+        assert (event.data["blocks"], event.data["signed"]) == (alice.size("cities") - 1, alice.size("cities"))
+        assert await conditions() == ("Withheld",)
+        assert bob.kinds().count("head.withheld") == 1
+        alice.member.lies.blocks = list
+        assert await conditions() == ()
+        assert bob.size("theirs") == alice.size("cities")
 
 
 async def test_a_mirror_is_a_source_for_the_next(world: Any, worlds: Any) -> None:
