@@ -107,7 +107,9 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    max_stale: str | None = setting(None, "since a head was signed, before it is not fresh; not said: by profile")
+    max_stale: str | None = setting(
+        None, "past a head's end, before it is not fresh: 14d, 36h, never; not said: by profile"
+    )
 
 
 @dataclass(frozen=True, slots=True)

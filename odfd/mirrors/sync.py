@@ -31,6 +31,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
+from odfd.mirrors.meeting import FIRST_SIGHT, WITNESSED, Meeting
 from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base, go_back, is_there, turn_of
@@ -86,6 +87,8 @@ class _Held(msgspec.Struct, frozen=True):
     """By the newest version of its authority."""
     decided: Decided = Decided()
     """What a person settled of it."""
+    lacks: str = ""
+    """Why it cannot be met for the first time yet."""
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -105,6 +108,7 @@ class MirrorSync:
         arrivals: Arrivals,
         replication: Replication,
         holders: Holders,
+        meeting: Meeting,
         *,
         follow: bool = False,
         inquire: Callable[[DatasetId, str], Awaitable[None]] | None = None,
@@ -112,6 +116,7 @@ class MirrorSync:
         """``follow``: an epoch is followed even if it gives up blocks which are here. ``inquire``: hears what is
         published at a place on IPFS (``odfd.ipfs.replication``); ``None``: this node has no IPFS."""
         self._inquire = inquire
+        self._meeting = meeting
         self._database = database
         self._chains = chains
         self._arrivals = arrivals
@@ -154,7 +159,7 @@ class MirrorSync:
         return None
 
     async def _sync(self, wish: Wish, tally: Tally, begun: Callable[[], None]) -> Outcome:
-        held = await trio.to_thread.run_sync(self._held, wish.id)
+        held = await trio.to_thread.run_sync(self._held, wish)
         if held.decided.abandoned is not None:
             raise Refused(
                 f"{wish.name} was abandoned here: nothing more of it is taken",
@@ -164,6 +169,9 @@ class MirrorSync:
         if held.head is None:
             await self._replication.seek(wish.id)
             return Waiting("no signed head of it was seen yet")
+        if held.lacks:
+            await self._replication.seek(wish.id)
+            return Waiting(held.lacks)
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
         lacks_data = wish.want == "data" and held.checked.data < held.state.size
@@ -199,7 +207,7 @@ class MirrorSync:
             step = await self._step(wish, held, signed, peers, tally)
             objects += step.objects
             size = step.head.sequence_number + 1
-            held = held if size >= signed.size else await trio.to_thread.run_sync(self._held, wish.id)
+            held = held if size >= signed.size else await trio.to_thread.run_sync(self._held, wish)
             if size >= signed.size or held.head is None or held.head.epoch != signed.epoch:
                 return Synced(step.head, size - begun_at, objects, len(peers))
 
@@ -207,7 +215,7 @@ class MirrorSync:
         self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
     ) -> _Step:
         """Fetch, prove and commit the next blocks, with their objects where they are wished."""
-        whole = _needs_whole(wish, held, signed)
+        whole = _needs_whole(held, signed, self._meeting.rung(wish))
         until = signed.size if whole else min(signed.size, held.state.size + STEP)
         sink = VerifiedChain(held.state, held.checked.frontier, signed, until)
         try:
@@ -249,7 +257,8 @@ class MirrorSync:
         for name in linked:
             await self._arrivals.linked(peers, name)
 
-    def _held(self, dataset: DatasetId) -> _Held:
+    def _held(self, wish: Wish) -> _Held:
+        dataset = wish.id
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
@@ -271,7 +280,12 @@ class MirrorSync:
             checked = turned
             with self._database.write() as connection:
                 Ledger(connection).keep_chain(dataset, checked)
-        return _Held(load_state(self._chains.chain(dataset)), checked, head, walk[-1], decided)
+        state, lacks = load_state(self._chains.chain(dataset)), ""
+        if head is not None and not state.size and self._meeting.rung(wish) == WITNESSED:
+            with self._database.read() as connection:
+                found = self._meeting.head(connection, dataset, head.epoch)
+            head, lacks = (head, found) if isinstance(found, str) else (found, "")
+        return _Held(state, checked, head, walk[-1], decided, lacks)
 
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""
@@ -318,6 +332,8 @@ class MirrorSync:
                 whole = sink.size
             ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
             keep_references(connection, dataset, sink.blocks)
+            if not held.state.size:
+                self._meeting.keep(connection, wish)
 
         state = held.state
         expected = Head(state.head, state.sequence_number) if state.head else None
@@ -329,9 +345,9 @@ class MirrorSync:
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
 
-def _needs_whole(wish: Wish, held: _Held, signed: HeadStatement) -> bool:
+def _needs_whole(held: _Held, signed: HeadStatement, rung: str) -> bool:
     """Whether something is to be shown that only the whole can show, before any of it is kept."""
     opened = held.rights.opened(signed.epoch)
     turns = opened is not None and opened.base.size > held.state.size
-    looks_for = wish.expect is not None and not held.state.size
+    looks_for = rung != FIRST_SIGHT and not held.state.size
     return turns or looks_for

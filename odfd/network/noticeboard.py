@@ -204,7 +204,7 @@ class LedgerNoticeboard:
         with self._database.write() as connection:
             if not Ledger(connection).speaks_of(dataset):
                 return Judgement.IGNORE, False
-            is_new = Cosignatures(connection).keep(made)
+            is_new = Cosignatures(connection).keep(made, listed=self._room.is_witness(made.witness))
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), True
 
     def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:

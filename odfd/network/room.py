@@ -35,8 +35,11 @@ class Room:
         is_listed: Callable[[KeyDid], bool] = lambda _: False,
         is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: False,
         most: int = MAX_NOT_HELD,
+        is_witness: Callable[[KeyDid], bool] = lambda _: False,
     ) -> None:
-        """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored."""
+        """``is_listed``: whether a validator's word counts here, ``is_witness``: a witness's; ``is_wished``: whether a
+        dataset is to be mirrored."""
+        self.is_witness = is_witness
         self._is_listed = is_listed
         self._is_wished = is_wished
         self._most = most

@@ -34,6 +34,7 @@ from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.meeting import Meeting
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.forks import Contradiction, ForkFinder
@@ -110,6 +111,7 @@ class NodeParts:
         self.ground = ground
         self._token: trio.lowlevel.TrioToken | None = None
         self.policy = self._policy()
+        self._tell_notes()
         self.standing = Standing(
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
         )
@@ -157,10 +159,12 @@ class NodeParts:
             home, self.ipfs.publisher if self.ipfs else None, self._served,
             lambda: self.settings.policy.publish.ipfs, ground,
         )  # fmt: skip
+        self.witnessing = self._witnessing()
+
+    def _witnessing(self) -> Witnessing:
+        home, ground = self.home, self.ground
         witness = Witness(home.database, home.keys, self._leaves, ground.clock.now)
-        self.witnessing = Witnessing(
-            home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal
-        )
+        return Witnessing(home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal)
 
     def _hold_mirrors(self, way: WayToIpfs | None) -> None:
         """What brings datasets of others here, from peers and by way of IPFS."""
@@ -171,7 +175,14 @@ class NodeParts:
         self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), replication, object_limits(settings))
         holders = Holders(replication)
         self.sync = MirrorSync(
-            home.database, home.chains, self.arrivals, replication, holders, follow=follow, inquire=inquire
+            home.database,
+            home.chains,
+            self.arrivals,
+            replication,
+            holders,
+            self._meeting(),
+            follow=follow,
+            inquire=inquire,
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
@@ -218,6 +229,11 @@ class NodeParts:
         with self.home.database.read() as connection:
             return self._policy_with(connection)
 
+    def _tell_notes(self) -> None:
+        """What the rules in force cannot promise."""
+        for note in self.policy.notes:
+            self.ground.journal.info("policy", note=note)
+
     def _policy_with(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
         """Of the settings and the validators that a person added. Raises Invalid."""
         added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
@@ -232,6 +248,7 @@ class NodeParts:
 
     def _policy_changed(self) -> None:
         self.policy = self._policy()
+        self._tell_notes()
         self.keeper.poke_all()
         self.validator.rounds.poke()
         self.reviewing.touch_all()
@@ -241,9 +258,13 @@ class NodeParts:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
 
+    def _meeting(self) -> Meeting:
+        return Meeting(lambda: self.policy.witnesses, self.ground.clock.now)
+
     def _room(self) -> Room:
         return Room(
             is_listed=lambda key: self.policy.group_of(key) is not None,
+            is_witness=lambda key: key in self.policy.witnesses.groups,
             is_wished=lambda connection, dataset: wishes.of(Resources(connection), dataset) is not None,
         )
 

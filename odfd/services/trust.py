@@ -18,6 +18,7 @@ from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, F
 from chain.statements.statement import Attestation
 from odfd.control import wire
 from odfd.kit.clock import Clock
+from odfd.mirrors.meeting import FIRST_SIGHT, rung_of
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.services.resolving import Docket
@@ -145,7 +146,17 @@ class TrustService:
             serve=str(policy.serve),
             groups={group.name: tuple(str(key) for key in sorted(group.keys)) for group in policy.groups},
             publish=("attest",) if policy.attest else (),
-            settings={"f": policy.tolerated, "maxStaleSeconds": policy.max_stale},
+            settings={
+                "f": policy.tolerated,
+                "maxStaleSeconds": policy.max_stale,
+                "minEngines": policy.min_engines,
+                "minSandbox": policy.min_sandbox,
+                "witnesses": {name: str(key) for key, name in policy.witnesses.groups.items()},
+                "witnessF": policy.witnesses.faulty,
+                "quorum": policy.witnesses.quorum,
+                "cosignatureSeconds": policy.witnesses.max_age,
+            },
+            notes=policy.notes,
         )
 
     def _group(self, key: KeyDid) -> str | None:
@@ -206,7 +217,17 @@ class TrustService:
             attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
             fresh=known.extent.fresh,
             forked=known.forked,
+            witnessed=self._is_witnessed(known),
         )
+
+    def _is_witnessed(self, known: Known) -> bool | None:
+        """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own."""
+        with self._home.database.read() as connection:
+            rung = rung_of(connection, known.dataset)
+        asked = max(self._standing.policy.witnesses.quorum, 1)
+        if known.size and sum(size >= known.size for size in known.extent.witnessed) >= asked:
+            return True
+        return None if rung is None else rung != FIRST_SIGHT
 
     def _attested(self, known: Known) -> int:
         """Groups behind the newest step that anybody speaks of."""
@@ -236,6 +257,8 @@ _REASONS: Final = {
 }
 _OTHER: Final = {
     "fork": "its owner's key signed two histories; below this block they agree",
+    "witnessed": "not enough witnesses cosigned it that far",
+    "fresh": "its newest signed head is too old",
     "abandoned": "you gave it up here",
     "inputs": "an input that it read may not be relied on that far",
 }

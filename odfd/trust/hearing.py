@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -29,6 +30,11 @@ from odfd.trust.resolutions import Resolutions
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 """Digests of blocks ``start <= n < stop`` of a chain that is here."""
+
+
+CANDIDATE: Final = "candidate"
+MAX_CANDIDATES: Final = 32
+"""Of one dataset."""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -113,6 +119,8 @@ class Hearing:
         )
         signer = writer_of(said, signed, ground.rights)
         if not verdict.outcome.changes or signer is None:
+            if verdict.outcome is Outcome.OLDER and signer is not None and not ground.size:
+                self._note_candidate(said.dataset, signed, signer)
             return Heard(verdict)
         proof = None
         if verdict.outcome is Outcome.FORK and newest is not None:
@@ -120,6 +128,11 @@ class Hearing:
             proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), leaves, root_at, rights_at))
         self._record(signed, signer, verdict.outcome)
         return Heard(verdict, signer, proof)
+
+    def _note_candidate(self, dataset: DatasetId, signed: Signed, signer: KeyDid) -> None:
+        """Of what is not held yet smaller heads are kept too: witnesses may stand behind one of them, and no other."""
+        if not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES:
+            self._ledger.record(signed, signer, CANDIDATE, self._sender, self._now, live=False)
 
     def _hear_attestation(self, said: Attestation, signed: Signed) -> Heard:
         before = self._ledger.attestations(said.dataset).get(said.validator)

@@ -17,8 +17,8 @@ import msgspec
 
 from chain.ids import KeyDid
 from chain.statements import canonical
-from chain.statements.statement import Actual, Attestation
-from odfd.trust.policy import Expression, Policy, facts_of, holds
+from chain.statements.statement import Actual, Attestation, EngineUsed
+from odfd.trust.policy import SANDBOXES, Expression, Policy, facts_of, holds
 
 
 class Said(enum.Enum):
@@ -135,9 +135,25 @@ def group_voices(
         if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
             continue
         voice = voice_on(attestation, sequence_number)
-        if voice is not None:
+        if voice is not None and _isolated(policy, attestation, sequence_number):
             said.setdefault(group, set()).add(voice)
     return {group: voices.pop() for group, voices in said.items() if len(voices) == 1}
+
+
+def _isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
+    """Whether a verdict was made behind as much isolation as is asked for."""
+    engine = _engine_of(attestation, sequence_number)
+    if policy.min_sandbox == SANDBOXES[0]:
+        return True
+    given = engine.sandbox if engine is not None else ""
+    return given in SANDBOXES and SANDBOXES.index(given) >= SANDBOXES.index(policy.min_sandbox)
+
+
+def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | None:
+    for span in attestation.spans:
+        if span.first <= sequence_number <= span.last and span.engine is not None:
+            return attestation.engines[span.engine] if span.engine < len(attestation.engines) else None
+    return None
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +165,8 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """The K of ``attested:K`` as asked of this dataset; 0: nobody asks."""
     suspended: frozenset[str] = frozenset()
     """Groups whose word does not count for now."""
+    engine: str = ""
+    """Digest of the engine that my own run of the step used."""
 
 
 def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None, sequence_number: int) -> Decision:
@@ -157,7 +175,22 @@ def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None,
     own_group = bench.policy.group_of(bench.me)
     if own_group is not None:
         others.pop(own_group, None)
-    return judge(bench.policy.tolerated, own, others, bench.quorum)
+    if _engines(bench, heard, others, own, sequence_number) >= bench.policy.min_engines:
+        return judge(bench.policy.tolerated, own, others, bench.quorum)
+    return msgspec.structs.replace(judge(bench.policy.tolerated, own, others, 0), attested=0)
+
+
+def _engines(
+    bench: Bench, heard: Mapping[KeyDid, Attestation], others: Mapping[str, Voice], own: Voice | None, number: int
+) -> int:
+    """Different engines behind those that reproduced a step."""
+    if bench.policy.min_engines <= 1:
+        return 1
+    agree = {group for group, voice in others.items() if voice.said is Said.REPRODUCED}
+    spoke = [said for key, said in heard.items() if bench.policy.group_of(key) in agree]
+    used = [engine for said in spoke if (engine := _engine_of(said, number)) is not None]
+    mine = {bench.engine} if own is not None and own.said is Said.REPRODUCED and bench.engine else set()
+    return len({engine.digest for engine in used} | mine)
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +205,8 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     inputs: int | None = None
     """Blocks whose inputs lie within their own reach; ``None``: it has no inputs."""
     fresh: bool = True
+    witnessed: tuple[int, ...] = ()
+    """How many blocks from the first each witness group has cosigned."""
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -204,9 +239,10 @@ def reach(
         stop, why = extent.abandoned_at, Why("abandoned", extent.abandoned_at)
     if extent.inputs is not None and extent.inputs < stop:
         stop, why = extent.inputs, Why("inputs", extent.inputs)
-    for bound, name in ((extent.chain, "chain"), (extent.data, "data")):
+    bounds = {**dict.fromkeys(extent.witnessed, "witnessed"), extent.data: "data", extent.chain: "chain"}
+    for bound in sorted(bounds):
         if bound < stop and not holds(expression, _facts(extent, bound, None)):
-            stop, why = bound, Why(name, bound)
+            stop, why = bound, Why(bounds[bound], bound)
     if stop and not holds(expression, _facts(extent, 0, None)):
         return Reach(0, Why("witnessed" if extent.fresh else "fresh", 0))
     for sequence_number in steps:
@@ -229,8 +265,8 @@ def _facts(extent: Extent, sequence_number: int, decision: Decision | None) -> d
         "fresh": int(extent.fresh),
         "reproduced": 1 if decision is None else int(decision.reproduced),
         "attested": _ALWAYS if decision is None else decision.attested,
-        "observed": _ALWAYS,
-        "witnessed": 0,
+        "observed": 0,
+        "witnessed": sum(size > sequence_number for size in extent.witnessed),
     }
 
 

@@ -396,7 +396,7 @@ class Ledger:
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
-        for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted"):
+        for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def place(self, dataset: DatasetId) -> Place | None:

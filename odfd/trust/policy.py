@@ -17,9 +17,12 @@ from chain.errors import Fault, Invalid
 from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
+from odfd.trust.quorum import Witnesses, load_witnesses, seconds_of, weaknesses
 
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")
+SANDBOXES: Final = ("none", "host", "image")
+"""Levels of isolation, the least first."""
 MAX_DEPTH: Final = 16
 """Brackets within brackets."""
 
@@ -156,6 +159,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_stale: int = 14 * 86400
     """Seconds past a head's expiry during which it still counts as fresh."""
     attest: bool = False
+    witnesses: Witnesses = Witnesses()
+    min_engines: int = 1
+    """Different engine digests that must be behind ``attested:K``."""
+    min_sandbox: str = "none"
+    """Least isolation under which a verdict of others counts."""
+    notes: tuple[str, ...] = ()
+    """What these rules cannot promise, for people."""
 
     @property
     def digest(self) -> Multihash:
@@ -166,6 +176,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "f": self.tolerated,
             "groups": {group.name: [str(key) for key in sorted(group.keys)] for group in self.groups},
             "maxStale": self.max_stale,
+            "witnesses": {name: str(key) for key, name in self.witnesses.groups.items()},
+            "witness": [self.witnesses.faulty, self.witnesses.quorum, self.witnesses.max_age],
+            "engines": [self.min_engines, self.min_sandbox],
         }
         return Multihash.sha3_256(canonical.encode(said))
 
@@ -177,16 +190,32 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {key: group.name for group in self.groups for key in group.keys}
 
 
-class Purpose(msgspec.Struct, frozen=True):
-    name: str
-    expression: Expression
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy says beside its expressions and validators, as it is written."""
+
+    witness: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Groups of witnesses and their keys."""
+    witness_faulty: int = 0
+    quorum: int = 0
+    max_age: str = "7d"
+    max_stale: str = "14d"
+    min_engines: int = 1
+    min_sandbox: str = "none"
+    attest: bool = False
 
 
 def load_policy(
-    *, use: str, serve: str, groups: Sequence[tuple[str, Sequence[str]]] = (), tolerated: int = 0, attest: bool = False
+    *,
+    use: str,
+    serve: str,
+    groups: Sequence[tuple[str, Sequence[str]]] = (),
+    tolerated: int = 0,
+    terms: Terms = Terms(),  # noqa: B008  it is frozen
 ) -> Policy:
     """A policy from its written form. Raises Invalid with every mistake in one message."""
-    mistakes: list[str] = []
+    witnesses, mistakes = load_witnesses(
+        terms.witness, faulty=terms.witness_faulty, quorum=terms.quorum, max_age=terms.max_age
+    )
     expressions: dict[str, Expression] = {}
     for name, text in (("use", use), ("serve", serve)):
         try:
@@ -211,19 +240,48 @@ def load_policy(
             mistakes.append(f"group {name} is listed twice")
         listed.append(Group(name, frozenset(members)))
     mistakes += _quorum_mistakes(expressions, len(listed), tolerated)
+    mistakes += _other_mistakes(expressions, terms, len(listed))
     if mistakes:
         raise Invalid("; ".join(mistakes), rule="policy", hint="see trust.md section 6 for what a policy may say")
+    asked = [(name, fact.count) for name, each in expressions.items() for fact in facts_of(each)
+             if fact.name == "witnessed"]  # fmt: skip
     return Policy(
-        use=expressions["use"], serve=expressions["serve"], groups=tuple(listed), tolerated=tolerated, attest=attest
+        use=expressions["use"],
+        serve=expressions["serve"],
+        groups=tuple(listed),
+        tolerated=tolerated,
+        attest=terms.attest,
+        max_stale=seconds_of(terms.max_stale),
+        witnesses=witnesses,
+        min_engines=terms.min_engines,
+        min_sandbox=terms.min_sandbox,
+        notes=tuple(weaknesses(witnesses, [("witness.quorum", witnesses.quorum), *asked])),
     )
+
+
+def _other_mistakes(expressions: Mapping[str, Expression], terms: Terms, groups: int) -> Iterator[str]:
+    for purpose, expression in expressions.items():
+        for fact in facts_of(expression):
+            if fact.name == "observed":
+                yield f"{purpose}: {fact} cannot be asked for yet: nobody observes sources here"
+            elif fact.name == "witnessed" and not terms.witness:
+                yield f"{purpose}: {fact} without any witness groups"
+            elif fact.name == "witnessed" and fact.count > len(terms.witness):
+                yield f"{purpose}: {fact}, of which {len(terms.witness)} groups are listed"
+    if terms.min_engines > max(groups, 1):
+        yield f"{terms.min_engines} engines among {groups} groups"
+    if terms.min_sandbox not in SANDBOXES:
+        yield f"min-sandbox {terms.min_sandbox!r} is none of {', '.join(SANDBOXES)}"
+    try:
+        seconds_of(terms.max_stale)
+    except Invalid as fault:
+        yield f"max-stale: {fault.message}"
 
 
 def _quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
     """A policy loads only if f+1 <= K <= n-f for every attested:K. What cannot be met yet is told, never waited for."""
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
-            if fact.name == "witnessed":
-                yield f"{purpose}: {fact} cannot be asked for yet: cosignatures are made and kept, and not counted"
             if fact.name != "attested":
                 continue
             if groups == 0:

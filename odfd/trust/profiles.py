@@ -7,30 +7,26 @@ from typing import Final
 
 import msgspec
 
+from chain.errors import Invalid
 from config import model
-from odfd.trust.policy import Policy, load_policy
-
-DAY: Final = 86400
-_FOREVER: Final = 1 << 40
-"""Seconds."""
+from odfd.trust.policy import Policy, Terms, load_policy
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     use: str
     serve: str
     attest: bool
-    max_stale: int
-    """Seconds."""
+    max_stale: str
     cosign: bool = False
     follow: str = "ask"
     """An epoch that gives up what was published."""
 
 
 PROFILES: Final = {
-    "laptop": Profile(use="data", serve="chain", attest=False, max_stale=14 * DAY),
-    "mirror": Profile(use="data", serve="data", attest=False, max_stale=30 * DAY, follow="follow", cosign=True),
-    "validator": Profile(use="data", serve="data", attest=True, max_stale=14 * DAY, cosign=True),
-    "archive": Profile(use="data", serve="chain", attest=False, max_stale=_FOREVER, follow="follow", cosign=True),
+    "laptop": Profile(use="data", serve="chain", attest=False, max_stale="14d"),
+    "mirror": Profile(use="data", serve="data", attest=False, max_stale="30d", follow="follow", cosign=True),
+    "validator": Profile(use="data", serve="data", attest=True, max_stale="14d", cosign=True),
+    "archive": Profile(use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True),
 }
 """The validator's own default asks for ``reproduced | attested:2`` once it lists groups; without any it is ``data``."""
 
@@ -46,14 +42,44 @@ def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> 
         members = groups.setdefault(group, [])
         if key not in members:
             members.append(key)
-    policy = load_policy(
+    mistakes = _waiting(settings)
+    if mistakes:
+        raise Invalid("; ".join(mistakes), rule="policy", hint="leave them out for now")
+    return load_policy(
         use=settings.use or profile.use,
         serve=settings.serve or profile.serve,
         groups=list(groups.items()),
         tolerated=settings.validators.f,
+        terms=_terms(settings, profile),
+    )
+
+
+def _terms(settings: model.Policy, profile: Profile) -> Terms:
+    said = settings.validators
+    return Terms(
+        witness=tuple((group.name, group.keys) for group in settings.witness.groups),
+        witness_faulty=settings.witness.f,
+        quorum=settings.witness.quorum,
+        max_age=settings.witness.max_age,
+        max_stale=settings.fresh.max_stale or profile.max_stale,
+        min_engines=said.min_engines,
+        min_sandbox=said.min_sandbox or "none",
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
     )
-    return msgspec.structs.replace(policy, max_stale=profile.max_stale)
+
+
+def _waiting(settings: model.Policy) -> list[str]:
+    """What may be written, and cannot be done yet."""
+    share, keep = settings.validators.spot_check, settings.rewrite.keep_epochs
+    found = []
+    if share is not None and share not in (0.0, 1.0):
+        found.append(
+            f"spot-check = {share}: a step is re-run from this node's own states, which takes all before it; "
+            "publish.attest re-runs all, 0 none"
+        )
+    if keep is not None and keep != 1:
+        found.append(f"keep-epochs = {keep}: what an epoch gives up is not kept apart, so 1 is all there is")
+    return found
 
 
 def cosigns(settings: model.Policy) -> bool:

@@ -6,7 +6,7 @@ two places where somebody's verdict changes all steps are judged alike, so only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -18,7 +18,9 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, Seed
+from chain.multihash import Multihash
 from chain.statements.authority import Rights
+from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
@@ -41,11 +43,13 @@ from odfd.trust.judge import (
 from odfd.trust.ledger import Ledger, Run, run_at
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
+from odfd.trust.quorum import Roots, witnessed
 from odfd.trust.resolutions import Decided, Resolutions
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.steps import first_step, first_step_where
 from odfd.trust.suspension import ME, Machine, Told, View
 from odfd.trust.withholding import Withholding
+from odfd.trust.witness import Cosignatures
 
 MAX_LINEAGE: Final = 64
 """Derivations upon derivations that are followed; what reads still farther is not within reach."""
@@ -94,6 +98,7 @@ class Standing:
         self.me = me
         self._clock = clock
         self._purposes = purposes
+        self._roots = Roots()
 
     def use(self, dataset: DatasetId) -> Expression:
         return self._purposes(dataset)[0] or self.policy.use
@@ -121,6 +126,7 @@ class Standing:
             runs = ledger.runs(dataset)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
+            cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
             suspended = Sanctions(connection).groups()
             lacks = newest is not None and newest[0].size > size
@@ -137,6 +143,7 @@ class Standing:
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and self._is_fresh(signed),
+            witnessed=self._witnessed(chain, size, cosigned),
         )
         mine = {checked.frontier.size: checked.frontier.root}
         return Known(
@@ -177,8 +184,15 @@ class Standing:
 
     def verdict(self, known: Known, step: int) -> Decision:
         """The same by the rules alone."""
-        bench = Bench(policy=self.policy, me=self.me, quorum=known.quorum, suspended=known.suspended)
-        return decide(bench, known.heard, own_voice(run_at(known.runs, step)), step)
+        run = run_at(known.runs, step)
+        bench = Bench(
+            policy=self.policy,
+            me=self.me,
+            quorum=known.quorum,
+            suspended=known.suspended,
+            engine=run.engine.digest if run is not None else "",
+        )
+        return decide(bench, known.heard, own_voice(run), step)
 
     def view(self, dataset: DatasetId) -> View:
         """What suspension rests on, of one dataset: who says what of its steps, me included."""
@@ -215,6 +229,15 @@ class Standing:
         steps = _steps_of(self._chains.chain(known.dataset), known)
         found = [(step, self.decision(known, step)) for step in steps]
         return [(step, decision) for step, decision in found if decision.status in STOPS]
+
+    def _witnessed(self, chain: ChainReader, size: int, cosigned: Sequence[Cosignature]) -> tuple[int, ...]:
+        def leaves(start: int, stop: int) -> list[bytes]:
+            return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
+
+        def roots_at(sizes: Sequence[int]) -> Mapping[int, bytes]:
+            return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, leaves)
+
+        return witnessed(self.policy.witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
 
     def _silent(self, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
         """Whose word does not count here: who contradicted himself, the dataset's writers and roots, their groups."""
@@ -283,7 +306,9 @@ def own_voice(run: Run | None) -> Voice | None:
 
 
 def _steps_of(chain: ChainReader, known: Known) -> Iterable[int]:
-    return _telling_steps(chain, known.size, known.heard, known.runs, (known.extent.chain, known.extent.data))
+    return _telling_steps(
+        chain, known.size, known.heard, known.runs, (known.extent.chain, known.extent.data, *known.extent.witnessed)
+    )
 
 
 def _telling_steps(

@@ -13,7 +13,8 @@ SUSPENDED: Final = Sealed("trust_suspended", ("grp", "at", "reason"), _RESTORE)
 PARDONS: Final = Sealed("trust_pardons", ("key", "dataset", "epoch", "at"), _RESTORE)
 AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), "odfctl pull REF --repair makes it anew")
 WANTED: Final = Sealed("trust_wanted", ("dataset", "size", "since"), "odfctl pull REF --repair makes it anew")
-ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED)
+MET: Final = Sealed("trust_met", ("dataset", "rung", "at"), _RESTORE)
+ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET)
 
 LATER: Final = (
     """
@@ -67,6 +68,15 @@ LATER: Final = (
         dataset BLOB PRIMARY KEY,
         size INTEGER NOT NULL,
         since INTEGER NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE INDEX trust_ledger_dataset ON trust_ledger (dataset, type);
+    CREATE TABLE trust_met (
+        dataset BLOB PRIMARY KEY,
+        rung TEXT NOT NULL,
+        at INTEGER NOT NULL,
         seal BLOB
     ) STRICT, WITHOUT ROWID;
     """,

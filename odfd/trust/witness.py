@@ -28,7 +28,7 @@ from odfd.trust.ledger import COSIGNATURES, WITNESSED, Checked, Ledger
 RENEW: Final = 2 * 86400 * instant.SECOND
 """A cosignature of a tree that stays is made anew at this age, since quorums ask for young ones."""
 MAX_WITNESSES: Final = 64
-"""Of one dataset."""
+"""Of one dataset; those that count here find room beyond it."""
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 
@@ -39,13 +39,13 @@ class Cosignatures:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def keep(self, made: Cosignature) -> bool:
+    def keep(self, made: Cosignature, *, listed: bool = False) -> bool:
         """Whether it says more than what was known of this witness, and there is room for it."""
         tree, terms = made.checkpoint, (made.checkpoint.origin, made.witness)
         row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", terms)
         if row is not None and (tree.size, made.at) <= (row[3], row[4]):
             return False
-        if row is None and len(self.of(tree.dataset)) >= MAX_WITNESSES:
+        if row is None and not listed and len(self.of(tree.dataset)) >= MAX_WITNESSES:
             return False
         COSIGNATURES.put(self._db, tree.dataset, *terms, tree.size, made.at, made.id, made.encode())
         return True

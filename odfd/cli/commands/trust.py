@@ -117,10 +117,11 @@ def _show(args: argparse.Namespace) -> int:
 def trust_text(view: dict[str, Any], session: Session) -> str:
     now = session.clock.now()
     fresh = {True: ", fresh", False: ", not fresh"}.get(view["facts"].get("fresh"), "")
+    unwitnessed = ", unwitnessed" if view["facts"].get("witnessed") is False else ""
     signed = f", signed {words.ago(view['signedAt'], now)}" if view.get("signedAt") else ""
     lines = [
         f"{view['ref']}   {words.identity(view['datasetId'])}"
-        f"   head #{view['blocks'] - 1} {words.digest(view.get('head'))}{signed}{fresh}",
+        f"   head #{view['blocks'] - 1} {words.digest(view.get('head'))}{signed}{fresh}{unwitnessed}",
         f"  {_reach(view)}",
     ]
     for proof in view.get("evidence", []):

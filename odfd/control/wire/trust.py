@@ -199,3 +199,5 @@ class PolicyView(Value, frozen=True, kw_only=True):
     publish: tuple[str, ...] = ()
     """What this node signs and gossips: ``attest``, ``cosign``, ``gossip``."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What these rules cannot promise."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain import instant
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.statements import cosignature
+from chain.statements import cosignature, envelope, statement
 from chain.statements.checkpoint import Checkpoint
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.trust.witness import RENEW, Cosignatures, Witness
+from odfd.mirrors.wish import Wish
+from odfd.trust.ledger import Ledger
+from odfd.trust.witness import MAX_WITNESSES, RENEW, Cosignatures, Witness
 from p2p.ports import Judgement, PeerId, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -122,3 +125,112 @@ async def test_only_sound_cosignatures_of_known_datasets_are_kept(world: Any, wo
         assert board.judge(Topic.HEADS, sound.replace(b'"size":7', b'"size":8'), PEER) is Judgement.REJECT
         assert board.judge(Topic.ATTEST, sound, PEER) is Judgement.REJECT
         assert [each.checkpoint.size for each in cosigned(alice, dataset)] == [6]
+
+
+def asks(*keys: str, quorum: int = 0, **more: Any) -> model.Policy:
+    groups = tuple(model.Group(name=f"w{number}", keys=(key,)) for number, key in enumerate(keys))
+    return model.Policy(witness=model.Witness(quorum=quorum, groups=groups), **more)
+
+
+async def published(world: Any, worlds: Any, node: Any) -> DatasetId:
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT)
+    await node.pull()
+    await world.spread(node, "cities")
+    return node.dataset("cities")
+
+
+async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
+        cities = await published(world, worlds, alice)
+        async with world.running("carol", asks(bob.key, quorum=1)) as carol:
+            await carol.parts.keeper.add(Wish(dataset=str(cities), name="theirs"))
+            mirror = await carol.parts.keeper.pass_now(cities)
+            assert (carol.size("theirs"), mirror.state.value) == (0, "waiting")
+            assert mirror.message == "0 of the 1 witnesses that are asked for cosigned a head of it"
+            await bob.mirror(cities, "theirs")
+            await bob.heard("cosignature.signed")
+            await carol.member.pull_statements(bob.member.peer_id, [cities])
+            await carol.parts.keeper.pass_now(cities)
+            assert carol.size("theirs") == alice.size("cities")
+            assert (await carol.api.trust.show("theirs")).facts.witnessed is True
+            assert (await bob.api.trust.show("theirs")).facts.witnessed is False, "bob took what he saw first"
+            assert (await alice.api.trust.show("cities")).facts.witnessed is None
+
+
+async def test_what_is_relied_on_ends_where_witnesses_end(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
+        cities = await published(world, worlds, alice)
+        async with world.running("carol", asks(bob.key, use="data & witnessed:1")) as carol:
+            assert carol.parts.policy.notes == ()
+            await carol.mirror(cities, "theirs")
+            shown = await carol.api.trust.show("theirs")
+            assert (shown.reach.use, shown.why.rule, shown.facts.witnessed) == (0, "witnessed", False)
+            await bob.mirror(cities, "theirs")
+            await bob.heard("cosignature.signed")
+            await carol.member.pull_statements(bob.member.peer_id, [cities])
+            size = alice.size("cities")
+            assert (await carol.api.trust.show("theirs")).reach.use == size
+            world.wires.cut.add(bob.member.peer_id)
+            world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+            await alice.pull("cities")
+            await carol.heard_head(size + 1)
+            await carol.parts.keeper.pass_now(cities)
+            shown = await carol.api.trust.show("theirs")
+            assert (shown.blocks, shown.reach.use, shown.why.rule, shown.why.block) == (
+                size + 1,
+                size,
+                "witnessed",
+                size,
+            )
+            world.clock.instant += 8 * 86400 * instant.SECOND
+            assert (await carol.api.trust.show("theirs")).reach.use == 0, "a cosignature ages"
+
+
+def another_history(node: Any, dataset: DatasetId) -> bytes:
+    """A head by the dataset's stolen key, of other blocks, larger and younger than all."""
+    with node.home.database.read() as connection:
+        newest = Ledger(connection).newest_head(dataset)
+    later = statement.when(Instant(node.clock.now() + 60 * instant.SECOND))
+    said = msgspec.structs.replace(newest[0], size=newest[0].size + 1, root_hash=b"?" * 32, issued_at=later)
+    return envelope.seal(statement.encode(said), node.home.keys.dataset_key(dataset))
+
+
+@pytest.mark.parametrize("rung", ["witnessed", "expected"])
+async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> None:
+    """A newcomer is shown only what the eclipser likes: nothing false is taken, and honest contact ends it."""
+    async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        await bob.heard("cosignature.signed")
+        false, honest = another_history(alice, cities), {alice.member.peer_id, bob.member.peer_id}
+        world.wires.cut.update(honest)
+        expect = str(alice.home.chains.chain(cities).block_at(1).hash) if rung == "expected" else None
+        async with world.running("carol", asks(bob.key, quorum=1)) as carol:
+            assert carol.parts.board.judge(Topic.HEADS, false, PEER) is Judgement.ACCEPT
+            await carol.parts.keeper.add(Wish(dataset=str(cities), name="theirs", expect=expect))
+            await carol.parts.keeper.pass_now(cities)
+            assert carol.size("theirs") == 0
+            world.wires.cut.clear()
+            for peer in sorted(honest):
+                await carol.member.pull_statements(peer, [cities])
+            await carol.parts.keeper.pass_now(cities)
+            if rung == "witnessed":
+                assert carol.size("theirs") == alice.size("cities")
+                assert (await carol.api.trust.show("theirs")).facts.witnessed is True
+            else:
+                assert carol.size("theirs") == 0, "what the thief signed last is the newest: it delays"
+
+
+async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds: Any) -> None:
+    key = SigningKey(b"w" * 32)
+    async with world.running("alice", asks(str(key.did))) as alice:
+        await alice.apply(worlds.ROOT)
+        tree = Checkpoint(alice.dataset("cities"), 0, 1, b"r" * 32)
+        strangers = [SigningKey(number.to_bytes(32, "big")) for number in range(1, MAX_WITNESSES + 2)]
+        judged = [
+            alice.parts.board.judge(Topic.HEADS, cosignature.cosign(each, tree, world.clock.now()).encode(), PEER)
+            for each in [*strangers, key]
+        ]
+        assert judged[-2:] == [Judgement.IGNORE, Judgement.ACCEPT]
+        assert len(cosigned(alice, tree.dataset)) == MAX_WITNESSES + 1

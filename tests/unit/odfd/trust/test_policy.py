@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
+from config import model
 from odfd.trust.policy import AllOf, AnyOf, Expression, Fact, holds, load_policy, parse_expression
+from odfd.trust.profiles import policy_of
 
 KEYS = [str(SigningKey(bytes([n]) * 32).did) for n in range(4)]
 
@@ -88,5 +92,59 @@ def test_a_quorum_needs_groups_and_room_for_error() -> None:
 
 
 def test_what_is_not_counted_yet_is_not_asked_for() -> None:
-    with pytest.raises(Invalid, match="witnessed:2 cannot be asked for yet"):
-        load_policy(use="data & witnessed:2", serve="chain")
+    with pytest.raises(Invalid, match="observed:2 cannot be asked for yet"):
+        load_policy(use="data & observed:2", serve="chain")
+    for said, told in ((model.Validators(spot_check=0.5), "spot-check = 0.5"),):
+        with pytest.raises(Invalid, match=told):
+            policy_of(model.Policy(validators=said))
+    with pytest.raises(Invalid, match="keep-epochs = 3"):
+        policy_of(model.Policy(rewrite=model.Rewrite(keep_epochs=3)))
+
+
+def test_what_settings_say_replaces_the_profile() -> None:
+    settings = model.Policy(
+        profile="archive",
+        fresh=model.Fresh(max_stale="36h"),
+        validators=model.Validators(
+            f=0, min_engines=2, min_sandbox="host",
+            groups=tuple(model.Group(name=f"g{n}", keys=(KEYS[n],)) for n in range(2)),
+        ),
+        witness=model.Witness(f=0, quorum=1, max_age="2d", groups=(model.Group(name="w", keys=(KEYS[2],)),)),
+    )  # fmt: skip
+    policy = policy_of(settings)
+    assert (policy.max_stale, policy.min_engines, policy.min_sandbox) == (36 * 3600, 2, "host")
+    assert (policy.witnesses.quorum, policy.witnesses.max_age, policy.notes) == (1, 2 * 86400, ())
+    assert policy_of(model.Policy(profile="archive")).max_stale > 10**9
+    assert policy.digest != policy_of(model.Policy()).digest
+
+
+@pytest.mark.parametrize(
+    ("witness", "told"),
+    [
+        ({"groups": (("w", KEYS[:2]),)}, "has 2 keys"),
+        ({"groups": (("w", KEYS[:1]), ("v", KEYS[:1]))}, "in group w too"),
+        ({"groups": (("w", KEYS[:1]), ("w", KEYS[1:2]))}, "listed twice"),
+        ({"groups": (("w", ["did:key:zzz"]),)}, "witness group w: "),
+        ({"groups": (("w", KEYS[:1]),), "quorum": 2}, "a quorum of 2 witnesses, of which 1"),
+        ({"groups": (("w", KEYS[:1]),), "f": 1}, "none is believed"),
+        ({"groups": (("w", KEYS[:1]),), "max_age": "soon"}, "not a span of time"),
+    ],
+)
+def test_mistakes_about_witnesses_are_told(witness: dict[str, Any], told: str) -> None:
+    groups = tuple(model.Group(name=name, keys=tuple(keys)) for name, keys in witness.pop("groups"))
+    with pytest.raises(Invalid, match=told):
+        policy_of(model.Policy(witness=model.Witness(groups=groups, **witness)))
+
+
+@pytest.mark.parametrize(("quorum", "faulty", "told"), [(1, 0, 1), (2, 0, 0), (2, 1, 1), (3, 1, 0)])
+def test_a_quorum_that_only_detects_says_so(quorum: int, faulty: int, told: int) -> None:
+    groups = tuple(model.Group(name=f"w{n}", keys=(KEYS[n],)) for n in range(3))
+    policy = policy_of(model.Policy(witness=model.Witness(f=faulty, quorum=quorum, groups=groups)))
+    assert len(policy.notes) == told
+    assert all("prevent it" in note for note in policy.notes)
+    asked = policy_of(model.Policy(use=f"data & witnessed:{quorum}", witness=model.Witness(f=faulty, groups=groups)))
+    assert len(asked.notes) == told
+    with pytest.raises(Invalid, match="of which 3 groups"):
+        policy_of(model.Policy(use="witnessed:4", witness=model.Witness(groups=groups)))
+    with pytest.raises(Invalid, match="without any witness groups"):
+        policy_of(model.Policy(use="witnessed:1"))

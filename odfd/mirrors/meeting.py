@@ -1,0 +1,60 @@
+"""How a dataset is met for the first time: by a hash learned elsewhere, by a quorum of witnesses, or at first sight.
+
+On the first two rungs an eclipse delays and cannot deceive: the chain must hold the block, or the head that is taken
+first must be one that the quorum cosigned. Else what is seen first is taken, and shown as unwitnessed. Calls are
+synchronous, on the connection they are given. Spec: trust.md section 3.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.statements.statement import HeadStatement
+from odfd.mirrors.wish import Wish
+from odfd.trust.branches import signed_heads
+from odfd.trust.quorum import Witnesses, behind
+from odfd.trust.tables import MET
+from odfd.trust.witness import Cosignatures
+
+EXPECTED: Final = "expected"
+WITNESSED: Final = "witnessed"
+FIRST_SIGHT: Final = "first-sight"
+
+
+class Meeting:
+    """See the module. ``witnesses`` are asked for each time, so that a reload counts at once."""
+
+    def __init__(self, witnesses: Callable[[], Witnesses], clock: Callable[[], Instant]) -> None:
+        self._witnesses = witnesses
+        self._clock = clock
+
+    def rung(self, wish: Wish) -> str:
+        """The one on which it will be met."""
+        if wish.expect is not None:
+            return EXPECTED
+        return WITNESSED if self._witnesses().quorum else FIRST_SIGHT
+
+    def head(self, connection: sqlite3.Connection, dataset: DatasetId, epoch: int) -> HeadStatement | str:
+        """The newest head of an epoch with a quorum behind it; in words what is lacking when there is none."""
+        witnesses, now = self._witnesses(), self._clock()
+        made, most = Cosignatures(connection).of(dataset), 0
+        for head, _ in signed_heads(connection, dataset):
+            count = behind(witnesses, head, made, now) if head.epoch == epoch else 0
+            if count >= witnesses.quorum:
+                return head
+            most = max(most, count)
+        return f"{most} of the {witnesses.quorum} witnesses that are asked for cosigned a head of it"
+
+    def keep(self, connection: sqlite3.Connection, wish: Wish) -> None:
+        """It was met."""
+        MET.put(connection, wish.id, self.rung(wish), self._clock())
+
+
+def rung_of(connection: sqlite3.Connection, dataset: DatasetId) -> str | None:
+    """On which rung it was met; ``None`` for one's own and for those that came in a folder."""
+    row = MET.one(connection, "dataset = ?", (dataset,))
+    return None if row is None else str(row[1])

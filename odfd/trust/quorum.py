@@ -1,0 +1,166 @@
+"""Whose cosignatures count here, how many make a quorum, and how far a chain is witnessed (trust.md section 3).
+
+Of n groups with f faulty, a quorum of floor((n+f)/2)+1 prevents split views: two such share an honest group, which
+signs one side only. Fewer detect them at the first contact of the two sides, and loading such a policy says so. A group
+has one key, for two honest keys of one operator could stand on two sides. Pure, but for ``Roots``, which remembers.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.cosignature import Cosignature
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+
+WEEK: Final = 7 * 86400
+FOREVER: Final = 1 << 40
+"""Seconds."""
+_REMEMBERED: Final = 4096
+_BATCH: Final = 4096
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Witnesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose cosignatures count."""
+
+    groups: Mapping[KeyDid, str] = {}
+    """Name of the group by its key."""
+    faulty: int = 0
+    quorum: int = 0
+    """Asked of a dataset that is met for the first time; 0: nothing is."""
+    max_age: int = WEEK
+    """Seconds."""
+
+    @property
+    def preventing(self) -> int:
+        """The quorum from which on no two sides of a fork can have one."""
+        return (len(self.groups) + self.faulty) // 2 + 1
+
+
+def seconds_of(text: str) -> int:
+    """A span of time as policies write it: ``7d``, ``36h``, ``never`` ends. Raises Invalid."""
+    if text == "never":
+        return FOREVER
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text, re.ASCII)
+    if match is None:
+        raise Invalid(f"not a span of time: {text[:40]!r}", rule="policy-time", hint="write it like 7d, 36h or never")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def load_witnesses(
+    groups: Sequence[tuple[str, Sequence[str]]], *, faulty: int = 0, quorum: int = 0, max_age: str = "7d"
+) -> tuple[Witnesses, list[str]]:
+    """From the written form, with every mistake."""
+    mistakes: list[str] = []
+    listed: dict[KeyDid, str] = {}
+    for name, keys in groups:
+        if len(keys) != 1:
+            mistakes.append(f"witness group {name} has {len(keys)} keys: it has one, or two could stand on two sides")
+        if name in listed.values():
+            mistakes.append(f"witness group {name} is listed twice")
+        for text in keys:
+            try:
+                key = KeyDid.parse(text)
+            except Invalid as fault:
+                mistakes.append(f"witness group {name}: {fault.message}")
+                continue
+            if key in listed and listed[key] != name:
+                mistakes.append(f"witness group {name}: key {key.short} is in group {listed[key]} too")
+            listed.setdefault(key, name)
+    seconds = WEEK
+    try:
+        seconds = seconds_of(max_age)
+    except Invalid as fault:
+        mistakes.append(f"witness max-age: {fault.message}")
+    if quorum > len(groups):
+        mistakes.append(f"a quorum of {quorum} witnesses, of which {len(groups)} groups are listed")
+    if faulty and faulty >= len(groups):
+        mistakes.append(f"{faulty} of {len(groups)} witness groups may be faulty: then none is believed")
+    return Witnesses(groups=listed, faulty=faulty, quorum=quorum, max_age=seconds), mistakes
+
+
+def weaknesses(witnesses: Witnesses, asked: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """Quorums that detect a split view and do not prevent it, in words. ``asked`` by whom, and how many."""
+    for who, count in asked:
+        if 0 < count < witnesses.preventing:
+            yield (
+                f"{who}: {count} of {len(witnesses.groups)} witness groups, {witnesses.faulty} of them faulty, only "
+                f"detect a split view; {witnesses.preventing} prevent it"
+            )
+
+
+def young(witnesses: Witnesses, made: Cosignature, now: Instant) -> bool:
+    """Whether a cosignature counts: of a group that is listed, and not too old."""
+    return made.witness in witnesses.groups and now - made.at <= witnesses.max_age * instant.SECOND
+
+
+def behind(witnesses: Witnesses, head: HeadStatement, made: Iterable[Cosignature], now: Instant) -> int:
+    """Groups that cosigned the very tree of a head."""
+    tree = (head.dataset, head.epoch, head.size, head.root_hash)
+    return len(
+        {
+            witnesses.groups[each.witness]
+            for each in made
+            if young(witnesses, each, now)
+            and (each.checkpoint.dataset, each.checkpoint.epoch, each.checkpoint.size, each.checkpoint.root_hash)
+            == tree
+        }
+    )
+
+
+RootsAt = Callable[[Sequence[int]], Mapping[int, bytes]]
+"""Roots of my own tree at these sizes, ascending, none beyond it."""
+
+
+def witnessed(
+    witnesses: Witnesses, made: Iterable[Cosignature], size: int, roots_at: RootsAt, now: Instant
+) -> tuple[int, ...]:
+    """How many of my first blocks each group has cosigned, longest first; groups that cosigned other trees are out."""
+    counted = [each for each in made if young(witnesses, each, now) and each.checkpoint.size <= size]
+    counted = [each for each in counted if each.checkpoint.epoch is not None]
+    roots = roots_at(sorted({each.checkpoint.size for each in counted}))
+    reach: dict[str, int] = {}
+    for each in counted:
+        tree, group = each.checkpoint, witnesses.groups[each.witness]
+        if roots[tree.size] == tree.root_hash:
+            reach[group] = max(reach.get(group, 0), tree.size)
+    return tuple(sorted(reach.values(), reverse=True))
+
+
+class Roots:
+    """Roots of trees at sizes that were asked for, remembered by the block that ends each. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Multihash, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def at(
+        self, sizes: Sequence[int], ends: Mapping[int, Multihash], leaves: Callable[[int, int], Sequence[bytes]]
+    ) -> dict[int, bytes]:
+        """``ends``: the block before each size. What is not known costs one walk over the leaves."""
+        with self._lock:
+            found = {size: self._known[ends[size]] for size in sizes if ends[size] in self._known}
+        tree = Frontier()
+        for size in sorted(set(sizes) - found.keys()):
+            while tree.size < size:
+                tree = tree.extend(leaves(tree.size, min(size, tree.size + _BATCH)))
+            found[size] = tree.root
+        with self._lock:
+            for size in sizes:
+                self._known[ends[size]] = found[size]
+                self._known.move_to_end(ends[size])
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return found
