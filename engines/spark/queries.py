@@ -153,7 +153,7 @@ def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
 
 
 def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:
-    place = place_of(plan, finding.node) if finding.node is not None else None
+    place = place_of(plan, finding.node) if finding.node is not None else finding.place
     line, column = place if place is not None else (None, None)
     return Diagnostic(
         code=finding.code,

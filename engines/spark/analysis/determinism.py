@@ -12,23 +12,41 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.functions import (
+    ADDS_IN_DOUBLE,
     ALLOWED,
+    BY_ORDER,
     DENIED,
+    HOLDS_ITS_ARGUMENTS,
     INTEGER_IN_DOUBLE,
     MAKES_FLOAT,
+    MAKES_MAP,
     NEVER_FLOAT,
     ORDER_FREE,
     SUBQUERIES,
 )
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.moving import moving_cast, moving_literals
+from engines.spark.analysis.tree import Node, same
 
 _INTEGERS: Final = {"byte", "short", "integer", "long"}
-_MOVING_LITERAL: Final = re.compile(
-    r"\b(?:timestamp|date|timestamp_ntz|timestamp_ltz)\s*(['\"])\s*(now|today|yesterday|tomorrow)\s*\1", re.IGNORECASE
-)
-_WRITTEN: Final = {"Average": "avg", "SparkVersion": "version", "VarianceSamp": "variance", "StddevSamp": "stddev"}
+_WRITTEN: Final = {
+    "Average": "avg", "SparkVersion": "version", "VarianceSamp": "variance", "StddevSamp": "stddev",
+    "VariancePop": "var_pop", "CovPopulation": "covar_pop", "CovSample": "covar_samp", "RegrAvgX": "regr_avgx",
+    "RegrAvgY": "regr_avgy", "LocalTimestamp": "localtimestamp", "CurrentTimeZone": "current_timezone",
+    "TypeOf": "typeof", "ListAgg": "listagg", "RandStr": "randstr", "ToDegrees": "degrees", "ToRadians": "radians",
+    "Logarithm": "log", "CallMethodViaReflection": "reflect", "ApproximatePercentile": "approx_percentile",
+}  # fmt: skip
 """Functions whose class is not named as they are called."""
-_SPACES: Final = re.compile(r"(?s)--[^\n]*|/\*.*?\*/")
+
+
+_COMPARISON: Final = [
+    *("If", "And", "IsNull", "left", "IsNull", "right", "0"),
+    *("If", "IsNull", "left", "1"),
+    *("If", "IsNull", "right", "-1"),
+    *("If", "LessThan", "left", "right", "-1"),
+    *("If", "GreaterThan", "left", "right", "1", "0"),
+]
+"""Spark's own comparison of ``array_sort``, in preorder."""
+_A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a column"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +58,17 @@ class Finding:
     replace: str | None = None
     node: Node | None = None
     """Whose place in the text is to be shown."""
+    place: tuple[int, int] | None = None
+    """(line, column) from one, where there is no node."""
 
 
 def literals(sql: str) -> list[Finding]:
     """``date'today'`` and its like: constants once parsed, so only the text still shows them."""
-    bare = _SPACES.sub(" ", sql)
     return [
-        Finding("not-data", f"'{found[2]}' is the day on which the query runs, not data", "write the day itself")
-        for found in _MOVING_LITERAL.finditer(bare)
+        Finding(
+            "not-data", f"'{text}' is another time whenever the query runs, not data", _A_CONSTANT, place=(line, at)
+        )
+        for text, line, at in moving_literals(sql)
     ]
 
 
@@ -60,11 +81,14 @@ def examine(expression: Node) -> list[Finding]:
         if node.kind in SUBQUERIES:
             found.append(_subquery(node))
             continue
-        if node.kind == "ArraySort" and _collects(node.children[0]):
+        if _sorted_at_once(node):
             stack.extend((argument, ours) for argument in node.children[0].only.children)
-            stack.extend((part, ours) for part in node.children[1:])
             continue
-        finding = _function(node, ours) or _aggregate(node)
+        if node.kind == "WindowExpression" and _aggregated(node.children[0]).kind in BY_ORDER:
+            # Whether rows tie is looked into by ``over``.
+            stack.extend((part, ours) for part in (*_aggregated(node.children[0]).children, node.children[1]))
+            continue
+        finding = _function(node, ours) or _aggregate(node) or _cast(node)
         if finding is not None:
             found.append(finding)
             continue
@@ -109,9 +133,28 @@ def is_float(node: Node) -> bool:
         elif part.kind in MAKES_FLOAT:
             if part.kind != "Average" or not _decimal(part.only):
                 return True
+        elif part.kind == "GetStructField" and part.only.kind == "AttributeReference":
+            if _holds_float(_field_type(part)):
+                return True
         elif part.kind not in NEVER_FLOAT:
             stack.extend(part.children)
     return False
+
+
+def is_map(node: Node) -> bool:
+    """Whether an expression's value is, or holds, a map."""
+    if node.kind in ("AttributeReference", "Cast"):
+        return '"map"' in json.dumps(node.fields.get("dataType"))
+    if node.kind in MAKES_MAP:
+        return True
+    return node.kind in HOLDS_ITS_ARGUMENTS and any(is_map(child) for child in node.children)
+
+
+def _field_type(node: Node) -> object:
+    """Of ``s.f``; all of ``s`` if its type is not written out."""
+    whole, ordinal = node.only.fields.get("dataType"), node.fields.get("ordinal")
+    fields = whole.get("fields") if isinstance(whole, dict) else None
+    return fields[ordinal].get("type") if isinstance(fields, list) and isinstance(ordinal, int) else whole
 
 
 def _holds_float(data_type: object) -> bool:
@@ -126,6 +169,8 @@ def _decimal(node: Node) -> bool:
 
 def _function(node: Node, ours: bool) -> Finding | None:
     denial = DENIED.get(node.kind)
+    if node.kind == "ListAgg" and _ordered_by_itself(node):
+        return None
     if denial is not None and not (ours and node.kind in ("StaticInvoke", "Invoke")):
         return Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node)
     if ours or denial is not None or node.kind in ALLOWED:
@@ -146,6 +191,13 @@ def _aggregate(node: Node) -> Finding | None:
         return None
     argument = function.children[0]
     name = _sql_name(function.kind)
+    if function.kind in ADDS_IN_DOUBLE:
+        return Finding(
+            "float-aggregate",
+            f"{name} adds in floating point, whatever it is given: the result depends on the order of the rows",
+            f"{ADDS_IN_DOUBLE[function.kind]}, over decimals, and compute from them",
+            function,
+        )
     if any(is_float(child) for child in function.children):
         return Finding(
             "float-aggregate",
@@ -170,8 +222,35 @@ def _integer(node: Node) -> bool:
     return not (isinstance(first, str) and first.startswith(("decimal", "interval")))
 
 
-def _collects(node: Node) -> bool:
-    return node.kind == "AggregateExpression" and node.children[0].kind in ("CollectList", "CollectSet")
+def _cast(node: Node) -> Finding | None:
+    if not moving_cast(node):
+        return None
+    return Finding("not-data", "a text that may be another time whenever the query runs is not data", _A_CONSTANT, node)
+
+
+def _aggregated(node: Node) -> Node:
+    return node.only if node.kind == "AggregateExpression" else node
+
+
+def _sorted_at_once(node: Node) -> bool:
+    """``array_sort(collect_list(x))``: by all of x, with nothing in it that is equal and yet different."""
+    if node.kind != "ArraySort" or node.children[0].kind != "AggregateExpression":
+        return False
+    collecting, comparing = node.children[0].only, node.children[1]
+    return collecting.kind in ("CollectList", "CollectSet") and _by_value(comparing) and not is_float(collecting)
+
+
+def _by_value(comparing: Node) -> bool:
+    """Whether a comparison is the one of ``array_sort(x)``: one that a person wrote may call any two elements equal."""
+    body, *arguments = comparing.children
+    names = {argument.id: name for argument, name in zip(arguments, ("left", "right"), strict=False)}
+    words = (str(part.fields.get("value")) if part.kind == "Literal" else part.kind for part in body.preorder())
+    return [names.get(part.id, word) for part, word in zip(body.preorder(), words, strict=True)] == _COMPARISON
+
+
+def _ordered_by_itself(node: Node) -> bool:
+    listed, _, *orders = node.children
+    return any(same(listed, order.only) for order in orders) and not is_float(listed)
 
 
 def _arguments(node: Node) -> list[Node]:

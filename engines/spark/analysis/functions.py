@@ -42,7 +42,7 @@ _NUMBERS: Final = _words("""
     BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitwiseCount BitwiseGet ShiftLeft ShiftRight ShiftRightUnsigned
     CheckOverflow UnscaledValue MakeDecimal PromotePrecision CheckOverflowInSum
 """)
-_TEXT: Final = _words("""
+TEXT_FUNCTIONS: Final = _words("""
     Ascii Base32 Base64 BitLength Chr Concat ConcatWs Decode Encode StringDecode Elt FindInSet FormatNumber
     FormatString InitCap IsValidUTF8 JaroWinkler Left Length Levenshtein Lower Luhncheck MakeValidUTF8 Mask
     OctetLength Overlay Quote RegExpCount RegExpExtract RegExpExtractAll RegExpInStr RegExpReplace RegExpSubStr
@@ -81,15 +81,25 @@ _AGGREGATES: Final = _words("""
     TryAverage VariancePop VarianceSamp NumericHistogram
     RowNumber Rank DenseRank PercentRank CumeDist NTile Lag Lead
 """)
-ALLOWED: Final = _STRUCTURE | _LOGIC | _NUMBERS | _TEXT | _TIME | _COLLECTIONS | _AGGREGATES
+ALLOWED: Final = _STRUCTURE | _LOGIC | _NUMBERS | TEXT_FUNCTIONS | _TIME | _COLLECTIONS | _AGGREGATES
 
 _CLOCK = Denial("not-data", "its value is not in the data", "use a column, such as event_time")
 _LAYOUT = Denial("layout-dependent", "it depends on how rows are spread over machines", "use hash() of columns")
 _TIES = Denial("arbitrary-row", "which row it takes is not determined", "use min(x), or max(struct(y, x)).x")
-_ORDER = Denial("arbitrary-order", "the order of its elements is not determined", "use array_sort(collect_list(x))")
+_ORDER = Denial(
+    "arbitrary-order",
+    "the order of its elements is not determined",
+    "use array_sort(collect_list(x)), x cast to a decimal if it is floating point",
+)
+_LISTED = Denial(
+    "arbitrary-order", "the order of its elements is not determined", "use listagg(x, ',') within group (order by x)"
+)
 _MERGE = Denial("layout-dependent", "its answer depends on the order of merging", "use percentile or count")
 _CODE = Denial("opaque-function", "what it does cannot be known", "use functions of SQL")
 _CPU = Denial("platform-dependent", "its last digits depend on the processor", "compute it where it is displayed")
+_TABLES = Denial(
+    "collation", "which texts it takes for equal is arbitrary, and changes with its tables", "use lower(x)"
+)
 _PLACE = Denial("not-data", "it depends on the configuration of the engine", "write the value itself")
 
 DENIED: Final[dict[str, Denial]] = {
@@ -100,7 +110,9 @@ DENIED: Final[dict[str, Denial]] = {
         ("Rand Randn Uuid Shuffle RandStr Uniform MonotonicallyIncreasingID SparkPartitionID", _LAYOUT),
         ("InputFileName InputFileBlockStart InputFileBlockLength FileSourceMetadataAttribute", _LAYOUT),
         ("First Last AnyValue Mode MaxBy MinBy NthValue", _TIES),
-        ("CollectList CollectSet CollectUnion ListAgg", _ORDER),
+        ("CollectList CollectSet CollectUnion", _ORDER),
+        ("ListAgg", _LISTED),
+        ("Collate Collation", _TABLES),
         ("ApproximatePercentile HistogramNumeric ApproxTopK CountMinSketchAgg", _MERGE),
         ("ScalaUDF PythonUDF PythonUDAF PythonUDTF ScalaUDAF ScalaAggregator HiveSimpleUDF HiveGenericUDF", _CODE),
         ("CallMethodViaReflection TryReflect StaticInvoke Invoke", _CODE),
@@ -117,6 +129,25 @@ ORDER_FREE: Final = _words("""
 """Aggregates that give the same for floating point inputs in any order."""
 INTEGER_IN_DOUBLE: Final = _words("Average TryAverage")
 """Aggregates that add whole numbers in floating point, inexact beyond 2^53."""
+ADDS_IN_DOUBLE: Final = {
+    **dict.fromkeys(("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"), "sum(x * x), sum(x) and count(x)"),
+    **dict.fromkeys(("Skewness", "Kurtosis"), "sum(x * x * x), sum(x * x), sum(x) and count(x)"),
+    **dict.fromkeys(
+        ("Corr", "CovPopulation", "CovSample", "RegrSlope", "RegrIntercept", "RegrR2", "RegrSXX", "RegrSYY", "RegrSXY",
+         "RegrReplacement"),
+        "sum(x * y), sum(x), sum(y) and count(x)",
+    ),
+}  # fmt: skip
+"""Aggregates that turn whatever they are given into floating point first, and the exact ones they come from."""
+BY_ORDER: Final = _words("First Last NthValue")
+"""Allowed in OVER, where ORDER BY can decide which row they take."""
+MAKES_MAP: Final = _words("""
+    CreateMap MapConcat MapFilter MapFromArrays MapFromEntries MapZipWith StringToMap TransformKeys TransformValues
+""")
+HOLDS_ITS_ARGUMENTS: Final = _words("""
+    Alias CreateArray CreateNamedStruct CaseWhen If Coalesce Nvl Nvl2 NullIf KnownNullable KnownNotNull ArrayRepeat
+""")
+"""Functions whose value is one of their arguments, or made of them."""
 MAKES_FLOAT: Final = _words("MonthsBetween Pi EulerNumber Percentile Median Average JsonToStructs CsvToStructs")
 """Functions whose result is floating point (or may hold it) though no argument is."""
 NEVER_FLOAT: Final = _words("""

@@ -15,7 +15,7 @@ from engines.spark.analysis.monotone import Shift
 from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of, time_of
 from engines.spark.analysis.tree import Node
 
-ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead"})
+ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last", "NthValue"})
 """Functions for which rows that tie in ORDER BY would make a difference."""
 
 
@@ -28,6 +28,8 @@ class Frame:
     low: int | None
     """Microseconds; ``None``: unbounded."""
     high: int | None
+    node: Node
+    """What is written with OVER."""
 
 
 def relation_of(window: Node, below: Relation) -> Relation | None:
@@ -92,7 +94,7 @@ def frames_of(window: Node) -> Iterator[Frame]:
             frame = node.children[1].children[-1]
             by_range = "RangeFrame" in str(frame.fields.get("frameType"))
             low, high = (_bound(child) for child in frame.children)
-            yield Frame(function.kind, by_range, low, high)
+            yield Frame(function.kind, by_range, low, high, node)
 
 
 def _bound(node: Node) -> int | None:
@@ -118,12 +120,14 @@ def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> lis
     if not missing:
         return []
     names = ", ".join(dict.fromkeys(missing))
+    floats = [name for name, identity in below.columns if identity in below.floats and name in missing]
+    exact = "".join(f", over a query that selects cast({name} as decimal(38,12)) as {name}" for name in floats)
     return [
         Finding(
             "partial-order",
             f"{_called(frame)} depends on the order of rows that ORDER BY does not tell apart",
-            f"order by …, {names}",
-            window,
+            f"order by …, {names}{exact}",
+            frame.node,
         )
         for frame in frames_of(window)
         if frame.function in ORDERED or _by_rows(frame)
@@ -137,5 +141,8 @@ def _by_rows(frame: Frame) -> bool:
 
 
 def _called(frame: Frame) -> str:
-    words = {"RowNumber": "row_number", "NTile": "ntile", "Lag": "lag", "Lead": "lead"}
+    words = {
+        "RowNumber": "row_number", "NTile": "ntile", "Lag": "lag", "Lead": "lead", "First": "first_value",
+        "Last": "last_value", "NthValue": "nth_value",
+    }  # fmt: skip
     return words.get(frame.function, f"{frame.function.lower()} over ROWS")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
-from engines.spark.analysis.determinism import Finding, examine, is_float
+from engines.spark.analysis.determinism import Finding, examine, is_float, is_map
 from engines.spark.analysis.influence import (
     Fields,
     Influence,
@@ -196,7 +196,9 @@ class Walk:
         keys = node.expressions("groupingExpressions")
         for key in keys:
             if is_float(key):
-                self.findings.append(_float_key(key))
+                self.findings.append(_float_key(_placed(key, node), key.name))
+            elif is_map(key):
+                self.findings.append(_map_key(_placed(key, node), key.name))
         below = self._sessions(node, keys, below)
         times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
         if not times and not any(isinstance(influence(key, below.scope), Unmerged) for key in keys):
@@ -385,8 +387,22 @@ def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | N
     return widened(path_of(influence(inner.only.only, below.scope)), key)
 
 
-def _float_key(node: Node, name: str = "") -> Finding:
-    shown = name or node.name or "a key"
+def _placed(key: Node, operator: Node) -> Node:
+    """What to show: Spark knows the places of expressions, but says those of other columns for a bare one."""
+    return operator if key.kind == "AttributeReference" else key
+
+
+def _map_key(node: Node, name: str) -> Finding:
+    return Finding(
+        "map-key",
+        f"{name or 'a key'} is a map: which of two equal ones represents a group depends on the order of the rows",
+        "array_sort(map_entries(x))",
+        node,
+    )
+
+
+def _float_key(node: Node, name: str) -> Finding:
+    shown = name or "a key"
     return Finding(
         "float-key",
         f"{shown} is floating point: which of 0.0 and -0.0 represents a group depends on the order of the rows",

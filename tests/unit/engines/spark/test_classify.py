@@ -85,6 +85,12 @@ def test_moving_literals_are_found_in_the_text(sql):
     assert [finding.code for finding in literals(sql)] == ["not-data"]
 
 
+def test_moving_literals_are_found_where_they_stand():
+    sql = "select 'x -- y', `date`, /* date'now' */\n  -- 'it''s'\n timestamp'now', \"date'today'\" , date -- so\n'today'"
+    assert [finding.place for finding in literals(sql)] == [(3, 2), (3, 34)]
+    assert [finding.place for finding in literals("date't\\u006fday'")] == [(1, 1)]
+
+
 @pytest.mark.parametrize("sql", ["select 'today'", "select date'2024-01-01' -- not date'now'", "select today from a"])
 def test_other_texts_are_left_alone(sql):
     assert not literals(sql)

@@ -1,0 +1,210 @@
+"""Every row of the deny list of engine semantics, section 11: refused with its code, at its place, with a way out.
+
+``|`` stands before the character whose line and column a diagnostic must name. A way out is SQL that is accepted.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from chain.data.arrow_schema import from_arrow
+from chain.ids import DatasetId
+from chain.model.source import SqlQueryStep, TransformSql
+from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.spark.handler import SparkHandler
+
+pytestmark = pytest.mark.engine
+TIME = pa.timestamp("ms", "UTC")
+COLUMNS = pa.schema(
+    [
+        *(("offset", pa.int64()), ("op", pa.int32()), ("system_time", TIME), ("event_time", TIME)),
+        *(("k", pa.string()), ("v", pa.int64()), ("d", pa.float64()), ("x", pa.decimal128(20, 2))),
+        *(("l", pa.list_(pa.int64())), ("st", pa.struct([("f", pa.float64()), ("g", pa.int64())]))),
+    ]
+)
+DAY = "time_bucket(interval '1' day, event_time)"
+ROW = "select event_time,\n  {} as z\nfrom a"
+GROUP = f"select {DAY} as event_time,\n  {{}} as z\nfrom a group by 1"
+OVER = f"select event_time, v,\n  {{}} over (partition by {DAY} {{}}) as z\nfrom a"
+
+
+def each(template, expressions, code, way_out):
+    return [(template.format("|" + expression), code, way_out) for expression in expressions]
+
+
+def ordered(functions, code, way_out):
+    return [(OVER.format("|" + function, "order by v"), code, way_out) for function in functions]
+
+
+DENIED = {
+    "the clock and the configuration": [
+        *each(
+            ROW,
+            ["now()", "current_timestamp", "localtimestamp()", "current_date()", "curdate()", "current_time()",
+             "unix_timestamp()", "version()", "current_user()", "user()", "session_user()", "current_database()",
+             "current_schema()", "current_catalog()", "current_timezone()", "typeof(v)",
+             "date'today'", "timestamp 'now'", "DATE /* the */ \" Yesterday \"", "timestamp_ntz'tomorrow'",
+             "date't\\u006fday'", "cast('now' as timestamp)", "cast(concat('to', 'day') as date)", "date('today')",
+             "try_cast('now' as date)", "to_date('today')", "to_timestamp(' Now')"],
+            "not-data", ROW.format("event_time"),
+        ),
+        ("select event_time, v from a\nwhere |event_time > 'now'", "not-data",
+         "select event_time, v from a where event_time > timestamp'2024-05-01'"),
+    ],
+    "where rows lie": each(
+        ROW,
+        ["rand()", "randn()", "random()", "rand(7)", "uuid()", "shuffle(l)", "monotonically_increasing_id()",
+         "spark_partition_id()", "input_file_name()", "input_file_block_start()", "input_file_block_length()",
+         "randstr(3)", "uniform(1, 4)"],
+        "layout-dependent", ROW.format("hash(k, v)"),
+    ),
+    "adding floating point": [
+        *each(GROUP, ["sum(d)", "avg(d)", "mean(d)", "try_sum(d)", "try_avg(d)", "regr_avgx(d, d)", "regr_avgy(d, d)",
+                      "sum(st.f)", "sum(v / 2)", "sum(distinct d)"],
+              "float-aggregate", GROUP.format("sum(cast(d as decimal(38,12)))")),
+        *each(GROUP, ["avg(v)"], "float-aggregate", GROUP.format("avg(cast(v as decimal(20,0)))")),
+        *each(GROUP, [f"{name}({argument})" for argument in "dvx"
+                      for name in ("stddev", "std", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp",
+                                   "skewness", "kurtosis")],
+              "float-aggregate", GROUP.format("sum(x * x) as a, sum(x * x * x) as b, sum(x) as c, count(x)")),
+        *each(GROUP, [f"{name}({argument}, {argument})" for argument in "dx"
+                      for name in ("corr", "covar_pop", "covar_samp", "regr_slope", "regr_intercept", "regr_r2",
+                                   "regr_sxx", "regr_syy", "regr_sxy")],
+              "float-aggregate", GROUP.format("sum(x * cast(v as decimal(18,0))) as a, sum(x) as b, count(x)")),
+        (f"select event_time,\n |sum(d) over (partition by {DAY}) as z from a", "float-aggregate",
+         f"select event_time, sum(cast(d as decimal(38,12))) over (partition by {DAY}) as z from a"),
+    ],
+    "comparing floating point": [
+        *each(GROUP, ["min(d)", "max(d)", "max(struct(d, v))", "min(st)", "min(array(d))"],
+              "float-aggregate", GROUP.format("max(cast(d as decimal(38,12)))")),
+        (f"select {DAY} as event_time,\n d, count(*) as c from a |group by 1, 2", "float-key",
+         f"select {DAY} as event_time, cast(d as decimal(38,12)) as d, count(*) as c from a group by 1, 2"),
+        ("|select distinct event_time, st from a", "float-key", "select distinct event_time, st.g from a"),
+        *each(GROUP, ["array_sort(|collect_list(d))"], "arbitrary-order",
+              GROUP.format("array_sort(collect_list(cast(d as decimal(38,12))))")),
+    ],
+    "ties": [
+        *each(GROUP, ["first(v)", "first_value(v)", "last(v)", "last_value(v) ignore nulls", "any_value(v)", "mode(v)",
+                      "mode() within group (order by v)", "max_by(v, k)", "min_by(v, k)"],
+              "arbitrary-row", GROUP.format("max(struct(k, v)).v")),
+    ],
+    "lists": [
+        *each(GROUP, ["collect_list(v)", "collect_set(v)", "array_agg(v)", "array_join(|collect_list(k), ',')",
+                      "sort_array(|collect_list(v))", "array_sort(|collect_list(v), (l, r) -> 0)"],
+              "arbitrary-order", GROUP.format("array_sort(collect_list(v))")),
+        *each(GROUP, ["listagg(k)", "string_agg(k, ',')", "listagg(k, ',') within group (order by v)"],
+              "arbitrary-order", GROUP.format("listagg(k, ',') within group (order by v desc, k)")),
+    ],
+    "windows with a partial order": [
+        *ordered(["row_number()", "ntile(4)", "first_value(v)", "last_value(v)", "nth_value(v, 2)", "lag(v)",
+                  "lead(v)"], "partial-order", OVER.format("first_value(v)", "order by v, event_time")),
+        (OVER.format("|sum(v)", "order by k rows 2 preceding"), "partial-order",
+         OVER.format("sum(v)", "order by k, v, event_time rows 2 preceding")),
+        (OVER.format("|row_number()", "order by d, v, event_time"), "partial-order",
+         OVER.format("row_number()", "order by d, v, event_time").replace(
+             "from a", "from (select event_time, v, cast(d as decimal(38,12)) as d from a)")),
+        (f"select event_time, v from a qualify |row_number() over (partition by {DAY} order by v) = 1",
+         "partial-order", OVER.format("rank()", "order by v")),
+        (OVER.format("|any_value(v)", ""), "arbitrary-row", OVER.format("dense_rank()", "order by k")),
+    ],
+    "merged sketches and samples": [
+        *each(GROUP, ["approx_percentile(v, 0.5)", "percentile_approx(v, 0.5)", "histogram_numeric(v, 5)",
+                      "approx_top_k(v)"], "layout-dependent",
+              GROUP.format("percentile(v, 0.5) as a, median(v) as b, approx_count_distinct(k)")),
+        *each("select event_time, v from {}", ["a |tablesample (10 percent)", "a |tablesample (3 rows)"],
+              "limit-on-stream", "select event_time, v from a where hash(v) % 10 = 0"),
+        *each("select event_time, v from {}", ["a |limit 3", "a |offset 3"], "limit-on-stream",
+              f"select event_time, v from a qualify row_number() over (partition by {DAY} order by v, event_time) < 4"),
+    ],
+    "foreign code": each(
+        ROW,
+        ["java_method('java.lang.System', 'nanoTime')", "reflect('java.util.UUID', 'randomUUID')",
+         "try_reflect('java.util.UUID', 'randomUUID')"],
+        "opaque-function", ROW.format("parse_url(k, 'HOST')"),
+    ),
+    "texts that compare otherwise": [
+        (f"select {DAY} as event_time,\n |k collate UTF8_LCASE as z, count(*) as c from a group by 1, 2", "collation",
+         f"select {DAY} as event_time, lower(k) as z, count(*) as c from a group by 1, 2"),
+        ("select event_time, v from a where |k collate UNICODE_CI = 'x'", "collation",
+         "select event_time, v from a where lower(k) = 'x'"),
+        *each(GROUP, ["max(|collate(k, 'UNICODE'))"], "collation", GROUP.format("max(k)")),
+    ],
+    "maps": [
+        *each(ROW, ["map(k, v)", "array(map(k, v))"], "output-type", ROW.format("map_entries(map(k, v))")),
+        (f"select event_time, map_entries(m) as z from (select {DAY} as event_time,\n |map(k, v) as m from a "
+         "group by 1, 2)", "map-key",
+         f"select {DAY} as event_time, array_sort(map_entries(map(k, v))) as z from a group by 1, 2"),
+    ],
+    "functions of the processor": [
+        *each(ROW,
+              [f"{name}(d)" for name in (
+                  "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
+                  "acosh", "atanh", "exp", "expm1", "ln", "log", "log10", "log1p", "log2", "cbrt", "degrees",
+                  "radians")]
+              + ["atan2(d, d)", "pow(d, 2)", "power(d, 2)", "hypot(d, d)", "round(|sin(d), 9)"],
+              "platform-dependent", ROW.format("sqrt(d * d) + round(d, 2)")),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def handler(spark_root):
+    return SparkHandler(spark_root, lambda: EngineIdentity("spark", "0", "sha256:0", "none", "test"))
+
+
+def asked(handler, sql):
+    given = tuple(
+        ValidateInput(query_alias=alias, dataset_id=DatasetId.from_public_key(alias.encode() * 32),
+                      schema=from_arrow(COLUMNS), vocab=Vocabulary(), changelog=False)
+        for alias in "ab"
+    )  # fmt: skip
+    transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),))
+    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocabulary()))
+
+
+def place(marked):
+    """The text without its mark, and where the mark stood; the last one counts, templates bring one of their own."""
+    at = marked.rindex("|")
+    before = marked[:at].replace("|", "")
+    return marked.replace("|", ""), before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+@pytest.mark.parametrize("row", DENIED)
+def test_denied_with_code_place_and_rewrite(handler, row):
+    wrong = []
+    for marked, code, _ in DENIED[row]:
+        sql, line, column = place(marked)
+        found = asked(handler, sql).diagnostics
+        here = [(one.code, one.line, one.column) for one in found if one.replace]
+        if code == "output-type":
+            # Of a whole query; its message names the column.
+            line = column = None
+        if here != [(code, line, column)]:
+            wrong.append((sql, here))
+    assert not wrong
+
+
+@pytest.mark.parametrize("row", DENIED)
+def test_the_way_out_is_accepted(handler, row):
+    refused = {sql: asked(handler, sql).diagnostics for sql in dict.fromkeys(way for _, _, way in DENIED[row])}
+    assert not {sql: found for sql, found in refused.items() if found}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select event_time, 'date ''now''' as y, \"timestamp 'today'\" as z from a -- date'today'",
+        "select event_time, cast(k as timestamp) as z from a /* timestamp 'now' */",
+        "select event_time, `date`, z from (select event_time, k as `date`, 'today' as z from a)",
+        "select event_time, v from a where event_time > '2024-05-01' and date'2024-05-01' < event_time",
+        ROW.format("d * 2 / 3 % 5 + rint(d)"),
+        GROUP.format("regr_count(d, d) + count(distinct d) + count_if(d > 0)"),
+        GROUP.format("listagg(distinct k, ',') within group (order by k desc)"),
+        OVER.format("nth_value(v, 2)", "order by v, event_time"),
+        OVER.format("max(v)", ""),
+    ],
+)
+def test_what_is_the_same_everywhere_is_left_alone(handler, sql):
+    answer = asked(handler, sql)
+    assert answer.ok, answer.diagnostics
