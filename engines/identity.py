@@ -99,13 +99,18 @@ def host_manifest(settings: Mapping[str, str], java_home: Path, digests: FileDig
         "engine": "spark",
         "pyspark": importlib.metadata.version("pyspark"),
         "jars": jar_digests,
-        "code": {name: digests.of(path) for name, path in _code()},
+        "code": code_digests(digests),
         "settings": dict(settings),
         "java": _java_version(java_home),
         "timezones": _timezones(java_home, digests),
         "python": platform.python_version(),
         "pyarrow": importlib.metadata.version("pyarrow"),
     }
+
+
+def code_digests(digests: FileDigests) -> dict[str, str]:
+    """Of each file of ours that runs inside."""
+    return {name: digests.of(path) for name, path in _code()}
 
 
 def digest_of(manifest: Mapping[str, object]) -> str:

@@ -16,6 +16,7 @@ from chain.errors import Fault
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
 from engines.service import serve
+from engines.spark.cluster import Cluster, read_settings
 from engines.spark.handler import SparkHandler
 from engines.spark.java import Java
 from engines.spark.session import SessionOptions, java_of, start_session, stop_session
@@ -25,9 +26,9 @@ from engines.spark.settings import manifest_settings
 def main(arguments: list[str] | None = None) -> int:
     """Exit code of the process."""
     args = _parser().parse_args(arguments)
-    options = SessionOptions(args.scratch, args.cores, args.heap, args.archive, args.record_archive)
     told = _told_to_stop()
     try:
+        options = SessionOptions(args.scratch, args.cores, args.heap, args.archive, args.record_archive, _cluster(args))
         java = java_of(options)
         spark = start_session(options)
         try:
@@ -68,8 +69,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--grace", type=float, default=2.0, help="seconds that requests get to end when stopping")
     parser.add_argument("--sandbox", default="none", help="the level of isolation, as told to whoever asks")
     parser.add_argument("--archive", type=Path, help="class data archive of the JVM, for a faster start")
+    parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; see docs/cluster.md")
+    parser.add_argument("--address", default="127.0.0.1", help="of this machine, as the cluster's executors reach it")
+    parser.add_argument("--settings", type=Path, help="more settings of Spark for the cluster, a name and value a line")
     parser.add_argument("--record-archive", action="store_true", help="make the archive on exit instead")
     return parser
+
+
+def _cluster(args: argparse.Namespace) -> Cluster | None:
+    if args.master is None:
+        return None
+    return Cluster(args.master, args.address, read_settings(args.settings) if args.settings else {})
 
 
 def _identity(java: Java, scratch: Path, sandbox: str) -> EngineIdentity:

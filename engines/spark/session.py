@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from engines.errors import EngineLost
+from engines.spark.cluster import Cluster, check_executors, cluster_settings
 from engines.spark.java import Java, find_java
 from engines.spark.settings import jvm_options, spark_settings
 
@@ -50,6 +51,8 @@ class SessionOptions:
     """Class data archive of the JVM."""
     record: bool = False
     """Make the archive when this session stops, instead of using it."""
+    cluster: Cluster | None = None
+    """Where tasks run, if not in threads of the JVM here."""
 
 
 def java_of(options: SessionOptions) -> Java:
@@ -70,8 +73,14 @@ def start_session(options: SessionOptions) -> SparkSession:
     java = find_java(os.environ, scratch)
     _clean_environment(java, scratch)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-    builder = SparkSession.builder.master(f"local[{options.cores}]").appName("odf-engine")
-    for name, value in spark_settings(scratch, options.heap).items():
+    cluster = options.cluster
+    settings = spark_settings(scratch, options.heap)
+    if cluster is not None:
+        settings |= cluster_settings(cluster, options.heap)
+        os.environ["SPARK_LOCAL_IP"] = cluster.address
+    master = f"local[{options.cores}]" if cluster is None else cluster.master
+    builder = SparkSession.builder.master(master).appName("odf-engine")
+    for name, value in settings.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.driver.extraJavaOptions", jvm_options(scratch, options.archive, options.record))
     try:
@@ -86,6 +95,12 @@ def start_session(options: SessionOptions) -> SparkSession:
     if spark.version != pyspark.__version__:
         spark.stop()
         raise EngineLost(f"the JVM runs Spark {spark.version}, this is PySpark {pyspark.__version__}", rule="spark")
+    if cluster is not None:
+        try:
+            check_executors(spark)
+        except EngineLost:
+            stop_session(spark)
+            raise
     return spark
 
 

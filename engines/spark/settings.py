@@ -37,11 +37,15 @@ MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", "local timestamps stay local"),
     ("spark.sql.parquet.filterPushdown", "false", "statistics are a stranger's word, and no part of the logical hash"),
     ("spark.sql.parquet.mergeSchema", "false", "views state their schema"),
-    ("spark.sql.shuffle.partitions", "1", "one partition: fewer orders of evaluation, and fast on small slices"),
-    ("spark.sql.adaptive.enabled", "false", "plans do not depend on what ran before"),
     ("spark.sql.cbo.enabled", "false", "plans do not depend on statistics"),
 )
 """(name, value, reason): these decide what a query means or which rows come out."""
+
+SPREAD: Final[tuple[tuple[str, str, str], ...]] = (
+    ("spark.sql.shuffle.partitions", "1", "fast on small slices; a cluster has its own number"),
+    ("spark.sql.adaptive.enabled", "false", "plans do not depend on what ran before"),
+)
+"""(name, value, reason): how work is spread, which never shows (section 11; ``test_layout`` turns each of them)."""
 
 CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.runSQLOnFiles", "false", "no parquet.`/path` in a query: inputs are the views alone"),
@@ -80,7 +84,7 @@ def spark_settings(scratch: Path, heap: str) -> dict[str, str]:
     """All settings of a session, with those that name this machine. Raises EngineLost for a heap like ``2gb``."""
     if _HEAP.match(heap) is None:
         raise EngineLost(f"not a heap size: {heap!r}", rule="heap", hint="write it like 512m or 2g")
-    settings = {name: value for name, value, _ in (*MEANING, *CONFINEMENT)}
+    settings = {name: value for name, value, _ in (*MEANING, *SPREAD, *CONFINEMENT)}
     return settings | {
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.memory": heap,

@@ -147,7 +147,7 @@ class Lab:
     settings: dict[str, str] = field(default_factory=dict)
     number: int = 0
 
-    def stream(self, seed: int, days: int = 220, blocks: int = 24, late: float = 0.06) -> Stream:
+    def stream(self, seed: int, days: int = 220, blocks: int = 24, late: float = 0.06, rows: int = 12) -> Stream:
         """Jitter, equal times, late rows, missing times, missing and repeated watermarks, blocks without data."""
         rng = np.random.default_rng(seed)
         made: list[InputBlock] = []
@@ -157,7 +157,7 @@ class Lab:
             clock += int(rng.integers(0, 2 * days * DAY // blocks))
             table = None
             if rng.random() < 0.85:
-                count = int(rng.integers(1, 12))
+                count = int(rng.integers(1, rows))
                 times = clock + rng.integers(-DAY, DAY, count)
                 times[rng.random(count) < 0.3] = day(clock)
                 times[rng.random(count) < late] -= int(rng.integers(1, 60)) * DAY

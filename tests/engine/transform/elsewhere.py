@@ -1,4 +1,8 @@
-"""Prints the digests of ``test_layout`` from a Spark of its own: ``elsewhere.py FOLDER CORES``."""
+"""Prints the digests of ``test_layout`` from a Spark of its own: ``elsewhere.py FOLDER JSON``.
+
+JSON: ``{"cores": 2, "heap": "512m", "master": null, "rows": 12, "settings": {}}``. Tells besides how much was spilled
+to disk and how many executors had work, so that a test knows that what it asked for took place.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,12 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-sys.path.insert(0, str(Path.cwd()))
+from pyspark.sql import SparkSession
 
+from engines.spark import session
+from engines.spark.cluster import Cluster
 from engines.spark.session import SessionOptions, start_session, stop_session
 
 
@@ -25,15 +32,31 @@ def load(name: str) -> ModuleType:
 
 
 def main() -> None:
-    folder, cores = Path(sys.argv[1]), int(sys.argv[2])
+    folder, wish = Path(sys.argv[1]), json.loads(sys.argv[2])
     folder.mkdir()
     laboratory, layout = load("conftest"), load("test_layout")
-    spark = start_session(SessionOptions(scratch=folder, cores=cores, heap="512m"))
+    options = session.jvm_options
+    # As in the session of all tests: such small queries never pay back what the optimising compiler takes.
+    session.jvm_options = lambda *given: f"{options(*given)} -XX:TieredStopAtLevel=1"
+    # How work is spread has a place of its own only on a cluster.
+    cluster = Cluster(wish["master"], settings=wish["settings"]) if wish["master"] else None
+    spark = start_session(SessionOptions(folder, wish["cores"], wish["heap"], cluster=cluster))
     try:
         lab = laboratory.Lab(spark, folder)
-        sys.stdout.write(json.dumps({name: layout.digest(lab, name, {}) for name in layout.QUERIES}) + "\n")
+        before = _work(spark)
+        digests = {name: layout.digest(lab, name, {}, wish["rows"]) for name in layout.QUERIES}
+        executors = sum(done > before.get(name, 0) for name, done in _work(spark).items())
+        told = {"digests": digests, "spilled": layout.spilled(spark), "executors": executors}
+        sys.stdout.write(json.dumps(told) + "\n")
     finally:
         stop_session(spark)
+
+
+def _work(spark: SparkSession) -> dict[str, int]:
+    """Tasks done by each executor, the driver's own included."""
+    context: Any = spark.sparkContext
+    found = context._jsc.sc().statusStore().executorList(True)
+    return {found.apply(at).id(): found.apply(at).totalTasks() for at in range(found.size())}
 
 
 if __name__ == "__main__":

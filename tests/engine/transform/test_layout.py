@@ -1,6 +1,8 @@
 """Partitions, plans and machines are Spark's affair: the digest of the output is the same over all of them.
 
-Engine semantics, sections 2 and 11. ``ODF_SOAK`` also starts Spark anew: other cores, another zone and locale.
+Engine semantics, sections 2, 11 and 13. What a session can change is changed here in the session of all tests; a
+cluster of two workers, in another zone and locale than this process, costs a start of Spark. ``ODF_SOAK`` starts it for
+every other difference between machines too, and with a heap that has to spill.
 """
 
 from __future__ import annotations
@@ -16,42 +18,67 @@ import pytest
 
 from chain.data.logical_hash import logical_hash
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
+from worlds.standalone_cluster import standalone_cluster
 
 pytestmark = pytest.mark.engine
+TREE = Path(__file__).parents[3]
 BLOCKS = 6
+ROWS = 12
+"""Most of a block. Many enough to meet in a group, few enough for hundreds of small queries."""
+DAY = "time_bucket(interval '1' day, event_time)"
 QUERIES = {
-    "sums": ("select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s, "
-             "avg(cast(v as decimal(20, 2))) as m, upper(min(k)) as u from a group by 1, 2", "a", ""),
+    "sums": (f"select {DAY} as event_time, k, sum(v) as s, avg(cast(v as decimal(20, 2))) as m, upper(min(k)) as u, "
+             "array_sort(collect_list(v)) as l, approx_count_distinct(v) as n, percentile(v, 0.3) as p, "
+             "listagg(k, ',') within group (order by k) as t from a group by 1, 2", "a", ""),
     "best": ("select event_time, k, v from (select event_time, k, v, row_number() over (partition by "
              "time_bucket(interval '3' day, event_time) order by v desc, k, event_time) as n from a) where n < 4",
              "a", ""),
+    "first": (f"select event_time, v, first_value(v) over (partition by {DAY} order by v, event_time) as f, "
+              f"sum(v) over (partition by {DAY} order by v, event_time rows 2 preceding) as s from a", "a", ""),
+    "sessions": ("select session_window(event_time, '6 hours').end as event_time, k, sum(v) as s from a "
+                 "group by session_window(event_time, '6 hours'), k", "a", ""),
     "join": ("select a.event_time, a.v, b.v as w from a left join b on a.k = b.k and b.event_time "
              "between a.event_time - interval '30' day and a.event_time", "ab", ""),
     "versions": ("select a.event_time, a.v, b.v as w from a left join b on a.k = b.k and a.event_time >= b.valid_from "
                  "and a.event_time < b.valid_to", "ab", "b"),
     "table": ("select k, max(event_time) as event_time, sum(v) as s from a group by k", "a", ""),
     "merged": ("select event_time, k, v from a union all select event_time, k, v from b", "ab", "b"),
+    "texts": ("select event_time, upper(concat('i', k)) as u, initcap(concat('ix ', k)) as i, v / 7.0D as r, "
+              "date_format(event_time, 'EEEE d MMMM yyyy HH:mm') as d, format_number(v / 3, 3) as n, "
+              "cast(event_time as string) as t, hour(event_time) as h, cast(v / 7.0D as string) as f from a", "a", ""),
 }  # fmt: skip
 LAYOUTS = {
     "many partitions": {
         "spark.sql.shuffle.partitions": "7", "spark.sql.files.maxPartitionBytes": "200",
         "spark.sql.files.openCostInBytes": "0", "spark.sql.leafNodeDefaultParallelism": "4",
     },
+    "two hundred partitions": {"spark.sql.shuffle.partitions": "200"},
     "adaptive": {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "20"},
     "interpreted, sorted": {
         "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.execution.useHashAggregateExec": "false",
     },
+    "spilling": {
+        "spark.sql.TungstenAggregate.testFallbackStartsAt": "1,2", "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1",
+        **{f"spark.sql.{operator}.buffer.{kind}": "1"
+           for operator in ("windowExec", "sortMergeJoinExec", "sessionWindow")
+           for kind in ("in.memory.threshold", "spill.threshold")},
+    },
 }  # fmt: skip
+"""The last one makes operators give up their memory after a row or two; a small heap does so only after millions."""
+FOREIGN = (
+    "-XX:TieredStopAtLevel=1 -Duser.language=tr -Duser.country=TR -Duser.timezone=Asia/Tokyo -Dfile.encoding=ISO-8859-9"
+)
 
 
-def digest(lab, name, settings):
+def digest(lab, name, settings, rows=ROWS):
     sql, aliases, changing = QUERIES[name]
     temporal = (TemporalTable(name="b", primary_key=("k",)),) if name == "versions" else None
     query = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),), temporal_tables=temporal)
     streams = {
         alias: lab.changing(f"{name}-{alias}", at, BLOCKS) if alias in changing
-        else lab.stream(700 + at, days=20, blocks=BLOCKS)
+        else lab.stream(700 + at, days=20, blocks=BLOCKS, rows=rows)
         for at, alias in enumerate(aliases)
     }  # fmt: skip
     lab.settings = settings
@@ -61,22 +88,62 @@ def digest(lab, name, settings):
     return str(logical_hash(pa.concat_tables(got.slices)))
 
 
+def spilled(spark):
+    """Bytes that stages of this Spark have written to disk for want of memory."""
+    context = spark.sparkContext
+    jvm = context._jvm
+    none, quantiles = jvm.java.util.ArrayList(), context._gateway.new_array(jvm.double, 0)
+    stages = context._jsc.sc().statusStore().stageList(none, False, False, quantiles, none)
+    return sum(stages.apply(at).diskBytesSpilled() for at in range(stages.size()))
+
+
+def elsewhere(folder, environ=None, **wish):
+    """What a Spark of its own makes of all queries."""
+    script = Path(__file__).with_name("elsewhere.py")
+    wish = {"cores": 2, "heap": "512m", "master": None, "rows": ROWS, "settings": {}} | wish
+    env = os.environ | {"PYTHONPATH": f"{TREE}:{TREE / 'tests'}"} | (environ or {})
+    argv = [sys.executable, str(script), str(folder), json.dumps(wish)]
+    done = subprocess.run(argv, env=env, cwd=TREE, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.parametrize("name", QUERIES)
 def test_layout_does_not_show(lab, name):
     plain = digest(lab, name, {})
+    before = spilled(lab.spark)
     assert {layout: digest(lab, name, settings) for layout, settings in LAYOUTS.items()} == dict.fromkeys(
         LAYOUTS, plain
     )
+    if name in ("first", "join"):
+        assert spilled(lab.spark) > before
 
 
-@pytest.mark.skipif("ODF_SOAK" not in os.environ, reason="starts Spark twice more; ODF_SOAK=1 runs it")
-def test_machines_do_not_show(lab, tmp_path):
+def test_a_cluster_in_another_country_does_not_show(lab, tmp_path):
     here = {name: digest(lab, name, {}) for name in QUERIES}
-    for cores, zone, locale in ((1, "Asia/Tokyo", "C"), (4, "America/New_York", "tr_TR.UTF-8")):
-        environment = os.environ | {"TZ": zone, "LC_ALL": locale, "LANG": locale}
-        script = Path(__file__).with_name("elsewhere.py")
-        done = subprocess.run(
-            [sys.executable, str(script), str(tmp_path / str(cores)), str(cores)],
-            env=environment, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert json.loads(done.stdout.splitlines()[-1]) == here
+    foreign = {"JAVA_TOOL_OPTIONS": FOREIGN, "TZ": "Asia/Tokyo", "LC_ALL": "tr_TR.UTF-8"}
+    with standalone_cluster(tmp_path / "cluster", environ=foreign) as master:
+        there = elsewhere(tmp_path / "there", foreign, master=master, settings={"spark.sql.shuffle.partitions": "5"})
+    assert there["executors"] == 2
+    assert there["digests"] == here
+
+
+@pytest.mark.skipif("ODF_SOAK" not in os.environ, reason="starts Spark three times more; ODF_SOAK=1 runs it")
+@pytest.mark.parametrize(
+    ("cores", "zone", "locale"),
+    [(1, "Asia/Tokyo", "C"), (4, "America/New_York", "tr_TR.UTF-8"), (2, "Pacific/Apia", "ar_EG.UTF-8")],
+)
+def test_machines_do_not_show(lab, tmp_path, cores, zone, locale):
+    here = {name: digest(lab, name, {}) for name in QUERIES}
+    environ = {"TZ": zone, "LC_ALL": locale, "LANG": locale, "JAVA_TOOL_OPTIONS": f"-Duser.timezone={zone}"}
+    assert elsewhere(tmp_path / "there", environ, cores=cores)["digests"] == here
+
+
+@pytest.mark.skipif("ODF_SOAK" not in os.environ, reason="a million rows in a small heap; ODF_SOAK=1 runs it")
+def test_a_heap_that_spills_does_not_show(tmp_path):
+    roomy, tight = (
+        elsewhere(tmp_path / heap, heap=heap, cores=1, rows=400_000, settings={}) for heap in ("4g", "320m")
+    )
+    assert not roomy["spilled"]
+    assert tight["spilled"]
+    assert roomy["digests"] == tight["digests"]

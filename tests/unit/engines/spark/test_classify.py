@@ -86,7 +86,9 @@ def test_moving_literals_are_found_in_the_text(sql):
 
 
 def test_moving_literals_are_found_where_they_stand():
-    sql = "select 'x -- y', `date`, /* date'now' */\n  -- 'it''s'\n timestamp'now', \"date'today'\" , date -- so\n'today'"
+    sql = (
+        "select 'x -- y', `date`, /* date'now' */\n  -- 'it''s'\n timestamp'now', \"date'today'\" , date -- so\n'today'"
+    )
     assert [finding.place for finding in literals(sql)] == [(3, 2), (3, 34)]
     assert [finding.place for finding in literals("date't\\u006fday'")] == [(1, 1)]
 

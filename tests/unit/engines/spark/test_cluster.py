@@ -1,0 +1,54 @@
+"""What may be set for a cluster: everything but what answers, or what a query can reach, could depend on."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.errors import EngineLost
+from engines.spark.cluster import Cluster, cluster_settings, read_settings
+from engines.spark.settings import CONFINEMENT, MEANING, SPREAD, manifest_settings
+
+
+def written(tmp_path, text):
+    path = tmp_path / "cluster.conf"
+    path.write_text(text)
+    return read_settings(path)
+
+
+def test_settings_are_lines_of_name_and_value(tmp_path):
+    text = "# ours\n\nspark.executor.memory 4g\nspark.yarn.queue = odf\n  spark.app.name=a b=c \n"
+    assert written(tmp_path, text) == {
+        "spark.executor.memory": "4g", "spark.yarn.queue": "odf", "spark.app.name": "a b=c"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["executor.memory 4g", "spark.executor.memory", "spark.executor.memory=", "x" * 70_000]
+)
+def test_what_is_no_setting_is_refused(tmp_path, text):
+    with pytest.raises(EngineLost) as fault:
+        written(tmp_path, text)
+    assert fault.value.rule == "cluster-settings"
+
+
+def test_a_missing_file_is_said(tmp_path):
+    with pytest.raises(EngineLost, match="nowhere"):
+        read_settings(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", [*(row[0] for row in (*MEANING, *CONFINEMENT)), "spark.executor.extraJavaOptions"])
+def test_what_answers_depend_on_is_pinned(name):
+    with pytest.raises(EngineLost, match="pinned"):
+        cluster_settings(Cluster("yarn", settings={name: "other"}), "1g")
+
+
+def test_how_work_is_spread_is_free_and_no_part_of_the_identity():
+    spread = {name: "200" for name, _, _ in SPREAD}
+    found = cluster_settings(Cluster("yarn", "10.0.0.7", spread), "3g")
+    assert found.items() >= {**spread, "spark.driver.host": "10.0.0.7", "spark.executor.memory": "3g"}.items()
+    assert not set(spread) & set(manifest_settings())
+
+
+def test_executors_have_the_pins_of_the_jvm():
+    options = cluster_settings(Cluster("yarn"), "1g")["spark.executor.extraJavaOptions"].split()
+    assert {"-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8"} <= set(options)

@@ -1,0 +1,70 @@
+"""A Spark cluster on this machine: a master and two workers from PySpark's own jars, ended by pid and with whoever
+started them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+import pyspark
+
+from engines.sandbox import launch
+from engines.spark.java import find_java
+
+PYSPARK = Path(pyspark.__file__).parent
+OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
+URL = re.compile(r"spark://[\w.]+:\d+")
+
+
+@contextmanager
+def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Its master's URL, once all workers are there; ``environ``: more variables of the workers and their executors."""
+    folder.mkdir(parents=True)
+    java = find_java(os.environ, folder)
+    env = {
+        "PATH": "/usr/bin:/bin", "HOME": str(folder), "SPARK_HOME": str(PYSPARK), "SPARK_SCALA_VERSION": "2.13",
+        "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder),
+    }  # fmt: skip
+    with ExitStack() as running:
+        ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        master = running.enter_context(_daemon(java.home, "master.Master", ports, env))
+        url = _until(master, "Starting Spark master at")
+        for number in range(workers):
+            place = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"), url)
+            worker = running.enter_context(_daemon(java.home, "worker.Worker", (*ports, *place), env | (environ or {})))
+            _until(worker, "Successfully registered with master")
+        yield url
+
+
+@contextmanager
+def _daemon(home: Path, name: str, arguments: tuple[str, ...], env: Mapping[str, str]) -> Iterator[IO[str]]:
+    java = (str(home / "bin" / "java"), *OPTIONS, "-cp", f"{PYSPARK / 'jars'}/*", f"org.apache.spark.deploy.{name}")
+    argv = (sys.executable, "-I", "-S", str(launch.__file__), str(os.getpid()), "-", *java, *arguments)
+    with subprocess.Popen(argv, env=dict(env), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as daemon:
+        assert daemon.stderr is not None
+        try:
+            yield daemon.stderr
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+
+
+def _until(log: IO[str], words: str) -> str:
+    """Reads until a line with ``words``, and on in the background; the URL in that line."""
+    said = []
+    for line in log:
+        said.append(line)
+        if words in line:
+            threading.Thread(target=lambda: [None for _ in log], daemon=True).start()
+            found = URL.search(line)
+            return found[0] if found else ""
+    raise AssertionError("".join(said[-20:]))
