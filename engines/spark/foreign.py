@@ -29,6 +29,8 @@ from engines.spark.rows import event_times, read_rows
 from engines.spark.state import State
 
 _OPEN: Final = "open"
+_NANOS: Final = 1_000_000
+"""In a millisecond."""
 
 
 def blocks_of(given: TransformInput, state: State, lateness: int, folder: Path) -> tuple[InputBlock, ...]:
@@ -48,12 +50,12 @@ def _in_order(given: TransformInput, before: Instant | None) -> Iterator[InputBl
     at = 0
     for path in given.data_paths:
         made = _system_time(Path(path), given.vocab)
-        while at < len(marks) and made is not None and marks[at].system_time < made:
+        while at < len(marks) and made is not None and _millis(marks[at].system_time) < made:
             after = _greater(before, marks[at].event_time)
             yield InputBlock(watermark_before=before, watermark_after=after)
             before, at = after, at + 1
         later = before
-        while at < len(marks) and made is not None and marks[at].system_time == made:
+        while at < len(marks) and made is not None and _millis(marks[at].system_time) == made:
             later, at = _greater(later, marks[at].event_time), at + 1
         yield InputBlock(data_path=path, watermark_before=before, watermark_after=later)
         before = later
@@ -67,15 +69,20 @@ def _greater(one: Instant | None, other: Instant) -> Instant:
     return other if one is None else max(one, other)
 
 
-def _system_time(path: Path, vocab: Vocabulary) -> Instant | None:
-    """When the block of a slice was made; ``None`` for a slice without rows. Raises Invalid."""
+def _millis(instant: Instant) -> int:
+    """Blocks say when they were made in nanoseconds, their rows in milliseconds: cut, as the reference cuts them."""
+    return instant // _NANOS
+
+
+def _system_time(path: Path, vocab: Vocabulary) -> int | None:
+    """When the block of a slice was made, milliseconds; ``None`` for a slice without rows. Raises Invalid."""
     with open_slice(path) as source:
         if vocab.system_time_column not in source.schema.names:
             raise Invalid(f"slice {path.name} has no column {vocab.system_time_column}", rule="input-vocabulary")
         for batch in source.batches(columns=[vocab.system_time_column]):
             latest = pc.max(microseconds(batch.column(0))).as_py()
             if latest is not None:
-                return from_millis(latest // MILLISECOND)
+                return int(latest) // MILLISECOND
     return None
 
 

@@ -29,14 +29,34 @@ def struct_type(schema: pa.Schema) -> spark.StructType:
 
 
 def _field(name: str, kind: pa.DataType) -> spark.StructField:
+    kind = _unviewed(kind)
     held = spark_type(kind, name)
     metadata = {} if computed_type(held, name).equals(kind) else {_WAS: _written(kind)}
     return spark.StructField(name, held, metadata=metadata)
 
 
+def _unviewed(kind: pa.DataType) -> pa.DataType:
+    """Without the encodings that others write and no slice keeps: viewed text and bytes, dictionaries, viewed lists."""
+    t = pa.types
+    if t.is_string_view(kind):
+        return pa.string()
+    if t.is_binary_view(kind):
+        return pa.binary()
+    if t.is_dictionary(kind):
+        return _unviewed(kind.value_type)
+    if t.is_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
+        return pa.list_(kind.value_field.with_type(_unviewed(kind.value_type)))
+    if t.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_unviewed(kind.value_type)))
+    if t.is_struct(kind):
+        return pa.struct([child.with_type(_unviewed(child.type)) for child in kind])
+    return kind
+
+
 def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
     """Raises Invalid, naming ``column``."""
     t = pa.types
+    kind = _unviewed(kind)
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple

@@ -130,7 +130,8 @@ class _Transaction:
     ) -> TransformOutcome:  # fmt: skip
         """A transaction in table mode."""
         request = self._request
-        changelog = any(given.changelog for given in request.query_inputs)
+        # Of an input whose coordinator does not say, corrections may come yet: its rows are kept as a changelog's are.
+        changelog = any(given.changelog is not False for given in request.query_inputs)
         check_mergeable(shape, changelog)
         step, ticking, waiting = plan_table(facts, state.checkpoint)
         sources = {
@@ -164,6 +165,9 @@ class _Transaction:
         self, rows: pa.Table | None, step: Step, late: Mapping[str, int], schema: pa.Schema
     ) -> TransformOutcome:
         interval = None
+        if self._foreign and (rows is None or not rows.num_rows):
+            # The reference coordinator learns the schema of the output from the file, also when nothing is in it.
+            write_slice(schema.empty_table(), Path(self._request.new_data_path))
         if rows is not None and rows.num_rows:
             write_slice(rows, Path(self._request.new_data_path))
             start = self._request.next_offset

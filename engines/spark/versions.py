@@ -6,6 +6,7 @@ known. Made of the former state and new rows, in columns; knows no queries.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,10 @@ from engines.spark.rows import arrow_columns, event_times, read_rows
 
 TAU: Final = "__odf_tau"
 UNTIL: Final = "__odf_until"
+ERA: Final = "__odf_era"
+LATEST: Final = "__odf_latest_era"
+"""Of an input that may be a changelog or not: how often its key had been taken back before the row, and by now."""
+_UNKNOWN: Final = -1
 _FAR: Final = 253_370_764_800_000_000
 """The year 9999, which SQL can still write: the end of a version that nothing supersedes."""
 
@@ -41,7 +46,7 @@ class Versions:
 def advance(
     step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None
 ) -> Versions:
-    """``changelog``: the chain's order ranks versions, also when unknown; else event time does. Raises Invalid."""
+    """``changelog``: the chain's order ranks versions, else event time does; unknown: see ``_eras``. Raises Invalid."""
     columns = arrow_columns(schema)
     fresh, before, after = _statements(step, schema, vocab)
     state = as_in_force(former, columns) if former is not None else columns.empty_table()
@@ -60,7 +65,13 @@ def advance(
     keys = row_codes(rows.select(step.life.keys))
     taus = effective_times(ops, times, since, then, keys, taus)
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
-    ranks = offsets if changelog is not False else np.argsort(np.lexsort((offsets, times)))
+    ranks, eras = offsets, []
+    if changelog is None:
+        eras = _eras(keys, ops, [np.append(_column(former, name), np.full(fresh.num_rows, _UNKNOWN))[by_offset]
+                                 for name in (ERA, LATEST)])  # fmt: skip
+        ranks = np.argsort(np.lexsort((offsets, np.where(positive(ops), times, -NEVER), eras[0])))
+    elif not changelog:
+        ranks = np.argsort(np.lexsort((offsets, times)))
     speaks = ops != CORRECT_FROM
     until = np.full(len(taus), NEVER, np.int64)
     until[speaks] = valid_until(keys[speaks], ranks[speaks], taus[speaks], limits[speaks])
@@ -68,7 +79,35 @@ def advance(
     kept = version & (until >= step.kept_from)
     seen = version & (until >= step.seen_from) & (taus < step.seen_until)
     state = rows.append_column(TAU, pa.array(taus)).append_column(UNTIL, pa.array(until))
-    return Versions(_view(state.filter(pa.array(seen)), step.life.clamped), state.filter(pa.array(kept)))
+    view = _view(state.filter(pa.array(seen)), step.life.clamped)
+    for name, column in zip((ERA, LATEST), eras, strict=False):
+        state = state.append_column(name, pa.array(column))
+    return Versions(view, state.filter(pa.array(kept)))
+
+
+def _eras(keys: np.ndarray, ops: np.ndarray, former: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """How often the key of each row was taken back before it, and has been by now; rows are in the chain's order.
+
+    A coordinator may not say whether an input is a changelog. Where versions of a key follow each other without being
+    taken back, event time ranks them, as for inputs that only grow; what follows a retraction or correction comes
+    after all before it, as for changelogs. A legal chain of either kind so gets the ranks of its kind.
+    """
+    era, latest = former
+    count = int(keys.max(initial=-1)) + 1
+    before = np.zeros(count, np.int64)
+    known = era != _UNKNOWN
+    np.maximum.at(before, keys[known], latest[known])
+    negative = ~positive(ops) & ~known
+    order = np.argsort(keys, kind="stable")
+    counted = np.cumsum(negative[order])
+    starts = np.append(True, keys[order][1:] != keys[order][:-1]) if len(order) else np.empty(0, bool)
+    base = np.where(starts, counted - negative[order], 0)
+    within = np.empty(len(order), np.int64)
+    within[order] = counted - np.maximum.accumulate(base)
+    era = np.where(known, era, before[keys] + within)
+    last = before.copy()
+    np.maximum.at(last, keys, era)
+    return [era, last[keys]]
 
 
 def _view(versions: pa.Table, dated: bool) -> pa.Table:
@@ -81,7 +120,11 @@ def _view(versions: pa.Table, dated: bool) -> pa.Table:
 
 
 def _column(table: pa.Table | None, name: str) -> np.ndarray:
-    return np.empty(0, np.int64) if table is None else np.asarray(table.column(name)).astype(np.int64)
+    if table is None:
+        return np.empty(0, np.int64)
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    return np.asarray(table.column(name)).astype(np.int64)
 
 
 def _statements(step: VersionStep, schema: st.StructType, vocab: Vocabulary) -> tuple[pa.Table, np.ndarray, np.ndarray]:

@@ -32,7 +32,6 @@ from engines.contract import (
     TransformOutcome,
     TransformRequest,
     Vocabulary,
-    Watermark,
 )
 from engines.spark.checkpoint import open_blocks
 from engines.spark.facts import SliceReader
@@ -232,6 +231,16 @@ class Lab:
                 time = None if row["event_time"] is None else int(row["event_time"].timestamp() * 1000)
                 yield (time, row["k"], row["v"], row["op"], *marks)
 
+    def streams(
+        self, name: str, aliases: str, changing: str, blocks: int, seed: int = 900, days: int = 25
+    ) -> dict[str, Stream]:
+        """One stream for each letter of ``aliases``; those in ``changing`` are changelogs."""
+        return {
+            alias: self.changing(f"{name}-{alias}-{seed}", seed + at, blocks) if alias in changing
+            else self.stream(seed + at, days=days, blocks=blocks)
+            for at, alias in enumerate(aliases)
+        }  # fmt: skip
+
     def _block(self, name: str, table: pa.Table | None, before: int | None, after: int | None) -> InputBlock:
         path = self.folder / f"in-{name}"
         if table is not None:
@@ -314,12 +323,8 @@ class Lab:
         schedule: Sequence[Mapping[str, int]],
         restart: bool = False,
         changelogs: Sequence[str] = (),
-        foreign: bool = False,
     ) -> Replayed:
-        """Transactions that each take so many blocks of each stream.
-
-        ``restart``: forget all that was read in between. ``foreign``: the coordinator does not speak of blocks.
-        """
+        """Transactions that each take so many blocks of each stream. ``restart``: forget what was read in between."""
         bench = Workbench(ANALYST, SliceReader())
         done = dict.fromkeys(streams, 0)
         kept = Kept(self)
@@ -328,15 +333,14 @@ class Lab:
             inputs = []
             for alias, stream in streams.items():
                 first = done[alias]
-                again = [] if foreign else _reopened(stream.blocks[:first], kept.previous, dataset_of(alias))
+                again = _reopened(stream.blocks[:first], kept.previous, dataset_of(alias))
                 fresh = stream.blocks[done[alias] : done[alias] + takes[alias]]
                 done[alias] += takes[alias]
                 schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
-                given = TransformInput(
+                inputs.append(TransformInput(
                     dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                     blocks=(*again, *fresh), schema_file=schema or "", changelog=alias in changelogs,
-                )  # fmt: skip
-                inputs.append(_spoken_plainly(given, first) if foreign else given)
+                ))  # fmt: skip
             kept.transact(transform, tuple(inputs), Workbench(ANALYST, SliceReader()) if restart else bench)
         assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}
         return kept.replayed()
@@ -394,17 +398,6 @@ def _made_at(table: pa.Table | None, position: int) -> pa.Table | None:
         return None
     stamp = pa.array([START + 1000 * position] * table.num_rows, pa.int64()).cast(TIME)
     return table.set_column(SCHEMA.get_field_index("system_time"), SCHEMA.field("system_time"), stamp)
-
-
-def _spoken_plainly(given: TransformInput, first: int) -> TransformInput:
-    """As a coordinator says it that knows no blocks: new slices, and watermarks with their system times."""
-    marks = [
-        Watermark(system_time=from_millis(START + 1000 * (first + at)), event_time=block.watermark_after)
-        for at, block in enumerate(given.blocks or ())
-        if block.watermark_after is not None and block.watermark_after != block.watermark_before
-    ]
-    paths = tuple(block.data_path for block in given.blocks or () if block.data_path is not None)
-    return msgspec.structs.replace(given, blocks=None, data_paths=paths, explicit_watermarks=tuple(marks))
 
 
 def dataset_of(alias: str) -> DatasetId:
