@@ -35,7 +35,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import EngineFault, EngineLost, LimitExceeded
+from engines.errors import DEADLINE, DISK, JVM_LOST, MEMORY, EngineFault, EngineLost, LimitExceeded
 from engines.io_plan import CHECKPOINT, DATA, IoPlan, View, plan_ingest, plan_raw_query, plan_transform
 from engines.staging import Staging
 
@@ -62,6 +62,13 @@ class _Call(Protocol):
     def cancel(self) -> bool: ...
 
 
+_FAULTS: Final[dict[str, type[EngineLost] | type[LimitExceeded]]] = {
+    JVM_LOST: EngineLost,
+    DEADLINE: LimitExceeded,
+    MEMORY: LimitExceeded,
+    DISK: LimitExceeded,
+}
+"""Failures that an engine tells of by their rule, as what they are to a coordinator."""
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
     ("grpc.max_send_message_length", codec.MAX_MESSAGE),
@@ -126,7 +133,9 @@ class GrpcEngine:
             raise
         await self._clear(plan)
         if isinstance(outcome, InvalidQuery | InternalError):
-            return msgspec.structs.replace(outcome, message=plan.in_host_terms(outcome.message))
+            outcome = msgspec.structs.replace(outcome, message=plan.in_host_terms(outcome.message))
+        if isinstance(outcome, InternalError) and outcome.rule in _FAULTS:
+            raise _FAULTS[outcome.rule](outcome.message, rule=outcome.rule)
         return outcome
 
     async def _clear(self, plan: IoPlan[Any]) -> None:
@@ -202,7 +211,7 @@ def _fault(error: Any, address: str) -> Fault:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             fault: Fault = LimitExceeded(
                 "the engine did not finish in time",
-                rule="engine-deadline",
+                rule=DEADLINE,
                 hint="raise the engine's deadline, or do less",
             )
         case grpc.StatusCode.RESOURCE_EXHAUSTED:

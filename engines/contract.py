@@ -115,6 +115,8 @@ class InvalidQuery(_Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
 class InternalError(_Variant, frozen=True, kw_only=True, tag="InternalError"):
     message: str
     backtrace: str | None = None
+    rule: str | None = None
+    """Extension: which limit was met, or that the JVM ended (``engines.errors``); ``None`` for what is a bug."""
 
 
 TransformResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError

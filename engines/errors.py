@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from chain.errors import Environment, Invalid, Refused
+
+JVM_LOST: Final = "engine-jvm"
+"""Rule of an EngineLost whose process lives on: only its JVM ended, and the next request gets another."""
+DEADLINE: Final = "engine-deadline"
+MEMORY: Final = "engine-memory"
+DISK: Final = "engine-disk"
+"""Rules of LimitExceeded: what a request had too much of."""
 
 
 class EngineLost(Environment):

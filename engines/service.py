@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import queue
 import threading
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import grpc
 
-from chain.errors import Environment, Fault, Invalid
+from chain.errors import Fault, Invalid
 from engines import codec
 from engines.contract import (
     EngineIdentity,
@@ -40,11 +41,11 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
+from engines.errors import DEADLINE, MEMORY
+from engines.listen import cannot_listen, check_free, parse_address
 
 READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
-MAX_SOCKET_PATH: Final = 107
-"""Bytes of a unix socket's path (``sun_path`` of Linux less its zero)."""
 MAX_BACKTRACE: Final = 16_384
 """Characters of a backtrace that travel."""
 
@@ -117,6 +118,8 @@ class ServiceLimits:
     """Seconds between two signs of life of a request."""
     remembered: int = 256
     """Transactions whose answers are kept for a caller that asks again."""
+    deadline: float | None = None
+    """Seconds for a request, waiting included, whatever its caller says; ``None``: only the caller's own deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         control = Control(lambda: signals.put(None))
         control.register_cancel(lambda: signals.put(None))
         alive = route.method.encode_response(route.root(value=Progress()))
+        end = None if self._limits.deadline is None else time.monotonic() + self._limits.deadline
         self.controls.add(control)
         try:
             # False: the call is over already, so nobody will cancel it later.
@@ -226,20 +230,37 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                 yield alive
                 if control.cancelled.is_set():
                     return
+                if _is_over(end):
+                    yield self._too_late(route)
+                    return
             future = self.pool.submit(self._work, route, request, hashlib.sha3_256(raw).digest(), control)
             future.add_done_callback(lambda _: self._turns.give(key))
             future.add_done_callback(lambda _: signals.put(None))
             while not future.done():
                 with contextlib.suppress(queue.Empty):
-                    signals.get(timeout=self._limits.heartbeat)
+                    signals.get(timeout=self._patience(end))
                 if control.cancelled.is_set():
                     future.cancel()
+                    return
+                if _is_over(end) and not future.done():
+                    control.cancel()
+                    future.cancel()
+                    yield self._too_late(route)
                     return
                 if not future.done():
                     yield alive
             yield _answer(route, future)
         finally:
             self.controls.discard(control)
+
+    def _patience(self, end: float | None) -> float:
+        """Seconds until there is something to say."""
+        beat = self._limits.heartbeat
+        return beat if end is None else max(0.0, min(beat, end - time.monotonic()))
+
+    def _too_late(self, route: _Route) -> bytes:
+        said = f"the request took longer than {self._limits.deadline:g} s and was stopped"
+        return route.method.encode_response(route.root(value=InternalError(message=said, rule=DEADLINE)))
 
     def _work(self, route: _Route, request: Any, digest: bytes, control: Control) -> bytes:
         """The answer as bytes: one that cannot be encoded is the handler's fault like any other."""
@@ -282,7 +303,8 @@ class Server:
 def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) -> Server:
     """Start serving at ``unix:PATH`` or ``HOST:PORT`` (port 0: any). Raises Environment when it cannot listen."""
     limits = limits or ServiceLimits()
-    _check_address(listen)
+    address = parse_address(listen)
+    check_free(address)
     service = _Service(handler, limits)
     calls = limits.jobs + limits.waiting
     server = grpc.server(
@@ -296,23 +318,15 @@ def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) ->
         ),
     )
     try:
-        port = server.add_insecure_port(listen)
+        port = server.add_insecure_port(str(address))
     except RuntimeError as error:
-        raise Environment(
-            f"the engine cannot listen at {listen}", rule="engine-listen", hint="is the address in use?"
-        ) from error
+        raise cannot_listen(address, False, "gRPC could not have it") from error
     server.start()
-    host = listen.rpartition(":")[0]
-    return Server(server, service, listen if listen.startswith("unix:") else f"{host}:{port}")
+    return Server(server, service, str(address) if address.path is not None else f"{address.host}:{port}")
 
 
-def _check_address(listen: str) -> None:
-    if listen.startswith("unix:") and len(listen.removeprefix("unix:").encode()) > MAX_SOCKET_PATH:
-        raise Environment(
-            f"the path of the engine's socket is longer than {MAX_SOCKET_PATH} bytes: {listen}",
-            rule="socket-path",
-            hint="choose a shorter runtime directory",
-        )
+def _is_over(end: float | None) -> bool:
+    return end is not None and time.monotonic() >= end
 
 
 def _decoded(method: codec.Method[Any, Any], raw: bytes, context: Any) -> Any:
@@ -331,12 +345,14 @@ def _answer(route: _Route, future: Future[bytes]) -> bytes:
     error = future.exception()
     if error is None:
         return future.result()
-    return route.method.encode_response(
-        route.root(value=InternalError(message=_said(error), backtrace=_backtrace(error)))
-    )
+    rule = MEMORY if isinstance(error, MemoryError) else error.rule if isinstance(error, Fault) else None
+    failed = InternalError(message=_said(error), backtrace=_backtrace(error), rule=rule or None)
+    return route.method.encode_response(route.root(value=failed))
 
 
 def _said(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "the request needs more memory than the engine has; give it more, or ask for less at once"
     if isinstance(error, Fault):
         return f"{error} ({error.hint})" if error.hint else str(error)
     return f"{type(error).__name__}: {error}"

@@ -6,8 +6,6 @@ archive passes over it, so an old one costs nothing but its place; one that is l
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -18,27 +16,11 @@ from typing import Final
 
 from engines.errors import EngineLost
 from engines.service import READY
-from engines.spark.java import Java, find_java
+from engines.spark.archives import archive_path, find_archive, install_folder
+from engines.spark.java import find_java
 
 LEAVE_SECONDS: Final = 180.0
 """For leaving: the JVM writes 100 MB on its way out."""
-
-
-def install_folder() -> Path:
-    """Where the installation keeps what all nodes of it share."""
-    return Path(sys.prefix) / "share" / "odfd"
-
-
-def archive_path(cache: Path, java: Java) -> Path:
-    """Where the archive for this Java and Spark is or would be."""
-    made_for = f"{importlib.metadata.version('pyspark')} {java.home} {java.version}"
-    return cache / f"spark-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.jsa"
-
-
-def find_archive(cache: Path, java: Java) -> Path | None:
-    """One that was recorded for this node or for the whole installation."""
-    places = (archive_path(folder, java) for folder in (cache, install_folder()))
-    return next((place for place in places if place.is_file()), None)
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:

@@ -10,25 +10,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 import trio
 
 from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
-from engines.provision.archive import find_archive
 from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount
 from engines.sandbox.probe import Choice, choose
+from engines.spark.archives import find_archive
 from engines.spark.java import Java, find_java
-from engines.spark.settings import manifest_settings
-
-MEMORY_BEYOND_HEAP: Final = 3 << 29
-"""Bytes of private memory beside the Java heap: code cache, metaspace, threads, Arrow buffers. 1.2 GB was enough for a
-heap of 512 MB in trials; this is a third more."""
-_UNITS: Final = {"m": 1 << 20, "g": 1 << 30}
+from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +71,6 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
         calls=options.calls,
     )
     return HostEngine(WarmEngine(settings, on_event), identity, choice, java)
-
-
-def heap_bytes(heap: str) -> int:
-    """Of ``512m`` or ``2g``, as checked by ``engines.spark.settings``."""
-    return int(heap[:-1]) * _UNITS[heap[-1]]
 
 
 def _program(options: SparkOptions, level: Level, archive: PurePosixPath | None) -> Program:

@@ -29,7 +29,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import EngineLost
+from engines.errors import JVM_LOST, EngineLost
 from engines.provision.process import EngineProcess
 from engines.provision.settings import OnEvent, Started, WarmSettings
 
@@ -226,6 +226,8 @@ class _Held:
         try:
             return await work(process.client)
         except EngineLost as lost:
+            if lost.rule == JVM_LOST:
+                raise
             # The socket breaks a moment before the process is reaped; its last words make the better message.
             with trio.move_on_after(self._settings.limits.grace):
                 await process.gone.wait()

@@ -1,6 +1,7 @@
-"""The engine process: ``python -m engines.spark --listen unix:PATH --scratch DIR``.
+"""The engine process: ``python -m engines.spark``, or ``odfd engine spark`` for one without a daemon.
 
-Prints one line when it serves, then works until it is told to stop (SIGTERM, SIGINT) or its parent is gone.
+Prints one line when it serves, then works until it is told to stop (SIGTERM, SIGINT) or its parent is gone. It reads
+and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to the next.
 """
 
 from __future__ import annotations
@@ -8,19 +9,30 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import resource
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from chain.errors import Fault
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
-from engines.service import serve
+from engines.listen import DEFAULT, Address, check_free, parse_address
+from engines.service import ServiceLimits, serve
+from engines.spark.archives import find_archive
 from engines.spark.cluster import Cluster, read_settings
 from engines.spark.handler import SparkHandler
-from engines.spark.java import Java
-from engines.spark.session import SessionOptions, java_of, start_session, stop_session
-from engines.spark.settings import manifest_settings
+from engines.spark.java import Java, find_java
+from engines.spark.jvm import Jvm
+from engines.spark.limits import DiskWatch
+from engines.spark.session import SessionOptions
+from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
+
+GIB: Final = 1 << 30
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,22 +40,56 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     told = _told_to_stop()
     try:
-        options = SessionOptions(args.scratch, args.cores, args.heap, args.archive, args.record_archive, _cluster(args))
-        java = java_of(options)
-        spark = start_session(options)
-        try:
-            handler = SparkHandler(spark, functools.cache(lambda: _identity(java, args.scratch, args.sandbox)))
-            server = serve(handler, args.listen)
-            sys.stdout.write(server.ready_line + "\n")
-            sys.stdout.flush()
-            os.read(told, 1)
-            server.stop(args.grace)
-        finally:
-            stop_session(spark)
+        address = parse_address(args.listen)
+        check_free(address)  # before Spark starts: that takes seconds
+        with _scratch(args.scratch) as scratch:
+            _limit_memory(heap_bytes(args.heap) + MEMORY_BEYOND_HEAP)
+            java = find_java(os.environ, scratch)
+            archive = args.archive or find_archive(scratch, java)
+            options = SessionOptions(scratch, args.cores, args.heap, archive, args.record_archive, _cluster(args))
+            _serve(args, address, options, java, told)
     except Fault as fault:
         sys.stderr.write(f"{fault}\n{fault.hint}\n")
         return fault.exit_code
     return 0
+
+
+def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, java: Java, told: int) -> None:
+    """Until ``told`` can be read."""
+    spark = Jvm(options)
+    try:
+        spark.session()
+        handler = SparkHandler(
+            spark,
+            functools.cache(lambda: _identity(java, options.scratch, args.sandbox)),
+            DiskWatch(options.scratch / "spark", int(args.disk * GIB)),
+        )
+        server = serve(handler, str(address), ServiceLimits(deadline=args.deadline))
+        if not address.is_local:
+            sys.stderr.write(f"whoever reaches {server.address} can read and write the files of this user\n")
+        sys.stdout.write(server.ready_line + "\n")
+        sys.stdout.flush()
+        os.read(told, 1)
+        server.stop(args.grace)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _scratch(given: Path | None) -> Iterator[Path]:
+    """The folder for what Spark spills and for rows on their way; one of our own is removed at the end."""
+    if given is not None:
+        yield given.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="odf-engine-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _limit_memory(most: int) -> None:
+    """Bytes of private memory of this process, and of each that it starts: the JVM. A lower limit stays."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    known = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
 
 
 def _told_to_stop() -> int:
@@ -61,11 +107,25 @@ def _told_to_stop() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m engines.spark", description=__doc__)
-    parser.add_argument("--listen", required=True, help="unix:PATH or HOST:PORT")
-    parser.add_argument("--scratch", required=True, type=Path, help="a directory of the engine's own")
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--heap", default="2g", help="of the JVM, like 512m or 2g")
+    parser = argparse.ArgumentParser(
+        prog="odfd engine spark",
+        description="The Spark engine by itself: engine.Engine of Open Data Fabric over gRPC. It reads and writes the "
+        "paths that requests name.",
+        epilog="example:  odfd engine spark --listen 127.0.0.1:2884",
+    )
+    parser.add_argument(
+        "--listen",
+        default=DEFAULT,
+        metavar="ADDRESS",
+        help="HOST:PORT, :PORT for this machine alone, or unix:PATH (%(default)s)",
+    )
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="for what Spark spills (one that goes with it)")
+    parser.add_argument("--cores", type=int, default=2, help="for Spark's tasks (%(default)s)")
+    parser.add_argument("--heap", default="2g", help="of the JVM, like 512m or 2g (%(default)s)")
+    parser.add_argument(
+        "--deadline", type=float, metavar="SECONDS", help="for one request, waiting included (the caller's own)"
+    )
+    parser.add_argument("--disk", type=float, default=20.0, metavar="GIB", help="that Spark may spill (%(default)s)")
     parser.add_argument("--grace", type=float, default=2.0, help="seconds that requests get to end when stopping")
     parser.add_argument("--sandbox", default="none", help="the level of isolation, as told to whoever asks")
     parser.add_argument("--archive", type=Path, help="class data archive of the JVM, for a faster start")

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import open_slice, write_slice
-from chain.errors import Invalid
+from chain.errors import Environment, Invalid
 from engines.contract import (
     Diagnostic,
     EngineIdentity,
@@ -42,6 +42,8 @@ from engines.spark.declarations import read_query
 from engines.spark.facts import SliceReader
 from engines.spark.ingest.run import run_ingest
 from engines.spark.inputs import check_late_stated
+from engines.spark.jvm import REAPED_SECONDS, Jvm
+from engines.spark.limits import DiskWatch, limit_met
 from engines.spark.output import schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
@@ -56,10 +58,22 @@ RAW_VIEW: Final = "input"
 class SparkHandler:
     """Implements ``engines.service.Handler``. Safe to use from several threads."""
 
-    def __init__(self, spark: SparkSession, identity: Callable[[], EngineIdentity]) -> None:
-        self._spark = spark
+    def __init__(
+        self,
+        spark: SparkSession | Jvm,
+        identity: Callable[[], EngineIdentity],
+        disk: DiskWatch | None = None,
+    ) -> None:
+        """``spark``: a session that the caller keeps alive, or what starts one anew when its JVM has ended."""
+        self._source = spark
         self._identity = identity
+        self._disk = disk
         self._bench = Workbench(Analyst(), SliceReader())
+
+    @property
+    def _spark(self) -> SparkSession:
+        """The root session; with a ``Jvm`` behind it a living one. Raises EngineLost."""
+        return self._source.session() if isinstance(self._source, Jvm) else self._source
 
     def identity(self) -> EngineIdentity:
         return self._identity()
@@ -112,16 +126,38 @@ class SparkHandler:
     @contextlib.contextmanager
     def _session(self, control: Control) -> Iterator[SparkSession]:
         """A session for one request, whose jobs stop when nobody waits for them any more."""
-        context = self._spark.sparkContext
+        root = self._spark
+        context = root.sparkContext
         group = uuid.uuid4().hex
         context.setJobGroup(group, "request", interruptOnCancel=True)
-        control.register_cancel(lambda: context._jsc.sc().cancelJobGroupAndFutureJobs(group))
-        try:
-            yield self._spark.newSession()
-        except (PySparkException, Py4JError) as fault:
-            if control.cancelled.is_set():
-                raise RequestCancelled("the request was cancelled") from fault
-            raise
+
+        def stop() -> None:
+            # A JVM that is gone has stopped already.
+            with contextlib.suppress(Py4JError, OSError):
+                context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+        control.register_cancel(stop)
+        with self._disk.over(stop) if self._disk is not None else contextlib.nullcontext() as watched:
+            try:
+                yield root.newSession()
+            except (PySparkException, Py4JError, OSError, EOFError, ValueError, Environment) as fault:
+                if control.cancelled.is_set():
+                    raise RequestCancelled("the request was cancelled") from fault
+                if watched is not None and watched.over is not None:
+                    raise watched.over from fault
+                reason = self._reason(fault)
+                if reason is fault:
+                    raise
+                raise reason from fault
+
+    def _reason(self, fault: Exception) -> Exception:
+        """What is behind a failure of a request: the end of the JVM, a limit, or nothing but itself."""
+        if isinstance(self._source, Jvm):
+            broke = isinstance(fault, Py4JError | ConnectionError | EOFError)
+            lost = self._source.why_lost(REAPED_SECONDS if broke else 0.0)
+            if lost is not None:
+                return lost
+        return limit_met(fault) or fault
 
 
 def _view(given: ValidateInput, temporal: Mapping[str, tuple[str, ...]]) -> InputView:

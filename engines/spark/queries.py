@@ -33,6 +33,7 @@ REMEMBERED: Final = 256
 _CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
 """Advice of Spark's that would not help: a query cannot change settings."""
 _POSITION: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+_CONTEXT: Final = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
 _BLAME_QUERY: Final = ("0A", "21", "22", "23", "42", "46", "54")
 """Classes of SQLSTATE that blame the query or its data; the others blame the engine."""
 
@@ -186,7 +187,18 @@ def blames_query(fault: PySparkException) -> bool:
 def first_lines(fault: PySparkException) -> str:
     """What Spark says, without plans and stacks."""
     text = str(fault).split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
-    return _CONF_ADVICE.sub(" ", " ".join(text.split()))[:1000]
+    said = _CONF_ADVICE.sub(" ", " ".join(text.split()))[:1000]
+    return said + _where(fault)
+
+
+def _where(fault: PySparkException) -> str:
+    """Place and text of the expression that failed on some row, where Spark knows them."""
+    place = _CONTEXT.search(str(fault))
+    if place is None:
+        return ""
+    fragments = [context.fragment().strip() for context in fault.getQueryContext() or ()]
+    named = next((f" in: {' '.join(text.split())[:300]}" for text in fragments if text), "")
+    return f" (line {place[1]}, column {int(place[2])}{named})"
 
 
 def as_text(diagnostics: Sequence[Diagnostic], steps: int) -> str:

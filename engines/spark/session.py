@@ -55,11 +55,6 @@ class SessionOptions:
     """Where tasks run, if not in threads of the JVM here."""
 
 
-def java_of(options: SessionOptions) -> Java:
-    """The Java that ``start_session`` would start. Raises EngineLost."""
-    return find_java(os.environ, options.scratch.resolve())
-
-
 def start_session(options: SessionOptions) -> SparkSession:
     """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason."""
     scratch = options.scratch.resolve()

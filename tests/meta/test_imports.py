@@ -41,7 +41,7 @@ LAYERS = {
         "spark fake",
         "client service sandbox",
         "staging",
-        "codec io_plan identity",
+        "codec io_plan identity listen",
         "contract",
         "errors",
         ".",

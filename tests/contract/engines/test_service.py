@@ -270,3 +270,51 @@ async def test_too_many_requests_are_refused_not_queued_without_end(bench: Any) 
         for number in range(8):  # two at work, four waiting, two too many
             nursery.start_soon(run, number)
     assert len(refused) == 2
+
+
+async def test_an_engine_may_have_a_deadline_of_its_own(bench: Any) -> None:
+    """Whatever the caller says: the work is stopped, the caller told, and the next request is served."""
+    from engines.errors import DEADLINE
+    from engines.service import ServiceLimits, serve
+
+    stopped = threading.Event()
+
+    def act(request: Any, control: Any) -> Any:
+        control.register_cancel(stopped.set)
+        stopped.wait(10)
+        return InvalidQuery(message="too late")
+
+    bench.handler.act = act
+    server = serve(bench.handler, f"unix:{bench.folder}/d", ServiceLimits(heartbeat=0.05, deadline=0.3))
+    engine = bench.engine()
+    engine._channel = grpc.insecure_channel(server.address, options=(("grpc.default_authority", "localhost"),))
+    try:
+        with pytest.raises(LimitExceeded, match=r"longer than 0\.3 s") as caught:
+            await engine.transform(bench.request())
+        assert caught.value.rule == DEADLINE
+        assert await trio.to_thread.run_sync(stopped.wait, 10)
+        bench.handler.act = bench.handler.concatenate
+        assert isinstance(await engine.transform(bench.request("t2")), Success)
+    finally:
+        engine.close()
+        server.stop()
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk", "jvm"])
+async def test_limits_and_lost_machines_are_what_they_are_to_the_caller(bench: Any, kind: str) -> None:
+    from engines.errors import DISK, JVM_LOST
+
+    faults = {
+        "memory": (MemoryError("64 MB"), LimitExceeded, "memory"),
+        "disk": (LimitExceeded("the disk is full", rule=DISK, hint="less"), LimitExceeded, "full"),
+        "jvm": (EngineLost("the JVM ended", rule=JVM_LOST, hint="more heap"), EngineLost, r"ended \(more heap\)"),
+    }
+    fault, seen, says = faults[kind]
+
+    def act(request: Any, control: Any) -> Any:
+        raise fault
+
+    bench.handler.act = act
+    with pytest.raises(seen, match=says):
+        await bench.engine().transform(bench.request())
+    assert not any(bench.staging.inputs.iterdir()), "nothing comes of a retry, so nothing stays for it"

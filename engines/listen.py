@@ -1,0 +1,113 @@
+"""Where an engine listens: ``unix:PATH``, ``HOST:PORT``, ``:PORT`` for this machine alone; tried before Spark starts.
+
+An engine obeys whoever reaches it, with all files of its user, so an address that says no host means this machine.
+Stands for nothing between the check and the serving: gRPC binds the address again and has the last word.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import re
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, Invalid
+
+LOOPBACK: Final = "127.0.0.1"
+DEFAULT: Final = f"{LOOPBACK}:5544"
+MAX_SOCKET_PATH: Final = 107
+"""Bytes of a unix socket's path (``sun_path`` of Linux less its zero)."""
+_UNIX: Final = "unix:"
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:.%\w]+\]|[^\[\]:/\s]*):(?P<port>\d{1,5})\Z")
+_FORMS: Final = "write HOST:PORT, :PORT for this machine alone, or unix:PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One place to listen at."""
+
+    path: Path | None
+    """Of a unix socket."""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"{_UNIX}{self.path}" if self.path is not None else f"{self.host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine can reach it."""
+        if self.path is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """Raises Invalid for a text that is no address, Environment for a socket's path that is too long. Pure."""
+    if text.startswith(_UNIX):
+        path = text.removeprefix(_UNIX)
+        if not path:
+            raise Invalid(f"no place to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
+        if len(path.encode()) > MAX_SOCKET_PATH:
+            raise Environment(
+                f"the path of the engine's socket is longer than {MAX_SOCKET_PATH} bytes: {text}",
+                rule="socket-path",
+                hint="choose a shorter runtime directory",
+            )
+        return Address(Path(path))
+    found = _ADDRESS.match(text)
+    if found is None or int(found["port"]) > 65535:
+        raise Invalid(f"no place to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
+    return Address(None, found["host"] or LOOPBACK, int(found["port"]))
+
+
+def check_free(address: Address) -> None:
+    """Raises Environment when something listens there already, or nothing can."""
+    if address.path is not None:
+        _check_socket(address.path)
+        return
+    host = address.host.strip("[]")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(place)
+    except OSError as error:
+        raise cannot_listen(address, error.errno == errno.EADDRINUSE, error.strerror or str(error)) from error
+
+
+def cannot_listen(address: Address, in_use: bool, why: str) -> Environment:
+    """The fault of an address that is not ours to have."""
+    hint = (
+        "another engine may be running there: stop it, or name another place with --listen"
+        if in_use
+        else "name an address of this machine with --listen"
+    )
+    return Environment(f"the engine cannot listen at {address}: {why}", rule="engine-listen", hint=hint)
+
+
+def _check_socket(path: Path) -> None:
+    """A socket that nobody listens at any more is left to be replaced; anything else is not ours to remove."""
+    address = Address(path)
+    if not path.parent.is_dir():
+        raise cannot_listen(address, False, f"{path.parent} is no directory")
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise cannot_listen(address, False, "there is something else")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        try:
+            trial.connect(str(path))
+        except ConnectionRefusedError:
+            return
+        except OSError as error:
+            raise cannot_listen(address, False, error.strerror or str(error)) from error
+    raise cannot_listen(address, True, "address already in use")
