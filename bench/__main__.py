@@ -40,6 +40,10 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "memory": "bench.node",
         "transform": "bench.engine",
         "ingest": "bench.engine",
+        "idle": "bench.transactions",
+        "streaming": "bench.transactions",
+        "history": "bench.transactions",
+        "large": "bench.transactions",
     }
 )
 """Measurements by name; each is the function ``measure_<name>`` of its module. Cheap ones first."""

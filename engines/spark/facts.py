@@ -44,16 +44,22 @@ class SliceReader:
 
     def facts(self, path: Path, vocab: Vocabulary) -> SliceFacts:
         """Raises NotFound, Invalid, Environment."""
+        if path.is_file():
+            known = self._known.get(_key(path, vocab))
+            if known is not None:
+                return known
         with open_slice(path) as source:
-            stat = path.stat()
-            key = (vocab.event_time_column, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            known = self._known.get(key)
-            if known is None:
-                known = _read(source, vocab)
-                self._known[key] = known
-                if len(self._known) > REMEMBERED:
-                    self._known.popitem(last=False)
+            key = _key(path, vocab)
+            known = _read(source, vocab)
+            self._known[key] = known
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
             return known
+
+
+def _key(path: Path, vocab: Vocabulary) -> tuple[str, int, int, int]:
+    stat = path.stat()
+    return vocab.event_time_column, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def count_before(path: Path, column: str, threshold: int) -> int:

@@ -102,8 +102,11 @@ class Inputs:
             check_late_stated(alias, self._query)
         self._changes.add(alias)
 
-    def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int) -> DataFrame:
-        """Rows of an input for the query; of an input with changes those that were not taken back."""
+    def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int | None) -> DataFrame:
+        """Rows of an input for the query; of an input with changes those that were not taken back.
+
+        ``number``: of the input, if its rows shall carry where they came from.
+        """
         schema, vocab = self.schemas[alias], self.vocabs[alias]
         if alias not in self._changes:
             return slices_view(session, reads, schema, vocab, number)

@@ -234,7 +234,8 @@ class _Transaction:
         self, query: Query, shape: Classification, step: Step, versions: Mapping[str, Versions], schema: pa.Schema
     ) -> pa.Table:
         for number, (alias, reads) in enumerate(step.reads.items()):
-            name_view(self._inputs.view(self._session, alias, reads, number), alias)
+            origin = number if shape.mode is Mode.LOG else None
+            name_view(self._inputs.view(self._session, alias, reads, origin), alias)
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
         plan = run_queries(self._session, query.steps)

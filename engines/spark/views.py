@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,9 @@ from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.incremental import Read
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.spark_types import struct_type
+
+ONE_PARTITION: Final = 4 << 20
+"""Bytes of slices up to which a second core gains less than an exchange between two costs."""
 
 
 def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
@@ -53,13 +57,18 @@ def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
 
 
 def slices_view(
-    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int = 0
+    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0
 ) -> DataFrame:
     """Rows of the given slices of input ``number`` within their bounds, with hidden columns below the visible ones.
 
-    ``carried`` finds the hidden columns again; a query does not see them.
+    ``carried`` finds the hidden columns again; a query does not see them. ``None``: there shall be none, and few rows
+    come as one partition, so that grouping and joining them needs no exchange.
     """
     parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
+    if number is None:
+        whole = reduce(DataFrame.unionAll, parts) if parts else empty_view(session, schema)
+        few = sum(Path(path).stat().st_size for read in reads for path in read.paths) <= ONE_PARTITION
+        return whole.coalesce(1) if few else whole
     if not parts:
         types = ("bigint", "int", "int", "bigint")
         bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
@@ -67,17 +76,21 @@ def slices_view(
     return reduce(DataFrame.unionAll, parts).selectExpr(*(_quoted(name) for name in schema.names))
 
 
-def _scans(session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary, number: int) -> list[DataFrame]:
+def _scans(
+    session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary, number: int | None
+) -> list[DataFrame]:
     """One scan for each physical schema among the files."""
     groups: dict[pa.Schema, list[str]] = {}
     for path in read.paths:
         with open_slice(Path(path)) as source:
             groups.setdefault(source.schema.remove_metadata(), []).append(path)
-    facts = [f"{number} as {HIDDEN_SOURCE}", f"{read.before}L as {HIDDEN_BEFORE}"]
-    return [
-        _scan(session, read, physical, paths, schema, vocab).selectExpr("*", *facts)
-        for physical, paths in groups.items()
-    ]
+    hidden = () if number is None else (
+        f"cast({_quoted(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
+        f"cast({_quoted(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
+        f"{number} as {HIDDEN_SOURCE}",
+        f"{read.before}L as {HIDDEN_BEFORE}",
+    )  # fmt: skip
+    return [_scan(session, read, physical, paths, schema, vocab, hidden) for physical, paths in groups.items()]
 
 
 def _scan(
@@ -87,21 +100,19 @@ def _scan(
     paths: Sequence[str],
     schema: st.StructType,
     vocab: Vocabulary,
+    hidden: Sequence[str],
 ) -> DataFrame:
     _check_event_time(physical, vocab)
     stored = _stored(physical, schema)
     frame = session.read.schema(stored).parquet(*paths)
-    # As texts: every Column object would be several calls into the JVM, more than a small query takes.
+    # As texts: every Column object would be several calls into the JVM, more than a small query takes. And at once:
+    # each step is analysed anew.
     time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
-    if read.low > EARLIEST:
-        frame = frame.where(f"{time} >= timestamp_micros({read.low})")
-    if read.high < LATEST:
-        frame = frame.where(f"{time} < timestamp_micros({read.high})")
-    return frame.selectExpr(
-        *(_column(field, stored) for field in schema),
-        f"cast({_quoted(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
-        f"cast({_quoted(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
-    )
+    bounds = [f"{time} >= timestamp_micros({read.low})"] if read.low > EARLIEST else []
+    bounds += [f"{time} < timestamp_micros({read.high})"] if read.high < LATEST else []
+    if bounds:
+        frame = frame.where(" and ".join(bounds))
+    return frame.selectExpr(*(_column(field, stored) for field in schema), *hidden)
 
 
 def _stored(physical: pa.Schema, schema: st.StructType) -> st.StructType:

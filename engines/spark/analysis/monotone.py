@@ -7,6 +7,7 @@ windows of any kind the same to the engine. Engine semantics, section 4.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -123,6 +124,7 @@ def apply(function: Function, time: int) -> int:
     return time
 
 
+@functools.lru_cache(maxsize=16_384)
 def least(function: Function, value: int) -> int:
     """The earliest time whose image is not before ``value``; ``LATEST`` if there is none."""
     low, high = EARLIEST, LATEST

@@ -18,7 +18,8 @@ from chain.rules.check import check_block
 from chain.state import ChainState
 
 TREE = Path(__file__).parents[3]
-DAEMONS, ENGINES = {"cli", "memory", "object", "sync", "rtt"}, {"transform", "ingest"}
+DAEMONS = {"cli", "memory", "object", "sync", "rtt"}
+ENGINES = {"transform", "ingest", "idle", "streaming", "history", "large"}
 
 
 def marked(name: str) -> object:
