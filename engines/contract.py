@@ -200,6 +200,13 @@ class ValidateInput(_Table, frozen=True, kw_only=True):
     schema: DataSchema
     vocab: Vocabulary
     changelog: bool
+    unsaid: bool | None = None
+    """True: nobody says whether it is a changelog."""
+
+    @property
+    def changes(self) -> bool | None:
+        """As ``TransformInput.changelog``."""
+        return None if self.unsaid else self.changelog
 
 
 class ValidateRequest(_Table, frozen=True, kw_only=True):

@@ -88,18 +88,18 @@ class SparkHandler:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
             schema = schema_in_force(found.columns, request.vocab, None)
             mode = found.classification.mode
-            changelogs = [given.query_alias for given in request.inputs if given.changelog]
+            changelogs = [given.query_alias for given in request.inputs if given.changes]
             for alias in changelogs if mode is Mode.FINAL else ():
                 if alias not in query.temporal:
                     check_late_stated(alias, query)
-            check_mergeable(found.classification, bool(changelogs))
+            check_mergeable(found.classification, any(given.changes is not False for given in request.inputs))
         except Invalid as fault:
             return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
         return ValidateResponse(
             ok=True,
             mode=mode.value,
             schema=from_arrow(schema),
-            changelog=mode is Mode.TABLE or (mode is Mode.LOG and bool(changelogs)),
+            changelog=bool(found.classification.changelog(given.changes for given in request.inputs)),
             determinism="strict",
         )
 

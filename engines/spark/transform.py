@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow
+from chain.data.changelog import saying_changelog
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
@@ -40,7 +41,7 @@ from engines.spark.rows import frame_of_rows
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
 from engines.spark.state import State, load, save
-from engines.spark.tables import Source, accumulate, evaluate_anew
+from engines.spark.tables import WRITTEN, Source, accumulate, evaluate_anew
 from engines.spark.ticking import plan_table
 from engines.spark.versions import Versions, advance
 from engines.spark.views import name_view
@@ -122,7 +123,8 @@ class _Transaction:
         self._control.check()
         checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
         save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
-        return self._answer(rows, step, late, schema)
+        changelog = shape.changelog(given.changelog for given in request.query_inputs)
+        return self._answer(rows, step, late, schema, changelog)
 
     def _table(
         self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
@@ -133,6 +135,11 @@ class _Transaction:
         # Of an input whose coordinator does not say, corrections may come yet: its rows are kept as a changelog's are.
         changelog = any(given.changelog is not False for given in request.query_inputs)
         check_mergeable(shape, changelog)
+        if changelog and WRITTEN in state.tables:
+            raise Invalid(
+                "an input that only grew is a changelog now, and the rows that it had are not kept",
+                rule="append-only", hint="derive anew, as a dataset of its own",
+            )  # fmt: skip
         step, ticking, waiting = plan_table(facts, state.checkpoint)
         sources = {
             alias: Source(columns, self._inputs.vocabs[alias]) for alias, columns in self._inputs.schemas.items()
@@ -151,7 +158,7 @@ class _Transaction:
             )
         checkpoint = next_checkpoint(shape, identity, step, {}, state.checkpoint, waiting)
         save(request.new_checkpoint_path, checkpoint, done.state)
-        return self._answer(rows, step, {}, schema)
+        return self._answer(rows, step, {}, schema, changelog=True)
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """The query over rows in memory, with the round that each is for carried through."""
@@ -162,7 +169,7 @@ class _Transaction:
         return carried(self._session, run_queries(self._session, self._query.steps), (HIDDEN_ROUND,)).toArrow()
 
     def _answer(
-        self, rows: pa.Table | None, step: Step, late: Mapping[str, int], schema: pa.Schema
+        self, rows: pa.Table | None, step: Step, late: Mapping[str, int], schema: pa.Schema, changelog: bool | None
     ) -> TransformOutcome:
         interval = None
         if self._foreign and (rows is None or not rows.num_rows):
@@ -174,7 +181,7 @@ class _Transaction:
             interval = OffsetInterval(start=start, end=start + rows.num_rows - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
         # As the dataset says it, with attributes and what is left unsaid, if it does.
-        told = self._request.output_schema or from_arrow(schema)
+        told = self._request.output_schema or saying_changelog(from_arrow(schema), changelog)
         return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=sum(late.values()))
 
     def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:

@@ -54,7 +54,8 @@ class TransformCheck:
                         system_time_column=names.system_time,
                         event_time_column=names.event_time,
                     ),
-                    changelog=expected.changelog,
+                    changelog=bool(expected.changelog),
+                    unsaid=True if expected.changelog is None else None,
                 )
             )
         return tuple(found)

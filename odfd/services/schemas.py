@@ -20,10 +20,10 @@ from odfd.transform.inputs import is_changelog
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """``changelog``: its rows can be retracted and corrected."""
+    """``changelog``: its rows can be retracted and corrected; ``None``: its chain does not say."""
 
     schema: DataSchema
-    changelog: bool
+    changelog: bool | None
 
 
 async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:

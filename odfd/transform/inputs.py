@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from chain.codec.arrow_schema import schema_of
+from chain.data.changelog import says_changelog
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
@@ -60,8 +61,13 @@ def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]
     return tuple((DatasetId.parse(each.dataset_ref), each) for each in inputs)
 
 
-def is_changelog(state: ChainState) -> bool:
-    """Whether a chain's rows can be retracted and corrected. Read from the chain, never guessed from data."""
+def is_changelog(state: ChainState) -> bool | None:
+    """Whether a chain's rows can be retracted and corrected. Read from the chain, never guessed from data.
+
+    ``None`` for a derived dataset whose schema does not say: its engine did not know, or was another's.
+    """
+    if state.set_transform is not None:
+        return says_changelog(schema_of(state.schema)) if state.schema is not None else None
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
         sources.append(state.set_polling_source)
@@ -95,13 +101,8 @@ def view_input(
         reopened=tuple(_reopened(reader, start, reopen)),
         schema=_schema(reader, stop),
         vocab=_vocab(reader, stop),
-        changelog=_changelog(load_state(UpTo(reader, stop))),
+        changelog=is_changelog(load_state(UpTo(reader, stop))),
     )
-
-
-def _changelog(state: ChainState) -> bool | None:
-    """``None`` for a derived input: only an engine can tell from its query."""
-    return None if state.set_transform is not None else is_changelog(state)
 
 
 def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlock]:

@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from chain import instant
+from chain.data.changelog import saying_changelog, says_changelog
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -212,12 +213,17 @@ def _compare(
         "newWatermark": (recorded.new_watermark, computed.new_watermark),
     }
     if schema is not None:
-        pairs["schema"] = (declared, schema)
+        pairs["schema"] = (declared, _as_said(schema, declared))
     return [
         Mismatch(field=name, recorded=_text(one), computed=_text(other))
         for name, (one, other) in pairs.items()
         if one != other
     ]
+
+
+def _as_said(schema: DataSchema, declared: DataSchema | None) -> DataSchema:
+    """What a schema does not say of changes is no difference: consumers take it as not known, whatever we know."""
+    return saying_changelog(schema, None) if says_changelog(declared) is None else schema
 
 
 def _text(value: object) -> str:

@@ -26,7 +26,7 @@ from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequ
 from engines.provision.warm import EnginePool
 from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.transform.driver import fresh_folder
-from odfd.transform.inputs import UpTo, is_changelog
+from odfd.transform.inputs import UpTo
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.attesting import actual_of
@@ -175,14 +175,14 @@ class _Recheck:
         inputs = []
         for view in plan.inputs:
             assert view.schema is not None
-            state = await trio.to_thread.run_sync(load_state, case.chains.chain(view.dataset))
             inputs.append(
                 ValidateInput(
                     query_alias=view.alias,
                     dataset_id=view.dataset,
                     schema=view.schema,
                     vocab=vocabulary(view.vocab),
-                    changelog=is_changelog(state),
+                    changelog=bool(view.changelog),
+                    unsaid=True if view.changelog is None else None,
                 )
             )
         request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=Vocabulary())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -65,6 +65,13 @@ class Classification:
     """Of these, system columns that a ``*`` brought along in log mode: the engine supplies them anew."""
     table: TableShape | None = None
     """In table mode."""
+
+    def changelog(self, inputs: Iterable[bool | None]) -> bool | None:
+        """Whether output rows can be taken back, given the same of the inputs; ``None``: not known."""
+        if self.mode is not Mode.LOG:
+            return self.mode is Mode.TABLE
+        told = set(inputs)
+        return True if True in told else None if None in told else False
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,15 @@ class Lab:
             rising.append((rows, mark))
         return self.given(name, rising)
 
+    def written(self, name: str, got: Replayed) -> Stream:
+        """What a transform wrote, as the stream that a consumer of it reads."""
+        blocks, before = [], None
+        for number, (table, after) in enumerate(got.blocks):
+            at = None if after is None else after // 10**6
+            blocks.append(self._block(f"{name}-{number}", table, before, at))
+            before = at
+        return Stream(tuple(blocks), tuple(table for table, _ in got.blocks))
+
     @staticmethod
     def statements(stream: Stream) -> Iterator[tuple[Any, ...]]:
         """(milliseconds, k, v, op, watermark before, after), in chain order; -2**62 stands for no watermark."""
@@ -273,6 +282,7 @@ class Lab:
                     vocab=Vocabulary(),
                     blocks=tuple(blocks),
                     schema_file=schema_file or str(self._empty_slice()),
+                    changelog=False,
                 ),
             ),
             next_offset=next_offset,
@@ -417,6 +427,7 @@ class Kept:
     lab: Lab
     previous: Path | None = None
     slices: list[pa.Table] = field(default_factory=list)
+    blocks: list[tuple[pa.Table | None, int | None]] = field(default_factory=list)
     late: int = 0
     watermark: int | None = None
 
@@ -437,13 +448,14 @@ class Kept:
         if answer.new_offset_interval is not None:
             self.slices.append(pq.read_table(data))
             assert answer.new_offset_interval.start == offset
+        self.blocks.append((self.slices[-1] if answer.new_offset_interval is not None else None, answer.new_watermark))
         self.late += answer.late or 0
         self.previous, self.watermark = checkpoint, answer.new_watermark
 
     def replayed(self) -> Replayed:
         rows = [row for one in self.slices for row in one.to_pylist()]
         state = self.previous.read_bytes() if self.previous is not None else b""
-        return Replayed(rows, state, self.late, self.watermark, len(self.slices), tuple(self.slices))
+        return Replayed(rows, state, self.late, self.watermark, len(self.slices), tuple(self.slices), self.blocks)
 
 
 @dataclass(frozen=True)
@@ -454,6 +466,8 @@ class Replayed:
     watermark: int | None
     with_data: int
     slices: tuple[pa.Table, ...] = ()
+    blocks: Sequence[tuple[pa.Table | None, int | None]] = ()
+    """What each transaction wrote, and the watermark after it, nanoseconds."""
 
     def data(self) -> list[dict[str, object]]:
         """Without the columns that the engine supplies, which are checked here."""

@@ -1,0 +1,61 @@
+"""The history of a table that changes for ever, worked out statement by statement: the oracle of engine tests.
+
+Shares nothing with the engine. Engine semantics, sections 3, 5.1 and 5.2.
+"""
+
+from __future__ import annotations
+
+import random
+
+FAR = 2**62
+
+
+def standing(lab, stream):
+    """(row, from, until) by the rules of 5.1 and 5.2, statement by statement."""
+    said = [each for each in lab.statements(stream) if each[0] is not None]
+    found, open_rows = [], {}
+    for position, (time, key, value, op, before, after) in enumerate(said):
+        row = (time, key, value)
+        if op in (0, 3):
+            found.append([row, max(time, before), FAR])
+            open_rows.setdefault(row, []).append(found[-1])
+        elif open_rows.get(row):
+            gone = open_rows[row].pop(0)
+            tau = max(said[position + 1][0], before) if op == 2 else max(time, before, after)
+            gone[2] = max(gone[1], tau)
+    return found
+
+
+def history(lab, streams, query, single=True):
+    """(op, *row) in order."""
+    rows = [each for stream in streams.values() for each in standing(lab, stream)]
+    marks = {b.watermark_after // 10**6 for s in streams.values() for b in s.blocks if b.watermark_after is not None}
+    reached = min(stream.blocks[-1].watermark_after // 10**6 for stream in streams.values())
+    known, out = {}, []
+    for tick in sorted(mark for mark in marks if mark <= reached):
+        now = query([row for row, since, until in rows if since < tick <= until])
+        for key in sorted(set(known) | set(now), key=lambda key: tuple((part is not None, part or "") for part in key)):
+            old, new = list(known.get(key, [])), list(now.get(key, []))
+            same = [row for row in old if row in new and not new.remove(row)]
+            for row in same:
+                old.remove(row)
+            paired = single and old and new
+            out += [(2 if paired else 1, *row) for row in old] + [(3 if paired else 0, *row) for row in new]
+        known = now
+    return out
+
+
+def schedule(seed, aliases, blocks):
+    """Transactions of random sizes, from each input by itself."""
+    rng, left, takes = random.Random(seed), dict.fromkeys(aliases, blocks), []
+    while any(left.values()):
+        step = {alias: min(count, rng.choice([0, 1, 2, 5])) for alias, count in left.items()}
+        left = {alias: count - step[alias] for alias, count in left.items()}
+        takes.append(step)
+    return takes
+
+
+def seen(got, names):
+    """(op, milliseconds, *columns) of all rows, in order."""
+    got.data()
+    return [(row["op"], int(row["event_time"].timestamp() * 1000), *(row[name] for name in names)) for row in got.rows]
