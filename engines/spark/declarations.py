@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
-from engines.spark.analysis.monotone import DAY, SECOND
+from engines.spark.analysis.monotone import DAY, MILLISECOND, SECOND, Floor, FloorMonths
 
 MAX_STEPS: Final = 64
 """Queries in one transform."""
@@ -24,7 +24,20 @@ _SET: Final = re.compile(
     r"(?is)\A(?:\s|--[^\n]*\n|/\*.*?\*/)*SET\s+(odf\.[\w.-]+)\s*=\s*('(?:[^']*)'|[^;\s]+)\s*(?:;|\Z)"
 )
 _SPAN: Final = re.compile(r"(\d{1,6})\s+(second|minute|hour|day|week)s?\Z", re.IGNORECASE)
+_GRID: Final = re.compile(r"(?:(\d{1,4})\s+)?(second|minute|hour|day|week|month|quarter|year)s?\Z", re.IGNORECASE)
+_MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
+_MONDAY: Final = 4 * DAY
+"""Weeks of the calendar begin on Mondays, and 5 January 1970 was one."""
 _UNIT: Final = {"second": SECOND, "minute": 60 * SECOND, "hour": 3600 * SECOND, "day": DAY, "week": 7 * DAY}
+
+
+class Reading(enum.Enum):
+    """What the rows of an input are to a query."""
+
+    TABLE = "table"
+    """Facts: those asserted and not taken back."""
+    LOG = "log"
+    """Statements: every one is an event, and ``op`` is a column like others."""
 
 
 class Late(enum.Enum):
@@ -41,6 +54,12 @@ class Declarations:
     late: Mapping[str, Late] = field(default_factory=dict)
     lateness: Mapping[str, int] = field(default_factory=dict)
     """Microseconds."""
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    tick: Floor | FloorMonths | None = None
+    """Of a table the grid of times at which it is looked at; ``None``: at the watermarks of its inputs."""
+
+    def reading_of(self, alias: str) -> Reading:
+        return self.readings.get(alias, self.readings.get("", Reading.TABLE))
 
     def states_late(self, alias: str) -> bool:
         """Whether the author said anything about late rows of an input."""
@@ -66,15 +85,14 @@ class Query:
 
 def read_query(transform: Transform) -> Query:
     """Steps and declarations of a transform. Raises Invalid naming the statement."""
-    late: dict[str, Late] = {}
-    lateness: dict[str, int] = {}
+    said = Declarations({}, {})
     steps: list[SqlQueryStep] = []
     for number, step in enumerate(_given(transform)):
         text = step.query
         if len(text) > MAX_TEXT:
             raise Invalid(f"query {number} has {len(text)} characters", rule="query-size", hint=f"at most {MAX_TEXT}")
         while not steps and (found := _SET.match(text)) is not None:
-            _declare(found[1], found[2].strip("'"), late, lateness)
+            said = _declared(said, found[1], found[2].strip("'"))
             # Blank lines in place of the statement, so that places in the rest stay where a person sees them.
             text = "\n" * found[0].count("\n") + text[found.end() :]
         if text.strip():
@@ -84,7 +102,14 @@ def read_query(transform: Transform) -> Query:
     for step in steps[:-1]:
         if not step.alias:
             raise Invalid("a query that is not the last has no alias", rule="query-alias", hint="give it an alias")
-    return Query(tuple(steps), Declarations(late, lateness), _temporal(transform))
+    query = Query(tuple(steps), said, _temporal(transform))
+    logs = [alias for alias in query.temporal if said.reading_of(alias) is Reading.LOG]
+    if logs:
+        raise Invalid(
+            f"input {logs[0]} is a temporal table, and its versions are not statements", rule="read",
+            hint=f"leave out SET odf.read.{logs[0]} = 'log', or the temporal table",
+        )  # fmt: skip
+    return query
 
 
 def _temporal(transform: Transform) -> dict[str, tuple[str, ...]]:
@@ -106,21 +131,56 @@ def _given(transform: Transform) -> Sequence[SqlQueryStep]:
     return given
 
 
-def _declare(name: str, value: str, late: dict[str, Late], lateness: dict[str, int]) -> None:
+def _declared(said: Declarations, name: str, value: str) -> Declarations:
+    """With one more statement. Raises Invalid."""
     word, _, alias = name.removeprefix("odf.").partition(".")
-    if word == "late":
-        known = {policy.value: policy for policy in Late}
-        if value not in known:
-            raise Invalid(
-                f"SET {name} = '{value}': not a policy of this engine", rule="late", hint="use 'drop' or 'fail'"
-            )
-        late[alias] = known[value]
-    elif word == "lateness":
-        span = _SPAN.match(value)
-        if span is None:
-            raise Invalid(f"SET {name} = '{value}': not a span of time", rule="lateness", hint="write it like '2 days'")
-        lateness[alias] = int(span[1]) * _UNIT[span[2].lower()]
-    else:
+    if word not in _WORDS or (alias and word == "tick"):
         raise Invalid(
-            f"SET {name}: this engine does not know it", rule="declaration", hint="known: odf.late, odf.lateness"
-        )
+            f"SET {name}: this engine does not know it", rule="declaration",
+            hint=f"known: {', '.join('odf.' + each for each in _WORDS)}",
+        )  # fmt: skip
+    return _WORDS[word](said, name, alias, value)
+
+
+def _late(said: Declarations, name: str, alias: str, value: str) -> Declarations:
+    known = {policy.value: policy for policy in Late}
+    if value not in known:
+        raise Invalid(f"SET {name} = '{value}': not a policy of this engine", rule="late", hint="use 'drop' or 'fail'")
+    return replace(said, late={**said.late, alias: known[value]})
+
+
+def _lateness(said: Declarations, name: str, alias: str, value: str) -> Declarations:
+    span = _SPAN.match(value)
+    if span is None:
+        raise Invalid(f"SET {name} = '{value}': not a span of time", rule="lateness", hint="write it like '2 days'")
+    return replace(said, lateness={**said.lateness, alias: int(span[1]) * _UNIT[span[2].lower()]})
+
+
+def _read(said: Declarations, name: str, alias: str, value: str) -> Declarations:
+    known = {reading.value: reading for reading in Reading}
+    if value not in known:
+        raise Invalid(f"SET {name} = '{value}': not a reading of an input", rule="read", hint="use 'log' or 'table'")
+    return replace(said, readings={**said.readings, alias: known[value]})
+
+
+def _tick(said: Declarations, name: str, _: str, value: str) -> Declarations:
+    if value in ("watermark", "event"):
+        # Times are in milliseconds: a grid of them has a place of its own for every time there is.
+        return replace(said, tick=Floor(MILLISECOND) if value == "event" else None)
+    grid = _GRID.match(value)
+    count = int(grid[1] or 1) if grid is not None else 0
+    if grid is None or not count:
+        raise Invalid(
+            f"SET {name} = '{value}': not a grid of the calendar", rule="tick",
+            hint="use 'watermark', 'event', or a span like '1 day' or '1 month'",
+        )  # fmt: skip
+    unit = grid[2].lower()
+    if unit in _MONTHS:
+        return replace(said, tick=FloorMonths(count * _MONTHS[unit]))
+    return replace(said, tick=Floor(count * _UNIT[unit], _MONDAY if unit == "week" else 0))
+
+
+_WORDS: Final[Mapping[str, Callable[[Declarations, str, str, str], Declarations]]] = {
+    "late": _late, "lateness": _lateness, "read": _read, "tick": _tick,
+}  # fmt: skip
+"""What can be declared."""

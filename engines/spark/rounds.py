@@ -44,16 +44,39 @@ def rounds_of(keys: np.ndarray, ticks: np.ndarray, times: np.ndarray) -> Rounds:
     return Rounds(np.unique(np.concatenate([keys * len(times) + ticks, unique * len(times)])), times)
 
 
+def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], most: int) -> np.ndarray:
+    """Numbers of ticks at which to cut, from 0 to the last, so that between two of them few rows are evaluated.
+
+    ``spans``: keys, ``enter`` and ``leave`` of the rows of each input; each row counts once for every round that it
+    lives in. About ``most`` rows to a stretch; a single tick is never cut.
+    """
+    count = len(rounds.times)
+    ends = np.zeros(len(rounds.places) + 1, np.int64)
+    for keys, enter, leave in spans:
+        begin, sizes = _spans(rounds, keys, enter, leave)
+        ends += np.bincount(begin, minlength=len(ends)) - np.bincount(begin + sizes, minlength=len(ends))
+    alive = np.cumsum(ends)[:-1]
+    fresh = ~rounds.first
+    per_tick = np.bincount(rounds.ticks[fresh], weights=alive[fresh], minlength=count)[1:].astype(np.int64)
+    stretch = np.maximum(np.cumsum(per_tick) - 1, 0) // most
+    return np.append(np.append(0, np.flatnonzero(np.diff(stretch)) + 1), count - 1)
+
+
 def lived(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(row, round) for every round of a row's key at which the row counts: ``enter < tick <= leave``."""
+    begin, sizes = _spans(rounds, keys, enter, leave)
+    rows = np.repeat(np.arange(len(keys)), sizes)
+    starts = np.cumsum(sizes) - sizes
+    return rows, np.arange(sizes.sum()) - np.repeat(starts - begin, sizes)
+
+
+def _spans(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First round of each row, and how many it lives in; they stand side by side."""
     count = len(rounds.times)
     low = keys * count + np.searchsorted(rounds.times, enter, side="right")
     high = keys * count + np.searchsorted(rounds.times, leave, side="right") - 1
     begin = np.searchsorted(rounds.places, low, side="left")
-    sizes = np.maximum(np.searchsorted(rounds.places, high, side="right") - begin, 0)
-    rows = np.repeat(np.arange(len(keys)), sizes)
-    starts = np.cumsum(sizes) - sizes
-    return rows, np.arange(sizes.sum()) - np.repeat(starts - begin, sizes)
+    return begin, np.maximum(np.searchsorted(rounds.places, high, side="right") - begin, 0)
 
 
 def differences(

@@ -7,6 +7,7 @@ query runs once per transaction, with the round as one more column to group by. 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -31,7 +32,7 @@ from engines.spark.changes import (
 )
 from engines.spark.inputs import data_of
 from engines.spark.plans import HIDDEN_ROUND
-from engines.spark.rounds import differences, lived, rounds_of
+from engines.spark.rounds import differences, lived, rounds_of, stretches
 from engines.spark.rows import arrow_columns, event_times, frame_of_rows, read_rows
 from engines.spark.ticking import TableStep
 
@@ -39,6 +40,8 @@ ENTER: Final = "__odf_enter"
 LEAVE: Final = "__odf_leave"
 """From when a row counts, and up to when: effective times, microseconds."""
 WRITTEN: Final = "written"
+MAX_ROUND_ROWS: Final = 1 << 20
+"""About how many rows are evaluated at once, each counted at every tick at which it is looked at."""
 Evaluate: TypeAlias = Callable[[Mapping[str, pa.Table]], pa.Table]
 """Runs the query over rows of each input, which have a column ``HIDDEN_ROUND``; so has the result."""
 
@@ -118,7 +121,7 @@ def accumulate(
                 f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
                 hint="the coordinator must state that the input is a changelog",
             )  # fmt: skip
-    times = np.array([LONG_AGO if step.since is None else step.since, *step.ticks], np.int64)
+    times = step.times(np.concatenate([np.asarray(table.column(ENTER)) for table in rows.values()]))
     ready, waiting = {}, {}
     for alias, table in rows.items():
         enter = np.asarray(table.column(ENTER))
@@ -173,28 +176,46 @@ def evaluate_anew(
     rows = statements(step, sources, former)
     since = LONG_AGO if step.since is None else step.since
     until = since if step.until is None else step.until
-    times = np.array([since, *step.ticks], np.int64)
     keys = _common_codes([rows[alias].select(shape.grouping.get(alias, ())) for alias in rows])
     enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
     leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
     moments = np.concatenate([*enter, *leave])
     moved = (moments >= since) & (moments < until)
-    happening = np.concatenate([*keys, *keys])[moved]
-    rounds = rounds_of(happening, np.searchsorted(times, moments[moved], side="right"), times)
+    times = step.times(moments)
+    happening = np.concatenate([*keys, *keys])[moved], np.searchsorted(times, moments[moved], side="right")
     state = {
         f"rows:{alias}": table.filter(pa.array(left >= until))
         for (alias, table), left in zip(rows.items(), leave, strict=True)
     }
-    if not len(rounds.places):
+    spans = list(zip(keys, enter, leave, strict=True))
+    changed, ops = [], []
+    for first, last in _stretches(happening, times, spans):
+        here = (happening[1] > first) & (happening[1] <= last)
+        rounds = rounds_of(happening[0][here], happening[1][here] - first, times[first : last + 1])
+        ready = {
+            alias: _placed(table, *lived(rounds, *span))
+            for (alias, table), span in zip(rows.items(), spans, strict=True)
+        }
+        result = evaluate(ready)
+        of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+        difference = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, shape.single)
+        changed.append(difference[0])
+        ops.append(difference[1])
+    if not changed:
         return Outcome(None, np.empty(0, np.int32), state)
-    ready = {
-        alias: _placed(table, *lived(rounds, mine, entered, left))
-        for (alias, table), mine, entered, left in zip(rows.items(), keys, enter, leave, strict=True)
-    }
-    result = evaluate(ready)
-    of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
-    changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, shape.single)
-    return Outcome(changed, ops, state)
+    return Outcome(pa.concat_tables(changed), np.concatenate(ops), state)
+
+
+def _stretches(
+    happening: tuple[np.ndarray, np.ndarray],
+    times: np.ndarray,
+    spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+) -> list[tuple[int, int]]:
+    """From which tick to which to go at once: a catch-up over years is not evaluated as a whole."""
+    if not len(happening[0]):
+        return []
+    cuts = stretches(rounds_of(*happening, times), spans, MAX_ROUND_ROWS)
+    return [(int(first), int(last)) for first, last in itertools.pairwise(cuts)]
 
 
 def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:

@@ -1,19 +1,25 @@
 """Plans a transaction of a table that changes for ever: which ticks are reached, which blocks are new. Pure.
 
-Ticks are the values of all inputs' watermarks up to the slowest: they are in the chains, so they are the same however
-blocks are grouped. Engine semantics, section 3.
+Ticks are the values of all inputs' watermarks up to the slowest, or the places of a grid up to it at which something
+happens: both are in the chains, so they are the same however blocks are grouped. Engine semantics, section 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
-from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths
+from engines.spark.changes import LONG_AGO
 from engines.spark.checkpoint import Checkpoint, OpenInput
 from engines.spark.incremental import BlockFacts, InputFacts, Progress, Step, progress
+
+Tick: TypeAlias = Floor | FloorMonths
+"""A grid of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +31,49 @@ class TableStep:
     until: int | None
     """The tick reached now; rows that count from it on wait."""
     ticks: tuple[int, ...]
-    """Those after ``since``, up to ``until``."""
+    """Those after ``since``, up to ``until``, if they are watermarks."""
     blocks: Mapping[str, tuple[BlockFacts, ...]]
     """New ones by alias."""
     lateness: Mapping[str, int]
+    grid: Tick | None = None
+    """Ticks are its places, if there is one."""
+
+    def times(self, moments: np.ndarray) -> np.ndarray:
+        """The tick of before (``LONG_AGO``: none), and those that can show what happens at ``moments``, ascending."""
+        since = LONG_AGO if self.since is None else self.since
+        if self.grid is None:
+            return np.array([since, *self.ticks], np.int64)
+        until = LONG_AGO if self.until is None else self.until
+        inside = moments[(moments >= since) & (moments < until)]
+        return np.append(np.int64(since), np.unique(_following(self.grid, inside)))
 
 
-def plan_table(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> tuple[Step, TableStep, tuple[int, ...]]:
+def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
+    """The first place of a grid after each moment."""
+    if isinstance(grid, Floor):
+        after: np.ndarray = (moments - grid.origin) // grid.size * grid.size + grid.origin + grid.size
+        return after
+    months = moments.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    later = (months // grid.months + 1) * grid.months
+    return later.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
+
+
+def plan_table(
+    inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None
+) -> tuple[Step, TableStep, tuple[int, ...]]:
     """The step, and the ticks that wait for slower inputs. Raises Invalid when blocks and checkpoint contradict."""
     at: Progress = progress(inputs, previous)
     marks = [] if previous is None or previous.ticks is msgspec.UNSET else list(previous.ticks)
     known = {mark * MILLISECOND for mark in marks}
-    for given in inputs:
+    for given in inputs if grid is None else ():
         known.update(block.after - given.lateness for block in given.blocks if block.after is not None)
     later = sorted(mark for mark in known if at.done is None or mark > at.done)
-    until = at.slowest if at.done is None or at.slowest is None else max(at.done, at.slowest)
+    slowest = at.slowest if at.slowest is None or grid is None else grid(at.slowest)
+    until = slowest if at.done is None or slowest is None else max(at.done, slowest)
     reached = tuple(mark for mark in later if until is not None and mark <= until)
     waiting = tuple(mark for mark in later if until is None or mark > until)
     kept: tuple[OpenInput, ...] = at.inputs
     step = Step({}, (), None, None, until, kept, at.untimed)
     blocks = {given.alias: tuple(block for block in given.blocks if not block.reopened) for given in inputs}
-    table = TableStep(at.done, until, reached, blocks, {given.alias: given.lateness for given in inputs})
-    return step, table, waiting
+    lateness = {given.alias: given.lateness for given in inputs}
+    return step, TableStep(at.done, until, reached, blocks, lateness, grid), waiting

@@ -140,7 +140,7 @@ class _Transaction:
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only", hint="derive anew, as a dataset of its own",
             )  # fmt: skip
-        step, ticking, waiting = plan_table(facts, state.checkpoint)
+        step, ticking, waiting = plan_table(facts, state.checkpoint, self._query.declarations.tick)
         sources = {
             alias: Source(columns, self._inputs.vocabs[alias]) for alias, columns in self._inputs.schemas.items()
         }

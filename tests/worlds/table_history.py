@@ -26,12 +26,14 @@ def standing(lab, stream):
     return found
 
 
-def history(lab, streams, query, single=True):
-    """(op, *row) in order."""
+def history(lab, streams, query, single=True, following=None):
+    """(op, *row) in order. ``following``: the first place of a grid after a time; without it watermarks are ticks."""
     rows = [each for stream in streams.values() for each in standing(lab, stream)]
     marks = {b.watermark_after // 10**6 for s in streams.values() for b in s.blocks if b.watermark_after is not None}
     reached = min(stream.blocks[-1].watermark_after // 10**6 for stream in streams.values())
     known, out = {}, []
+    if following is not None:
+        marks = {following(time) for row in rows for time in row[1:] if time != FAR}
     for tick in sorted(mark for mark in marks if mark <= reached):
         now = query([row for row, since, until in rows if since < tick <= until])
         for key in sorted(set(known) | set(now), key=lambda key: tuple((part is not None, part or "") for part in key)):

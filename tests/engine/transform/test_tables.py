@@ -6,6 +6,7 @@ The oracle evaluates everything at each tick in Python, from the statements alon
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import os
 
 import pytest
@@ -16,12 +17,13 @@ import engines.spark.transform as transform
 from engines.contract import InvalidQuery
 from engines.spark.facts import SliceReader
 from engines.spark.queries import Analyst
-from worlds.table_history import history, seen
+from worlds.table_history import FAR, history, seen, standing
 from worlds.table_history import schedule as schedule_of
 
 pytestmark = pytest.mark.engine
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
 BLOCKS = 10
+DAY = 86_400_000
 GROUPED = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c from a group by k"
 DISTINCT_COUNT = "select k, max(event_time) as event_time, count(distinct v % 3) as s, count(*) as c from a group by k"
 OF_TWO = """select k, max(event_time) as event_time, sum(v) as s, count(*) as c
@@ -65,14 +67,18 @@ CASES = {
 }
 
 
-def case(lab, name, seed):
-    sql, aliases, changing, query, names = CASES[name]
-    streams = {
+def streams_of(lab, aliases, changing, seed):
+    return {
         alias: lab.changing(f"{alias}{seed}", seed + at, BLOCKS)
         if alias in changing
         else lab.stream(300 * seed + at, days=30, blocks=BLOCKS)
         for at, alias in enumerate(aliases, 1)
     }
+
+
+def case(lab, name, seed):
+    sql, aliases, changing, query, names = CASES[name]
+    streams = streams_of(lab, aliases, changing, seed)
     return sql, streams, changing, history(lab, streams, query, name != "top two of a key"), names
 
 
@@ -89,11 +95,74 @@ def test_a_table_s_history_is_that_of_the_whole_query(lab, name, seed):
     assert pieces.watermark == whole.watermark
 
 
+def month_after(time):
+    date = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=time)
+    later = (date.replace(day=1, hour=0, minute=0, second=0, microsecond=0) + dt.timedelta(days=32)).replace(day=1)
+    return int((later - dt.datetime(1970, 1, 1)) / dt.timedelta(milliseconds=1))
+
+
+GRIDS = {
+    "event": lambda time: time + 1,
+    "1 day": lambda time: (time // DAY + 1) * DAY,
+    "2 weeks": lambda time: ((time - 4 * DAY) // (14 * DAY) + 1) * 14 * DAY + 4 * DAY,
+    "month": month_after,
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("changes", "event"),
+        ("grows, of two", "event"),
+        ("changes", "1 day"),
+        ("grows, of two", "month"),
+        ("one of two changes", "2 weeks"),
+    ],
+)
+def test_a_table_is_looked_at_when_its_author_says(lab, name, grid, seed):
+    sql, aliases, changing, query, names = CASES[name]
+    streams = streams_of(lab, aliases, changing, seed)
+    expected = history(lab, streams, query, following=GRIDS[grid])
+    assert expected or grid == "month"
+    said = f"set odf.tick = '{grid}';\n{sql}"
+    pieces = lab.run(said, streams, schedule(seed, streams), restart=True, changelogs=changing)
+    whole = lab.run(said, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=changing)
+    assert seen(pieces, names) == expected
+    assert (whole.rows, whole.state, whole.watermark) == (pieces.rows, pieces.state, pieces.watermark)
+    slowest = min(stream.blocks[-1].watermark_after // 10**6 for stream in streams.values())
+    place = whole.watermark // 10**6
+    assert place <= slowest < GRIDS[grid](place)
+
+
+@pytest.mark.parametrize("tick", ["watermark", "event"])
+def test_a_catch_up_over_a_thousand_ticks_is_bounded(lab, monkeypatch, tick):
+    """catch-up-1000-ticks: all at once or one by one, and never many rows in memory."""
+    streams = {"a": lab.changing("many", 5, 1000)}
+    most, rows = 5_000, []
+    monkeypatch.setattr(tables, "MAX_ROUND_ROWS", most)
+    kept = transform._Transaction._evaluate
+
+    def counted(transaction, given):
+        rows.append(sum(table.num_rows for table in given.values()))
+        return kept(transaction, given)
+
+    monkeypatch.setattr(transform._Transaction, "_evaluate", counted)
+    following = None if tick == "watermark" else GRIDS[tick]
+    expected = history(lab, streams, kinds, following=following)
+    got = lab.run(f"set odf.tick = '{tick}';" + DISTINCT_COUNT, streams, [{"a": 1000}], changelogs=["a"])
+    assert seen(got, ("k", "s", "c")) == expected
+    assert len(expected) > 1000
+    standing_rows = sum(until == FAR for *_, until in standing(lab, streams["a"]))
+    assert max(rows) < most + 3 * standing_rows, "a stretch, and what stood before it, and one tick more"
+    assert sum(rows) > 8 * max(rows)
+
+
 def one_tick_per_transaction(monkeypatch):
     planned = ticking.plan_table
 
-    def mutant(inputs, previous):
-        step, table, waiting = planned(inputs, previous)
+    def mutant(inputs, previous, grid):
+        step, table, waiting = planned(inputs, previous, grid)
         return step, dataclasses.replace(table, ticks=table.ticks[-1:]), waiting
 
     monkeypatch.setattr(transform, "plan_table", mutant)
