@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -81,6 +81,15 @@ class Query:
     declarations: Declarations
     temporal: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Primary keys of inputs that are seen as versions, by alias."""
+
+    def check_inputs(self, aliases: Collection[str]) -> None:
+        """Raises Invalid for what is said of something that is no input."""
+        said = {"temporal-table": self.temporal, "late": self.declarations.late, "lateness": self.declarations.lateness,
+                "read": self.declarations.readings}  # fmt: skip
+        for rule, named in said.items():
+            for alias in sorted(set(named) - {""} - set(aliases)):
+                word = f"temporal table {alias}" if rule == "temporal-table" else f"SET odf.{rule}.{alias}: {alias}"
+                raise Invalid(f"{word} is not an input", rule=rule, hint=f"inputs: {', '.join(aliases)}")
 
 
 def read_query(transform: Transform) -> Query:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ from engines.service import Control, RequestCancelled
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.determinism import opaque
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.declarations import read_query
+from engines.spark.declarations import Query, Reading, read_query
 from engines.spark.facts import SliceReader
 from engines.spark.ingest.run import run_ingest
 from engines.spark.inputs import check_late_stated
@@ -48,7 +48,7 @@ from engines.spark.output import schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
 from engines.spark.spark_types import as_written, slice_types, struct_type
-from engines.spark.transform import Workbench, check_mergeable, run_transform
+from engines.spark.transform import Workbench, check_mergeable, check_tick, run_transform
 from engines.spark.views import name_view, view_schema
 
 RAW_VIEW: Final = "input"
@@ -82,24 +82,27 @@ class SparkHandler:
         """What a transform would do, and all that is wrong with it, without data."""
         try:
             query = read_query(request.transform)
-            views = [_view(given, query.temporal) for given in request.inputs]
+            query.check_inputs([given.query_alias for given in request.inputs])
+            views = [_view(given, query) for given in request.inputs]
             found = self._bench.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
             schema = schema_in_force(found.columns, request.vocab, None)
             mode = found.classification.mode
-            changelogs = [given.query_alias for given in request.inputs if given.changes]
+            check_tick(found.classification, query)
+            can_change = {view.alias: False if view.log else view.changes for view in views}
+            changelogs = [alias for alias, changes in can_change.items() if changes]
             for alias in changelogs if mode is Mode.FINAL else ():
                 if alias not in query.temporal:
                     check_late_stated(alias, query)
-            check_mergeable(found.classification, any(given.changes is not False for given in request.inputs))
+            check_mergeable(found.classification, any(changes is not False for changes in can_change.values()))
         except Invalid as fault:
             return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
         return ValidateResponse(
             ok=True,
             mode=mode.value,
             schema=from_arrow(schema),
-            changelog=bool(found.classification.changelog(given.changes for given in request.inputs)),
+            changelog=bool(found.classification.changelog(can_change.values())),
             determinism="strict",
         )
 
@@ -160,10 +163,14 @@ class SparkHandler:
         return limit_met(fault) or fault
 
 
-def _view(given: ValidateInput, temporal: Mapping[str, tuple[str, ...]]) -> InputView:
+def _view(given: ValidateInput, query: Query) -> InputView:
     schema = view_schema(to_arrow(given.schema), given.vocab)
-    keys = temporal.get(given.query_alias, ())
-    return InputView(given.query_alias, schema, given.vocab.event_time_column, keys)
+    keys = query.temporal.get(given.query_alias, ())
+    log = query.declarations.reading_of(given.query_alias) is Reading.LOG
+    return InputView(
+        given.query_alias, schema, given.vocab.event_time_column, keys, given.vocab.operation_type_column,
+        given.changes, log,
+    )  # fmt: skip
 
 
 def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutcome:

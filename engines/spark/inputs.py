@@ -23,7 +23,7 @@ from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.influence import Versions
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.changes import cancelled_by, positive, row_codes
-from engines.spark.declarations import Query
+from engines.spark.declarations import Query, Reading
 from engines.spark.facts import SliceFacts, SliceReader
 from engines.spark.incremental import BlockFacts, InputFacts, Read
 from engines.spark.queries import InputView
@@ -41,12 +41,7 @@ class Inputs:
         self._given = {each.query_alias: each for each in given}
         self._query = query
         self._slices = slices
-        unknown = sorted(set(query.temporal) - set(self._given))
-        if unknown:
-            raise Invalid(
-                f"temporal table {unknown[0]} is not an input", rule="temporal-table",
-                hint=f"inputs: {', '.join(self._given)}",
-            )  # fmt: skip
+        query.check_inputs(self._given)
         self.vocabs: dict[str, Vocabulary] = {alias: each.vocab for alias, each in self._given.items()}
         self.schemas: dict[str, st.StructType] = {
             alias: view_schema(_input_schema(each), each.vocab) for alias, each in self._given.items()
@@ -56,12 +51,23 @@ class Inputs:
     def views(self) -> list[InputView]:
         """As the query is analysed over them."""
         return [
-            InputView(alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()))
+            InputView(
+                alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
+                self.vocabs[alias].operation_type_column, self.changelog(alias), self.is_log(alias),
+            )
             for alias, schema in self.schemas.items()
-        ]
+        ]  # fmt: skip
 
     def changelog(self, alias: str) -> bool | None:
         return self._given[alias].changelog
+
+    def is_log(self, alias: str) -> bool:
+        """Whether the query sees every statement as an event."""
+        return self._query.declarations.reading_of(alias) is Reading.LOG
+
+    def can_change(self, alias: str) -> bool | None:
+        """Whether what the query sees of an input can be taken back; ``None``: not known."""
+        return False if self.is_log(alias) else self.changelog(alias)
 
     def facts(self, query: Classification, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
         """What planning needs to know of the given blocks. Raises Invalid for an input that the query cannot take."""
@@ -97,6 +103,8 @@ class Inputs:
                 f"input {alias} holds corrections or retractions, though its chain says that it only grows",
                 rule="append-only", hint="the input's merge strategy and its data disagree",
             )  # fmt: skip
+        if self.is_log(alias):
+            return
         lives = [path.life for path in query.paths if path.input == alias]
         if query.mode is Mode.FINAL and not any(isinstance(life, Versions) for life in lives):
             check_late_stated(alias, self._query)
@@ -109,7 +117,7 @@ class Inputs:
         """
         schema, vocab = self.schemas[alias], self.vocabs[alias]
         if alias not in self._changes:
-            return slices_view(session, reads, schema, vocab, number)
+            return slices_view(session, reads, schema, vocab, number, events=self.is_log(alias))
         parts = []
         for read in reads:
             rows = read_rows(read.paths, schema)

@@ -114,6 +114,19 @@ def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
     return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32())
 
 
+def stated_ops(rows: pa.Table, name: str) -> pa.Array:
+    """What a query says of its rows itself. Raises Invalid for what is no operation."""
+    said = rows.column(name).combine_chunks()
+    known = pc.fill_null(pc.and_(pc.greater_equal(said, ADDED), pc.less_equal(said, CORRECT_TO)), False)
+    if not pc.all(known, min_count=0).as_py():
+        wrong = said.filter(pc.invert(known))[0].as_py()
+        raise Invalid(
+            f"{name} is {'null' if wrong is None else wrong} in a row", rule="op-value",
+            hint="0 adds, 1 retracts, 2 and 3 are what a correction takes back and puts in its place",
+        )  # fmt: skip
+    return said.cast(pa.int32())
+
+
 def _numbers(rows: pa.Table, name: str) -> np.ndarray:
     return np.asarray(rows.column(name).combine_chunks())
 

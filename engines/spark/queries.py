@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from chain.model.source import SqlQueryStep
 from engines.contract import Diagnostic, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
+from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.plans import analysed, frame_of, place_of, refuse_commands
@@ -47,6 +48,12 @@ class InputView:
     event_time: str
     primary_key: tuple[str, ...] = ()
     """If there is one, the query sees the versions of each key, with when they were in force."""
+    operation: str = "op"
+    """Name of the column that says whether a row adds or takes back."""
+    changes: bool | None = None
+    """Whether rows can be taken back; ``None``: not known."""
+    log: bool = False
+    """The query sees every statement as an event."""
 
     @property
     def columns(self) -> st.StructType:
@@ -77,7 +84,7 @@ class Analyst:
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
     ) -> Analysis:
         """Judge the queries. Names views in ``session``. What is wrong with them is in the answer."""
-        seen = tuple((view.alias, view.schema.json(), view.event_time, view.primary_key) for view in inputs)
+        seen = tuple((replace(view, schema=st.StructType()), view.schema.json()) for view in inputs)
         key = (tuple(steps), seen, vocab)
         known = self._known.get(key)
         if known is None:
@@ -103,6 +110,7 @@ def _analyse(
 ) -> Analysis:
     event_times = {view.alias: view.event_time for view in inputs}
     temporal = {view.alias: view.primary_key for view in inputs if view.primary_key}
+    readings = _readings(inputs)
     for view in inputs:
         _check_versions(view)
         name_view(empty_view(session, view.columns), view.alias)
@@ -116,10 +124,10 @@ def _analyse(
             return Analysis(None, None, (_spark_diagnostic(fault, number),))
         text = plan.toJSON()
         if last:
-            verdict = classify(text, event_times, vocab, temporal)
+            verdict = classify(text, event_times, vocab, temporal, readings)
             found.extend(verdict.findings)
         else:
-            walk = Walk(event_times, temporal)
+            walk = Walk(event_times, temporal, readings)
             walk.of(parse_plan(text))
             found.extend(walk.findings)
         if not found and not plan.deterministic():
@@ -131,6 +139,14 @@ def _analyse(
             return Analysis(verdict.classification, _columns(frame, verdict.classification), ())
         name_view(frame, step.alias or "")
     raise Invalid("the transform has no query", rule="no-query")
+
+
+def _readings(inputs: Sequence[InputView]) -> Readings:
+    return Readings(
+        operations={view.alias: view.operation for view in inputs},
+        logs=frozenset(view.alias for view in inputs if view.log),
+        changes={view.alias: view.changes for view in inputs},
+    )
 
 
 def _check_versions(view: InputView) -> None:
@@ -149,8 +165,8 @@ def _check_versions(view: InputView) -> None:
 
 
 def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
-    dropped = found.dropped if found is not None else ()
-    return slice_types(field for field in frame.schema if field.name not in dropped)
+    left_out = (*found.dropped, found.operation) if found is not None else ()
+    return slice_types(field for field in frame.schema if field.name not in left_out)
 
 
 def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:

@@ -52,6 +52,8 @@ class Source:
 
     schema: st.StructType
     vocab: Vocabulary
+    log: bool = False
+    """Every statement is an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def statements(step: TableStep, sources: Mapping[str, Source], former: Mapping[s
             if block.path is not None:
                 parts.append(_new(block.path, block.before, block.after, step.lateness[alias], source))
         rows = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
-        found[alias] = _taken_back(rows, source.vocab)
+        found[alias] = rows if source.log else _taken_back(rows, source.vocab)
     return found
 
 
@@ -84,7 +86,7 @@ def _new(path: str, before: int | None, after: int | None, lateness: int, source
     rows = read_rows([path], source.schema)
     times, timed = event_times(rows, source.vocab)
     marks = [-NEVER if mark is None else mark - lateness for mark in (before, after)]
-    ops = np.asarray(rows.column(source.vocab.operation_type_column))
+    ops = np.asarray(rows.column(source.vocab.operation_type_column)) * (not source.log)
     enter = np.maximum(times, marks[0])
     enter = np.where(ops == RETRACTED, np.maximum(enter, marks[1]), enter)
     enter = np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
@@ -116,7 +118,8 @@ def accumulate(
     """Over inputs that only grow."""
     rows = statements(step, sources, former)
     for alias, table in rows.items():
-        if np.any(np.asarray(table.column(sources[alias].vocab.operation_type_column))):
+        source = sources[alias]
+        if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type_column))):
             raise Invalid(
                 f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
                 hint="the coordinator must state that the input is a changelog",

@@ -34,7 +34,7 @@ from engines.spark.facts import SliceReader, count_before
 from engines.spark.foreign import blocks_of, kept_rows
 from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
 from engines.spark.inputs import Inputs
-from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of
+from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
 from engines.spark.rows import frame_of_rows
@@ -79,6 +79,15 @@ def run_transform(
         return InvalidQuery(message=first_lines(fault))
 
 
+def check_tick(shape: Classification, query: Query) -> None:
+    """Raises Invalid for a grid of ticks where nothing ticks."""
+    if query.declarations.tick is not None and shape.mode is not Mode.TABLE:
+        raise Invalid(
+            "SET odf.tick says when a table that changes for ever is looked at, and this query makes none", rule="tick",
+            hint="leave it out",
+        )  # fmt: skip
+
+
 def check_mergeable(shape: Classification, changelog: bool) -> None:
     """Raises Invalid for a table over inputs that only grow of which every row ever would have to be kept."""
     if shape.table is not None and shape.table.merge is None and not changelog:
@@ -107,6 +116,8 @@ class _Transaction:
         request, query = self._request, self._query
         analysis = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), request.vocab)
         shape = analysis.classification
+        if shape is not None:
+            check_tick(shape, query)
         if shape is None or analysis.columns is None:
             return InvalidQuery(message=as_text(analysis.diagnostics, len(query.steps)))
         schema = schema_in_force(analysis.columns, request.vocab, request.output_schema)
@@ -123,7 +134,7 @@ class _Transaction:
         self._control.check()
         checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
         save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
-        changelog = shape.changelog(given.changelog for given in request.query_inputs)
+        changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
         return self._answer(rows, step, late, schema, changelog)
 
     def _table(
@@ -132,8 +143,8 @@ class _Transaction:
     ) -> TransformOutcome:  # fmt: skip
         """A transaction in table mode."""
         request = self._request
-        # Of an input whose coordinator does not say, corrections may come yet: its rows are kept as a changelog's are.
-        changelog = any(given.changelog is not False for given in request.query_inputs)
+        # Where nobody says whether rows can be taken back, all that stand are kept: right either way.
+        changelog = any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
         check_mergeable(shape, changelog)
         if changelog and WRITTEN in state.tables:
             raise Invalid(
@@ -142,7 +153,8 @@ class _Transaction:
             )  # fmt: skip
         step, ticking, waiting = plan_table(facts, state.checkpoint, self._query.declarations.tick)
         sources = {
-            alias: Source(columns, self._inputs.vocabs[alias]) for alias, columns in self._inputs.schemas.items()
+            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias))
+            for alias, columns in self._inputs.schemas.items()
         }
         self._control.check()
         if changelog:
@@ -257,4 +269,6 @@ class _Transaction:
         else:
             rows = final_rows(result, schema, request.vocab, step.emit_from, step.emit_until)
             ops = pa.repeat(pa.scalar(ADDED, pa.int32()), rows.num_rows)
+        if shape.operation is not None:
+            ops = stated_ops(rows, shape.operation)
         return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)

@@ -57,12 +57,14 @@ def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
 
 
 def slices_view(
-    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0
-) -> DataFrame:
+    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
+    events: bool = False,
+) -> DataFrame:  # fmt: skip
     """Rows of the given slices of input ``number`` within their bounds, with hidden columns below the visible ones.
 
     ``carried`` finds the hidden columns again; a query does not see them. ``None``: there shall be none, and few rows
-    come as one partition, so that grouping and joining them needs no exchange.
+    come as one partition, so that grouping and joining them needs no exchange. ``events``: every row is an addition
+    in the hidden columns.
     """
     parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
     if number is None:
@@ -73,7 +75,10 @@ def slices_view(
         types = ("bigint", "int", "int", "bigint")
         bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
         parts = [empty_view(session, schema).selectExpr(*(_quoted(name) for name in schema.names), *bare)]
-    return reduce(DataFrame.unionAll, parts).selectExpr(*(_quoted(name) for name in schema.names))
+    whole = reduce(DataFrame.unionAll, parts)
+    if events:
+        whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
+    return whole.selectExpr(*(_quoted(name) for name in schema.names))
 
 
 def _scans(

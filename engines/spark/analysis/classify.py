@@ -18,6 +18,8 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.influence import Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
+from engines.spark.analysis.readings import UNKNOWN, Readings
+from engines.spark.analysis.refusals import OPERATION
 from engines.spark.analysis.relation import Relation, path_of
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
@@ -63,13 +65,15 @@ class Classification:
     """Names that the query selects."""
     dropped: tuple[str, ...] = ()
     """Of these, system columns that a ``*`` brought along in log mode: the engine supplies them anew."""
+    operation: str | None = None
+    """Of these, the one that says what becomes of the output's rows, where inputs are read as logs."""
     table: TableShape | None = None
     """In table mode."""
 
     def changelog(self, inputs: Iterable[bool | None]) -> bool | None:
         """Whether output rows can be taken back, given the same of the inputs; ``None``: not known."""
-        if self.mode is not Mode.LOG:
-            return self.mode is Mode.TABLE
+        if self.mode is not Mode.LOG or self.operation is not None:
+            return self.mode is Mode.TABLE or self.operation is not None
         told = set(inputs)
         return True if True in told else None if None in told else False
 
@@ -87,13 +91,14 @@ def classify(
     event_times: Mapping[str, str],
     output: Vocabulary,
     temporal: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    readings: Readings = UNKNOWN,
 ) -> Verdict:
     """Judge an analysed plan. ``event_times``: the event time column of each input by alias; ``temporal``: primary
-    keys of those inputs that the query sees as versions.
+    keys of those inputs that the query sees as versions; ``readings``: what rows of inputs are to it.
 
     Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
     """
-    walk = Walk(event_times, temporal)
+    walk = Walk(event_times, temporal, readings)
     try:
         root = parse_plan(plan)
         relation = walk.of(root)
@@ -101,9 +106,13 @@ def classify(
         if fault.rule != "plan-too-large":
             raise
         return Verdict(None, (Finding(fault.rule, fault.message, fault.hint),))
-    dropped = _repeated(relation, output)
-    findings = [*walk.findings, *_names([name for name, _ in relation.columns if name not in dropped], output)]
     linear = relation.linear
+    names = [name for name, _ in relation.columns]
+    stated = _stated(names, walk, output)
+    dropped = tuple(name for name in _repeated(relation, output) if name != stated)
+    findings = [*walk.findings, *_names([name for name in names if name not in (*dropped, stated)], output)]
+    if not linear:
+        findings.extend(walk.operations)
     if walk.tables:
         return _table(root, walk, relation, findings)
     influence = _event_time(relation, output)
@@ -129,8 +138,15 @@ def classify(
         for path, interval in sorted(influence.items())
         if complete
     )
-    names = tuple(name for name, _ in relation.columns)
-    return Verdict(Classification(Mode.LOG if linear else Mode.FINAL, paths, names, dropped), ())
+    mode = Mode.LOG if linear else Mode.FINAL
+    return Verdict(Classification(mode, paths, tuple(names), dropped, operation=stated), ())
+
+
+def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
+    """The column ``op`` of a query that sees nothing but statements: there it is data, to say what becomes of a row."""
+    name = output.operation_type_column
+    logs = bool(walk.paths) and set(walk.paths) <= walk.readings.logs
+    return name if logs and name in names and not walk.tables else None
 
 
 def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) -> Verdict:
@@ -180,6 +196,9 @@ def _names(names: list[str], output: Vocabulary) -> list[Finding]:
             )
         )
     ours = [output.offset_column, output.operation_type_column, output.system_time_column]
+    if output.operation_type_column in names:
+        found.append(Finding("op-not-available", *OPERATION))
+        ours.remove(output.operation_type_column)
     taken = [name for name in names if name in ours or name in ("valid_from", "valid_to") or name.startswith(HIDDEN)]
     if taken:
         found.append(

@@ -71,6 +71,11 @@ VALID_TO_USED: Final = Refusal(
     "valid_to is a guess about the future: it can only say up to when a version is joined",
     "on a.k = b.k and a.event_time >= b.valid_from and a.event_time < b.valid_to",
 )
+OPERATION: Final = (
+    "op is no column of facts: rows that were taken back are not there, and the engine says what becomes of the others",
+    "SET odf.read = 'log' sees every statement as an event, with its op; else leave op out",
+)
+"""Message and remedy for ``op-not-available``."""
 AS_OF: Final = Refusal(
     NOT_YET,
     "an as-of join needs an input itself on its right side, equal columns, and no other use of that input",

@@ -27,11 +27,13 @@ from engines.spark.analysis.joins import TYPES, Nearness, equal_columns, joined,
 from engines.spark.analysis.liveness import live_columns
 from engines.spark.analysis.monotone import Shift
 from engines.spark.analysis.over import frames_of, relation_of, undecided
+from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.refusals import (
     AS_OF,
     NO_TIME,
     NO_WINDOW,
     NOT_YET,
+    OPERATION,
     OUTER_TIME,
     REFUSED,
     UNBOUNDED_FRAME,
@@ -82,15 +84,19 @@ class Walk:
     """Name of the event time column by input alias."""
     temporal: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Primary keys of inputs that the query sees as versions, by alias."""
+    readings: Readings = field(default_factory=Readings)
     paths: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     tables: list[Core] = field(default_factory=list)
     """Operators whose results change for ever."""
+    operations: list[Finding] = field(default_factory=list)
+    """Where something is computed of a column ``op`` of facts; only rows that speak for themselves have one."""
     shared: dict[int, Node] = field(default_factory=dict)
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
     _pairs: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
     """By id of a column ``valid_to`` that of ``valid_from``."""
+    _ops: set[int] = field(default_factory=set)
     _as_of: set[str] = field(default_factory=set)
     """Inputs of which as-of joins see the latest rows only, so nothing else can read them in this query."""
 
@@ -109,6 +115,7 @@ class Walk:
         rule = _RULES.get(node.kind)
         if rule is not None:
             relation = rule(self, node)
+            self._find_operations(node)
             if node.kind not in JOINS and self._ends:
                 self._guard_ends(node)
             return relation
@@ -120,6 +127,14 @@ class Walk:
             )  # fmt: skip
         self._refuse(refusal, node)
         return self._opaque(node)
+
+    def _find_operations(self, node: Node) -> None:
+        for name in _EXPRESSIONS.get(node.kind, ()) if self._ops else ():
+            for expression in node.expressions(name):
+                passed_on = expression.kind == "AttributeReference" and node.kind == "Project"
+                used = {part.id for part in expression.preorder() if part.kind == "AttributeReference"}
+                if used & self._ops and not passed_on:
+                    self.operations.append(Finding("op-not-available", *OPERATION, expression))
 
     def _guard_ends(self, node: Node) -> None:
         """When a version ends may be asked in a join; anything else would be a guess about the future."""
@@ -165,6 +180,8 @@ class Walk:
             ids = dict(known)
             scope = {ids[VALID_FROM]: {path: Interval(life=Versions(self.temporal[alias], clamped=True))}}
             self._ends[ids[VALID_TO]] = ids[VALID_FROM]
+        if alias not in self.readings.logs:
+            self._ops.update(identity for name, identity in known if name == self.readings.operations.get(alias))
         origins = {identity: {path: name} for name, identity in known}
         return Relation(scope, columns_of(attributes), floats_of(attributes), origins=origins)
 

@@ -6,8 +6,8 @@ import pytest
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
-from engines.spark.analysis.monotone import DAY
-from engines.spark.declarations import Late, read_query
+from engines.spark.analysis.monotone import DAY, Floor, FloorMonths
+from engines.spark.declarations import Late, Reading, read_query
 
 
 def of(*queries, **other):
@@ -43,6 +43,10 @@ def test_a_shorthand_is_one_query():
         ([(None, "set odf.late = 'sometimes'; select 1")], "late"),
         ([(None, "set odf.lateness = '2 moons'; select 1")], "lateness"),
         ([(None, "set odf.colour = blue; select 1")], "declaration"),
+        ([(None, "set odf.read.a = 'backwards'; select 1")], "read"),
+        ([(None, "set odf.tick = 'often'; select 1")], "tick"),
+        ([(None, "set odf.tick = '0 days'; select 1")], "tick"),
+        ([(None, "set odf.tick.a = '1 day'; select 1")], "declaration"),
         ([(None, "select 1"), (None, "select 2")], "query-alias"),
         ([("x", "select 1")] * 65, "query-count"),
         ([(None, "x" * (2**20 + 1))], "query-size"),
@@ -65,3 +69,41 @@ def test_temporal_tables_and_their_faults():
         with pytest.raises(Invalid) as caught:
             of((None, "select 1"), temporal_tables=wrong)
         assert caught.value.rule == "temporal-table"
+
+
+@pytest.mark.parametrize(
+    ("said", "tick"),
+    [
+        ("watermark", None),
+        ("event", Floor(1000)),
+        ("1 day", Floor(DAY)),
+        ("day", Floor(DAY)),
+        ("2 weeks", Floor(14 * DAY, 4 * DAY)),
+        ("3 months", FloorMonths(3)),
+        ("1 Quarter", FloorMonths(3)),
+        ("10 years", FloorMonths(120)),
+    ],
+)
+def test_a_grid_is_the_calendar_s(said, tick):
+    assert of((None, f"set odf.tick = '{said}'; select 1")).declarations.tick == tick
+
+
+def test_readings_are_of_one_input_or_of_all():
+    declared = of((None, "set odf.read = log; set odf.read.b = 'table'; select 1")).declarations
+    assert [declared.reading_of(alias) for alias in "ab"] == [Reading.LOG, Reading.TABLE]
+    assert of((None, "select 1")).declarations.reading_of("a") is Reading.TABLE
+
+
+@pytest.mark.parametrize(
+    "statement", ["set odf.read.c = 'log'", "set odf.late.c = 'drop'", "set odf.lateness.c = '1 day'"]
+)
+def test_what_is_said_of_no_input_is_told(statement):
+    query = of((None, f"{statement}; select 1"))
+    query.check_inputs(["a", "c"])
+    with pytest.raises(Invalid, match="c is not an input"):
+        query.check_inputs(["a", "b"])
+
+
+def test_versions_are_no_statements():
+    with pytest.raises(Invalid, match="temporal table"):
+        of((None, "set odf.read.b = 'log'; select 1"), temporal_tables=(TemporalTable(name="b", primary_key=("k",)),))

@@ -1,0 +1,30 @@
+"""What the rows of each input are to a query: facts or statements, and whether they can be taken back. Pure values.
+
+Engine semantics, section 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Of all inputs, by alias; of one that is not named nothing is known."""
+
+    operations: Mapping[str, str] = field(default_factory=dict)
+    """Name of the column that says whether a row adds or takes back."""
+    logs: frozenset[str] = frozenset()
+    """Inputs of which every statement is an event."""
+    changes: Mapping[str, bool | None] = field(default_factory=dict)
+    """Whether rows can be taken back, by the input's chain; ``None``: it does not say."""
+
+    def can_change(self, alias: str) -> bool | None:
+        """As the query sees the input: events stay."""
+        return False if alias in self.logs else self.changes.get(alias)
+
+
+UNKNOWN: Final = Readings()
+"""Of inputs of which nothing is known."""
