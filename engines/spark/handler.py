@@ -48,7 +48,7 @@ from engines.spark.output import schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
 from engines.spark.spark_types import as_written, slice_types, struct_type
-from engines.spark.transform import Workbench, check_mergeable, check_tick, run_transform
+from engines.spark.transform import Workbench, check_tick, run_transform
 from engines.spark.views import name_view, view_schema
 
 RAW_VIEW: Final = "input"
@@ -95,7 +95,6 @@ class SparkHandler:
             for alias in changelogs if mode is Mode.FINAL else ():
                 if alias not in query.temporal:
                     check_late_stated(alias, query)
-            check_mergeable(found.classification, any(changes is not False for changes in can_change.values()))
         except Invalid as fault:
             return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
         return ValidateResponse(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any, Final
 
 from py4j.java_gateway import is_instance_of
@@ -134,6 +135,8 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
             below = _project(session, sequence, below)
         hidden = hidden or columns
         children = children.updated(position, below)
+    if kind == "Join":
+        return _joined(session, plan, children, names)
     if kind == "Project":
         listed = plan.projectList()
         for attribute in hidden:
@@ -150,6 +153,24 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
             keys = keys.appended(attribute)
         return plan.copy(plan.windowExpressions(), keys, plan.orderSpec(), children.apply(0), plan.hint()), hidden
     return plan.withNewChildren(children), hidden
+
+
+def _joined(session: SparkSession, plan: Any, children: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
+    """Rows of two sides only meet if they agree in the hidden columns, whose values are those of the preserved side."""
+    expressions = session._jvm.org.apache.spark.sql.catalyst.expressions
+    sides = [_items(child.output()) for child in _items(children)]
+    left, right = ([_named(side, name) for name in names] for side in sides)
+    condition = plan.condition()
+    terms = [condition.get()] if condition.isDefined() else []
+    terms += [expressions.EqualTo(one, other) for one, other in zip(left, right, strict=True)]
+    whole = reduce(expressions.And, terms)
+    some = session._jvm.scala.Some(whole)
+    met = plan.copy(children.apply(0), children.apply(1), plan.joinType(), some, plan.hint())
+    return met, right if plan.joinType().sql() == "RIGHT OUTER" else left
+
+
+def _named(attributes: Sequence[Any], name: str) -> Any:
+    return next(attribute for attribute in attributes if attribute.name() == name)
 
 
 def _project(session: SparkSession, columns: Any, child: Any) -> Any:

@@ -161,7 +161,8 @@ def _merged(session: SparkSession, shape: TableShape, parts: pa.Table) -> pa.Tab
     """What was written and what each tick adds, summed up from tick to tick by the functions of the shape."""
     frame = frame_of_rows(session, parts)
     quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
-    by = f"partition by {', '.join(quoted[key] for key in shape.keys)} order by {HIDDEN_ROUND}"
+    partition = f"partition by {', '.join(quoted[key] for key in shape.keys)} " if shape.keys else ""
+    by = f"{partition}order by {HIDDEN_ROUND}"
     made = []
     for field in frame.schema:
         name = quoted[field.name]

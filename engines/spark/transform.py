@@ -88,17 +88,6 @@ def check_tick(shape: Classification, query: Query) -> None:
         )  # fmt: skip
 
 
-def check_mergeable(shape: Classification, changelog: bool) -> None:
-    """Raises Invalid for a table over inputs that only grow of which every row ever would have to be kept."""
-    if shape.table is not None and shape.table.merge is None and not changelog:
-        raise Invalid(
-            "a table over inputs that only grow needs all rows of a key for ever, unless it is made of aggregates that "
-            "can be merged, under names of their own and nothing else",
-            rule="history-per-key",
-            hint="use count, sum, min, max, bool_and, bool_or or bit_*, and compute from them in a dataset of its own",
-        )
-
-
 class _Transaction:
     def __init__(
         self, session: SparkSession, request: TransformRequest, control: Control, bench: Workbench, folder: Path
@@ -145,7 +134,6 @@ class _Transaction:
         request = self._request
         # Where nobody says whether rows can be taken back, all that stand are kept: right either way.
         changelog = any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
-        check_mergeable(shape, changelog)
         if changelog and WRITTEN in state.tables:
             raise Invalid(
                 "an input that only grew is a changelog now, and the rows that it had are not kept",

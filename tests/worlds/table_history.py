@@ -27,15 +27,22 @@ def standing(lab, stream):
 
 
 def history(lab, streams, query, single=True, following=None):
-    """(op, *row) in order. ``following``: the first place of a grid after a time; without it watermarks are ticks."""
-    rows = [each for stream in streams.values() for each in standing(lab, stream)]
+    """(op, *row) in order. ``following``: the first place of a grid after a time; without it watermarks are ticks.
+
+    ``query`` sees the rows that count, by input if there are several and it says ``by_input``.
+    """
+    rows = [(alias, *each) for alias, stream in streams.items() for each in standing(lab, stream)]
     marks = {b.watermark_after // 10**6 for s in streams.values() for b in s.blocks if b.watermark_after is not None}
     reached = min(stream.blocks[-1].watermark_after // 10**6 for stream in streams.values())
     known, out = {}, []
     if following is not None:
-        marks = {following(time) for row in rows for time in row[1:] if time != FAR}
+        marks = {following(time) for row in rows for time in row[2:] if time != FAR}
     for tick in sorted(mark for mark in marks if mark <= reached):
-        now = query([row for row, since, until in rows if since < tick <= until])
+        alive = [(alias, row) for alias, row, since, until in rows if since < tick <= until]
+        if getattr(query, "by_input", False):
+            now = query({alias: [row for name, row in alive if name == alias] for alias in streams})
+        else:
+            now = query([row for _, row in alive])
         for key in sorted(set(known) | set(now), key=lambda key: tuple((part is not None, part or "") for part in key)):
             old, new = list(known.get(key, [])), list(now.get(key, []))
             same = [row for row in old if row in new and not new.remove(row)]

@@ -19,7 +19,7 @@ from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.influence import Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
 from engines.spark.analysis.readings import UNKNOWN, Readings
-from engines.spark.analysis.refusals import OPERATION
+from engines.spark.analysis.refusals import HISTORY, OPERATION
 from engines.spark.analysis.relation import Relation, path_of
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
@@ -150,15 +150,22 @@ def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
 
 
 def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) -> Verdict:
-    if len(walk.tables) > 1 or any(finding.code != "partial-order" for finding in findings):
+    if any(finding.code != "partial-order" for finding in findings):
         findings.extend(core.blocker for core in walk.tables)
     if not findings:
-        shape = table_shape(root, walk.shared, walk.tables[0], relation, walk.paths)
+        shape = table_shape(root, walk.shared, walk.tables, relation, walk.paths, walk.temporal)
+        if isinstance(shape, TableShape) and shape.merge is None and _only_grow(walk):
+            shape = Finding(HISTORY.code, HISTORY.message, HISTORY.replace, walk.tables[0].node)
         if isinstance(shape, TableShape):
             names = tuple(name for name, _ in relation.columns)
             return Verdict(Classification(Mode.TABLE, (), names, table=shape), ())
         findings.append(shape)
     return Verdict(None, tuple(_once(findings)))
+
+
+def _only_grow(walk: Walk) -> bool:
+    """Then all rows of a key would have to be kept for ever. Not said of what is not known."""
+    return all(walk.readings.can_change(alias) is False for alias in walk.paths)
 
 
 def _event_time(relation: Relation, output: Vocabulary) -> Influence:

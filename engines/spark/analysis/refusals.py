@@ -61,6 +61,27 @@ NO_WINDOW: Final = Refusal(
 NO_TIME: Final = Refusal(
     "table-shape", "DISTINCT without event time in the rows makes a table that changes for ever", "select event_time"
 )
+GROUPING_SET_TIME: Final = Refusal(
+    "grouping-set-time",
+    "a grouping set without a window of event time is never complete",
+    "group by time_bucket(interval '1' day, event_time), rollup (k)",
+)
+NOT_KEY_LOCAL: Final = Refusal(
+    "not-key-local",
+    "the tables are not joined on equal columns of the inputs, so any row may change any other",
+    "join on a.k = b.k, columns of one type as inputs have them, and group, rank and join by the same ones throughout",
+)
+MIXED_MODE: Final = Refusal(
+    "mixed-mode",
+    "a table that changes for ever stands inside a larger query, which is not split by the same columns",
+    "make the inner query a dataset of its own, or keep its key in every GROUP BY, PARTITION BY and join above it",
+)
+HISTORY: Final = Refusal(
+    "history-per-key",
+    "a table over inputs that only grow needs all rows of a key for ever, unless it is one GROUP BY, or DISTINCT, of "
+    "aggregates that can be merged",
+    "use count, sum, min, max, bool_and, bool_or or bit_*, or a window of event time",
+)
 OUTER_TIME: Final = Refusal(
     "outer-null-time",
     "a full outer join has rows without a time of one side",

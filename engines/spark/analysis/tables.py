@@ -1,16 +1,19 @@
 """Queries whose result is a table that changes for ever: which columns are its key, and how it can be kept up.
 
-A closed list: one ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that speak for themselves, with projections
-and filters above. Anything else around it is refused. Pure. Engine semantics, sections 3, 6 and 9.
+One ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that speak for themselves, with projections and filters
+above; or any query that is split by columns of its inputs, as joins of tables are. Anything else is refused. Pure.
+Engine semantics, sections 3, 6 and 9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.locality import Locality
+from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
 from engines.spark.analysis.relation import Relation, source_of
 from engines.spark.analysis.tree import Node, same
 
@@ -47,32 +50,60 @@ class Core:
 
 
 def table_shape(
-    root: Node, shared: Mapping[int, Node], core: Core, relation: Relation, paths: Sequence[str]
-) -> TableShape | Finding:
-    """The shape of a whole plan with one such operator, or why it is none."""
+    root: Node, shared: Mapping[int, Node], cores: Sequence[Core], relation: Relation, paths: Sequence[str],
+    temporal: Collection[str] = (),
+) -> TableShape | Finding:  # fmt: skip
+    """The shape of a whole plan, or why it is none. ``temporal``: inputs that are seen as versions."""
+    core = cores[0]
     above = list(_down_to(root, shared, core.node))
-    if not above or above[-1] is not core.node or not core.below.linear:
-        return Finding(
-            "mixed-mode",
-            "a table that changes for ever stands inside a larger query",
-            "make the inner query a dataset of its own",
-            core.node,
-        )
+    if len(cores) == 1 and core.node.kind != "Join" and above[-1] is core.node and core.below.linear:
+        return _of_one(above, core, relation, paths, shared)
+    return _of_several(root, cores, relation, sorted(set(paths)), temporal)
+
+
+def _of_one(
+    above: list[Node], core: Core, relation: Relation, paths: Sequence[str], shared: Mapping[int, Node]
+) -> TableShape | Finding:
+    """One operator that looks at several rows, over rows that speak for themselves."""
     keys, ids = _keys(core.node, core.below)
-    if not keys and core.node.kind == "Aggregate":
-        return Finding(
-            "global-aggregate", "an aggregate over everything has no key", "select 'all' as k, … group by k", core.node
-        )
     names = _carried_up(above[:-1], ids, relation, shared)
     if any(name is None for name in names):
-        return Finding(
-            "key-not-selected", "what rows are grouped by must be selected: it is the key of the result",
-            "select the grouping columns too", core.node,
-        )  # fmt: skip
+        return _not_selected(core.node)
     known = tuple(dict.fromkeys(name for name in names if name is not None))
     merge = _merge(above, relation, known, shared)
     single = core.node.kind != "Window"
     return TableShape(known, single, merge, _grouping(keys, core.below, paths))
+
+
+def _of_several(
+    root: Node, cores: Sequence[Core], relation: Relation, aliases: Sequence[str], temporal: Collection[str]
+) -> TableShape | Finding:
+    """Any query that its columns split into parts of which none touches another."""
+    inner = cores[0].node
+    walk = Locality(aliases)
+    local = walk.of(root)
+    grouping = walk.grouping(local)
+    if not any(grouping.values()) or set(aliases) & set(temporal):
+        only_joins = all(core.node.kind == "Join" for core in cores)
+        refusal = NOT_KEY_LOCAL if only_joins else MIXED_MODE
+        return Finding(refusal.code, refusal.message, refusal.replace, inner)
+    names = {identity: name for name, identity in relation.columns}
+    if local.unique is not None:
+        keys = [names.get(identity) for identity in local.unique]
+    else:
+        shown = {part: names[identity] for identity, part in local.sources.items() if identity in names}
+        keys = [shown.get(part) for part in sorted(local.parts or (), key=sorted)]
+    if local.lost or None in keys:
+        return _not_selected(inner)
+    known = tuple(dict.fromkeys(name for name in keys if name is not None))
+    return TableShape(known, local.unique is not None, None, grouping)
+
+
+def _not_selected(node: Node) -> Finding:
+    return Finding(
+        "key-not-selected", "what rows are grouped or joined by must be selected: it is the key of the result",
+        "select the grouping columns too", node,
+    )  # fmt: skip
 
 
 def _down_to(root: Node, shared: Mapping[int, Node], core: Node) -> Iterator[Node]:

@@ -93,6 +93,12 @@ def build(nodes: Sequence[Any]) -> Node:
     return stack[0][0]
 
 
+def temp_view(view: Node) -> str:
+    """Name of a temporary view."""
+    description = view.fields.get("desc")
+    return str(description["identifier"]["table"]) if view.fields.get("isTempView") and description else ""
+
+
 def same(one: Node, other: Node) -> bool:
     """Whether two expressions are the same computation, as far as their JSON tells."""
     alike = (

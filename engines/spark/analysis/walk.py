@@ -6,7 +6,7 @@ finding instead of stopping at the first, so that a person mends a query once. E
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,8 +30,11 @@ from engines.spark.analysis.over import frames_of, relation_of, undecided
 from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.refusals import (
     AS_OF,
+    GROUPING_SET_TIME,
+    MIXED_MODE,
     NO_TIME,
     NO_WINDOW,
+    NOT_KEY_LOCAL,
     NOT_YET,
     OPERATION,
     OUTER_TIME,
@@ -53,7 +56,7 @@ from engines.spark.analysis.relation import (
     timed,
 )
 from engines.spark.analysis.tables import RANKS, Core
-from engines.spark.analysis.tree import Node, build
+from engines.spark.analysis.tree import Node, build, temp_view
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),
@@ -107,7 +110,7 @@ class Walk:
 
     def go(self, node: Node) -> Relation:
         """The relation that an operator makes of its children's."""
-        if node.kind == "View" and (alias := _table(node)) in self.event_times:
+        if node.kind == "View" and (alias := temp_view(node)) in self.event_times:
             return self._input(alias, node)
         for name in _EXPRESSIONS.get(node.kind, ()):
             for expression in node.expressions(name):
@@ -219,7 +222,11 @@ class Walk:
         below = self._sessions(node, keys, below)
         times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
         if not times and not any(isinstance(influence(key, below.scope), Unmerged) for key in keys):
-            self._table(node, below, NO_WINDOW)
+            sets = any(part.name == "spark_grouping_id" for key in keys for part in key.preorder())
+            if sets:
+                self._refuse(GROUPING_SET_TIME, node)
+            else:
+                self._table(node, below, NO_WINDOW)
         made = node.expressions("aggregateExpressions")
         relation = projection(made, below, linear=False)
         extremes = {
@@ -267,6 +274,7 @@ class Walk:
 
     def _join(self, node: Node) -> Relation:
         kind = kind_of(node)
+        tables, first = len(self.tables), len(self.paths)
         left, right = (self.go(child) for child in node.children)
         if kind not in TYPES:
             self._refuse(Refusal(NOT_YET, f"this engine does not know a join of kind {kind}", "use JOIN … ON"), node)
@@ -280,8 +288,20 @@ class Walk:
         self._pairs += 1
         relation, bounded = joined(kind, left, right, near, self._pairs)
         if not bounded and not self.findings:
-            self._refuse(OUTER_TIME if kind == "FullOuter" else UNBOUNDED_JOIN, node)
+            self._unbounded(node, relation, self.paths[first:], tables)
         return relation
+
+    def _unbounded(self, node: Node, relation: Relation, inputs: Sequence[str], tables: int) -> None:
+        """A join of tables, if no input only grows: of one that does, all history would have to be kept."""
+        can_change = {self.readings.can_change(alias) for alias in inputs}
+        if kind_of(node) == "FullOuter":
+            self._refuse(OUTER_TIME, node)
+        elif True in can_change and False not in can_change:
+            self._table(node, relation, NOT_KEY_LOCAL)
+        elif len(self.tables) > tables:
+            self._refuse(MIXED_MODE, self.tables[tables].node)
+        else:
+            self._refuse(UNBOUNDED_JOIN, node)
 
     def _latest(self, node: Node, right: Relation, near: Nearness) -> Relation:
         """As-of onto an input that only grows: of each key the latest row so far is in force until the next."""
@@ -290,7 +310,7 @@ class Walk:
             inside = inside.only
         keys = equal_columns(node.expressions("condition"), right)
         found = [(identity, time) for identity, value in right.scope.items() if (time := path_of(value))]
-        alias = _table(inside) if inside.kind == "View" else ""
+        alias = temp_view(inside) if inside.kind == "View" else ""
         if alias not in self.event_times or keys is None or len(found) != 1 or self.paths.count(alias) != 1:
             self._refuse(AS_OF, node)
             return right
@@ -388,12 +408,6 @@ _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
     "CTERelationDef": Walk._definition,
     "CTERelationRef": Walk._reference,
 }
-
-
-def _table(view: Node) -> str:
-    """Name of a temporary view."""
-    description = view.fields.get("desc")
-    return str(description["identifier"]["table"]) if view.fields.get("isTempView") and description else ""
 
 
 def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | None:

@@ -81,6 +81,26 @@ def test_diagnostics_name_query_and_place(handler):
     assert [(one.code, one.query) for one in second.diagnostics] == [("unbounded-frame", 1)]
 
 
+@pytest.mark.parametrize(
+    ("sql", "changelog", "code", "place"),
+    [
+        ("select v, max(event_time) as event_time, count(distinct op2) as c from\n"
+         " (select *, v % 7 as op2 from `nyc.flights`)\n group by v", False, "history-per-key", (3, 2)),
+        ("select x.event_time, x.v\n from `nyc.flights` x join `nyc.flights` y on x.v < y.v", True,
+         "not-key-local", (2, 23)),
+        ("select c, max(t) as event_time, sum(v) as s from (\n  select v, max(event_time) as t, count(*) as c\n"
+         "  from `nyc.flights` group by v) group by c", True, "mixed-mode", (3, 22)),
+        ("select v, max(event_time) as event_time,\n  count(*) as c from `nyc.flights` group by rollup (v)", True,
+         "grouping-set-time", (2, 36)),
+    ],
+)  # fmt: skip
+def test_tables_that_cannot_be_kept_up_are_refused_with_place_and_rewrite(handler, sql, changelog, code, place):
+    only, *rest = handler.validate(validation(sql, changelog=changelog)).diagnostics
+    assert not rest
+    assert (only.code, (only.line, only.column)) == (code, place)
+    assert only.replace
+
+
 def test_the_right_one_of_two_is_pointed_at(handler):
     sql = "select window(event_time, '1 day').start as event_time, sum(v) as a,\n sum(cast(v as double)) as b"
     sql += " from `nyc.flights` group by 1"

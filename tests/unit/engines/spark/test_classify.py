@@ -14,6 +14,7 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.determinism import literals
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
+from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
 
 PLANS = Path(__file__).parents[3] / "golden" / "plans"
@@ -48,10 +49,18 @@ def influence(path):
     return words + (f" of sessions({span(path.life.gap)}: {','.join(path.life.keys)})" if path.life else "")
 
 
+def readings(case):
+    """Of inputs of which the case says nothing, nothing is known."""
+    changes = {alias: word == "changes" for word in ("changes", "grows") for alias in case.get(word, ())}
+    return Readings(dict.fromkeys(TIMES, "op"), frozenset(case.get("logs", ())), changes)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_verdict(name):
     case = CASES[name]
-    verdict = classify(gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary())
+    verdict = classify(
+        gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary(), readings=readings(case)
+    )
     assert {finding.code for finding in verdict.findings} == set(case.get("codes", ()))
     if "codes" in case:
         assert verdict.classification is None
@@ -59,6 +68,7 @@ def test_verdict(name):
         return
     found = verdict.classification
     assert found.mode.value == case["mode"]
+    assert found.operation == case.get("operation")
     if "keys" in case:
         table = found.table
         assert [list(table.keys), table.single, table.merge] == [case["keys"], case["single"], case["merge"]]

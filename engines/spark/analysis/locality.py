@@ -1,0 +1,232 @@
+"""Which columns of the inputs split a whole query into parts that have nothing to do with each other. Pure.
+
+A table that changes for ever is kept up key by key. That is possible when every operator that looks at several rows
+looks at rows of one key only: GROUP BY, DISTINCT, PARTITION BY and equi-joins that all contain the same columns, traced
+to each input. Such a column is a *part* here: one column of every occurrence of an input. Engine semantics, section 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from engines.spark.analysis.joins import LEFT_ONLY, conjuncts, kind_of
+from engines.spark.analysis.tree import Node, same, temp_view
+
+Part: TypeAlias = frozenset[tuple[int, str]]
+"""(occurrence, column) of every occurrence below."""
+KINDS: Final = frozenset({"Inner", "LeftOuter", "RightOuter"}) | LEFT_ONLY
+"""Joins of which each row has the key of at least one side, always the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What is known of an operator's output."""
+
+    columns: tuple[int, ...]
+    """Expression ids, in order."""
+    paths: frozenset[int]
+    sources: Mapping[int, Part] = field(default_factory=dict)
+    """By column what it equals of the inputs."""
+    parts: frozenset[Part] | None = None
+    """In which all operators so far agree; ``None``: there was none that looks at several rows."""
+    unique: tuple[int, ...] | None = None
+    """Columns that tell all rows apart; ``None``: not known."""
+    lost: bool = False
+    """There were such columns, and they were not selected."""
+
+    def covering(self, identity: int | None) -> Part | None:
+        """The part that a column is, if it is the same for every occurrence below, and everyone so far agrees."""
+        part = self.sources.get(identity) if identity is not None else None
+        if part is None or {path for path, _ in part} != self.paths:
+            return None
+        return part if self.parts is None or part in self.parts else None
+
+
+@dataclass(slots=True)
+class Locality:
+    """One walk over one plan. ``paths`` holds the alias of each occurrence, in order of discovery."""
+
+    aliases: Sequence[str]
+    paths: list[str] = field(default_factory=list)
+    _shared: dict[int, Node] = field(default_factory=dict)
+
+    def of(self, node: Node) -> Local:
+        if node.kind == "View" and (alias := temp_view(node)) in self.aliases:
+            return self._input(alias, node)
+        rule = _RULES.get(node.kind)
+        if rule is not None:
+            return rule(self, node)
+        below = [self.of(child) for child in node.children]
+        columns = tuple(identity for each in below for identity in each.columns)
+        return Local(columns, frozenset(path for each in below for path in each.paths), parts=frozenset())
+
+    def grouping(self, local: Local) -> dict[str, tuple[str, ...]]:
+        """By alias the columns that split the query, in the same order for all; none when there are no such."""
+        found: dict[str, list[str]] = {alias: [] for alias in self.paths}
+        for part in sorted(local.parts or (), key=sorted):
+            by_alias = {alias: {name for path, name in part if self.paths[path] == alias} for alias in found}
+            if all(len(names) == 1 for names in by_alias.values()):
+                for alias, names in by_alias.items():
+                    found[alias].extend(names)
+        return {alias: tuple(names) for alias, names in found.items()}
+
+    def _input(self, alias: str, node: Node) -> Local:
+        while node.children:
+            node = node.only
+        path = len(self.paths)
+        self.paths.append(alias)
+        known = {each.id: frozenset({(path, each.name)}) for each in node.expressions("output") if each.id is not None}
+        return Local(tuple(known), frozenset({path}), known)
+
+    def _pass(self, node: Node) -> Local:
+        below = [self.of(child) for child in node.children]
+        return below[0] if len(below) == 1 else Local((), frozenset(), parts=frozenset())
+
+    def _project(self, node: Node) -> Local:
+        return _selected(self.of(node.only), node.expressions("projectList"))
+
+    def _generate(self, node: Node) -> Local:
+        below = self.of(node.only)
+        made = tuple(each.id for each in node.expressions("generatorOutput") if each.id is not None)
+        return replace(below, columns=below.columns + made, unique=None)
+
+    def _aggregate(self, node: Node) -> Local:
+        below = self.of(node.only)
+        keys = node.expressions("groupingExpressions")
+        made = node.expressions("aggregateExpressions")
+        parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
+        ids = [next((each.id for each in made if same(_inner(each), key)), None) for key in keys]
+        selected = _selected(replace(below, unique=None, lost=False), made)
+        unique = tuple(identity for identity in ids if identity is not None)
+        whole = len(unique) == len(ids)
+        return replace(selected, parts=frozenset(parts), unique=unique if whole else None, lost=not whole)
+
+    def _distinct(self, node: Node) -> Local:
+        below = self.of(node.only)
+        parts = {part for identity in below.columns if (part := below.covering(identity))}
+        return replace(below, parts=frozenset(parts), unique=below.columns, lost=False)
+
+    def _window(self, node: Node) -> Local:
+        below = self.of(node.only)
+        keys = node.expressions("partitionSpec")
+        parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
+        made = tuple(each.id for each in node.expressions("windowExpressions") if each.id is not None)
+        return replace(below, columns=below.columns + made, parts=frozenset(parts))
+
+    def _join(self, node: Node) -> Local:
+        left, right = (self.of(child) for child in node.children)
+        kind = kind_of(node)
+        pairs = _equalities(node, left, right)
+        merged: dict[int, Part] = {}
+        parts = set()
+        for one, other in pairs:
+            mine, theirs = left.covering(one), right.covering(other)
+            if mine is None or theirs is None or kind not in KINDS:
+                continue
+            parts.add(mine | theirs)
+            if kind != "RightOuter":
+                merged.setdefault(one, mine | theirs)
+            if kind in ("Inner", "RightOuter"):
+                merged.setdefault(other, mine | theirs)
+        columns = left.columns if kind in LEFT_ONLY else left.columns + right.columns
+        sources = {**left.sources, **({} if kind in LEFT_ONLY else right.sources), **merged}
+        unique = _unique(kind, left, right, pairs)
+        lost = left.lost or (right.lost and kind not in LEFT_ONLY)
+        return Local(columns, left.paths | right.paths, sources, frozenset(parts), unique, lost)
+
+    def _union(self, node: Node) -> Local:
+        branches = [self.of(child) for child in node.children]
+        first = branches[0]
+        sources = {}
+        for position, identity in enumerate(first.columns):
+            found = [branch.covering(branch.columns[position]) for branch in branches]
+            if None not in found:
+                sources[identity] = frozenset(pair for part in found if part is not None for pair in part)
+        paths = frozenset(path for branch in branches for path in branch.paths)
+        free = all(branch.parts is None for branch in branches)
+        return Local(first.columns, paths, sources, None if free else frozenset(sources.values()))
+
+    def _with(self, node: Node) -> Local:
+        for child in node.children[:-1]:
+            self._shared[child.fields["id"]] = child.only
+        return self.of(node.children[-1])
+
+    def _reference(self, node: Node) -> Local:
+        """Every use of a common table expression is an occurrence of its own."""
+        shared = self.of(self._shared[node.fields["cteId"]])
+        ids = [each.id for each in node.expressions("output")]
+        outside = {old: new for old, new in zip(shared.columns, ids, strict=True) if new is not None}
+        return replace(
+            shared,
+            columns=tuple(outside.values()),
+            sources={outside[old]: part for old, part in shared.sources.items() if old in outside},
+            unique=None if shared.unique is None else tuple(outside[old] for old in shared.unique),
+        )
+
+
+def _inner(expression: Node) -> Node:
+    return expression.only if expression.kind == "Alias" else expression
+
+
+def _selected(below: Local, expressions: Sequence[Node]) -> Local:
+    """Columns that are only passed on, or renamed, stay what they were."""
+    renamed: dict[int, int] = {}
+    sources = {}
+    for each in expressions:
+        inner = _inner(each)
+        if inner.kind != "AttributeReference" or inner.id is None or each.id is None:
+            continue
+        renamed.setdefault(inner.id, each.id)
+        if inner.id in below.sources:
+            sources[each.id] = below.sources[inner.id]
+    unique = below.unique
+    whole = unique is not None and all(identity in renamed for identity in unique)
+    return replace(
+        below,
+        columns=tuple(each.id for each in expressions if each.id is not None),
+        sources=sources,
+        unique=tuple(renamed[identity] for identity in unique or ()) if whole else None,
+        lost=below.lost or (unique is not None and not whole),
+    )
+
+
+def _equalities(join: Node, left: Local, right: Local) -> list[tuple[int, int]]:
+    """Columns of the left and of the right that are equal in rows that meet."""
+    found = []
+    for comparison in (part for whole in join.expressions("condition") for part in conjuncts(whole)):
+        ids = [side.id for side in comparison.children if side.kind == "AttributeReference"]
+        if comparison.kind not in ("EqualTo", "EqualNullSafe") or len(ids) != 2 or None in ids:
+            continue
+        for one, other in (ids, ids[::-1]):
+            if one in left.columns and other in right.columns and one is not None and other is not None:
+                found.append((one, other))
+    return found
+
+
+def _unique(kind: str, left: Local, right: Local, pairs: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+    if kind in LEFT_ONLY:
+        return left.unique
+    if left.unique is None or right.unique is None or kind not in KINDS:
+        return None
+    same_left, same_right = {one for one, _ in pairs}, {other for _, other in pairs}
+    if kind == "RightOuter":
+        return (*(identity for identity in left.unique if identity not in same_left), *right.unique)
+    return (*left.unique, *(identity for identity in right.unique if identity not in same_right))
+
+
+_RULES: Final[Mapping[str, Callable[[Locality, Node], Local]]] = {
+    "Project": Locality._project,
+    "Filter": Locality._pass,
+    "SubqueryAlias": Locality._pass,
+    "View": Locality._pass,
+    "Generate": Locality._generate,
+    "Aggregate": Locality._aggregate,
+    "Distinct": Locality._distinct,
+    "Window": Locality._window,
+    "Join": Locality._join,
+    "Union": Locality._union,
+    "WithCTE": Locality._with,
+    "CTERelationRef": Locality._reference,
+}
