@@ -9,55 +9,97 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chain.errors import Invalid
-from engines.spark.checkpoint import Arranged
+from engines.spark.checkpoint import MAX_TABLES, Arranged
 from engines.spark.ordering import total_order
 
 MAX_STATE: Final = 1 << 30
 """Bytes of all tables together."""
 
 
-def pack(tables: Mapping[str, pa.Table]) -> tuple[tuple[Arranged, ...], bytes]:
-    """Descriptions for the checkpoint, and the bytes that follow it. Empty tables are left out. Raises Invalid."""
-    named, parts = [], []
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A table as a checkpoint holds it, not read yet."""
+
+    described: Arranged
+    raw: memoryview
+
+    @property
+    def rows(self) -> int:
+        return self.described.rows
+
+    def table(self) -> pa.Table:
+        """Its rows. Raises Invalid when the bytes are not those that were described."""
+        raw = bytes(self.raw)
+        if _digest(raw) != self.described.digest:
+            raise Invalid(
+                f"the rows {self.described.name} of the checkpoint are damaged", rule="checkpoint",
+                hint="replay the transform from its start",
+            )  # fmt: skip
+        return pq.read_table(io.BytesIO(raw), use_threads=False)
+
+
+Kept: TypeAlias = pa.Table | Stored
+"""Rows of the state: new ones, or those that nobody touched, which are copied as they are."""
+
+
+class Tables(Mapping[str, pa.Table]):
+    """Tables of a checkpoint by name, each read when it is asked for."""
+
+    def __init__(self, stored: Mapping[str, Stored]) -> None:
+        self.stored = stored
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self.stored[name].table()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes | memoryview]]:
+    """Descriptions for the checkpoint, and what follows it. Empty tables are left out. Raises Invalid."""
+    named: list[Arranged] = []
+    parts: list[bytes | memoryview] = []
     for name in sorted(tables):
         table = tables[name]
+        if isinstance(table, Stored):
+            named.append(table.described)
+            parts.append(table.raw)
+            continue
         if not table.num_rows:
             continue
         ordered = table.take(total_order(table, table.column_names)).replace_schema_metadata(None)
         raw = _parquet(ordered)
         named.append(Arranged(name=name, rows=table.num_rows, size=len(raw), digest=_digest(raw)))
         parts.append(raw)
-    body = b"".join(parts)
-    if len(body) > MAX_STATE:
+    size = sum(map(len, parts))
+    if size > MAX_STATE or len(named) > MAX_TABLES:
         raise Invalid(
-            f"the state of the transform has {len(body)} bytes", rule="state-size",
-            hint=f"at most {MAX_STATE}: fewer keys, or a window of event time",
+            f"the state of the transform has {size} bytes in {len(named)} parts", rule="state-size",
+            hint=f"at most {MAX_STATE} in {MAX_TABLES}: fewer keys, or a window of event time",
         )  # fmt: skip
-    return tuple(named), body
+    return tuple(named), parts
 
 
-def unpack(described: Sequence[Arranged], body: bytes) -> dict[str, pa.Table]:
-    """The tables. Raises Invalid when the bytes are not those that were described."""
-    tables, at = {}, 0
+def unpack(described: Sequence[Arranged], body: memoryview) -> Tables:
+    """The tables. Raises Invalid when there are more bytes, or fewer, than were described."""
+    stored, at = {}, 0
     for one in described:
-        raw = body[at : at + one.size]
+        stored[one.name] = Stored(one, body[at : at + one.size])
         at += one.size
-        if _digest(raw) != one.digest:
-            raise Invalid(
-                f"the rows {one.name} of the checkpoint are damaged", rule="checkpoint",
-                hint="replay the transform from its start",
-            )  # fmt: skip
-        tables[one.name] = pq.read_table(io.BytesIO(raw), use_threads=False)
     if at != len(body):
-        raise Invalid("bytes after the end of the checkpoint", rule="checkpoint")
-    return tables
+        raise Invalid("the rows of the checkpoint do not end where it ends", rule="checkpoint")
+    return Tables(stored)
 
 
 def _parquet(table: pa.Table) -> bytes:

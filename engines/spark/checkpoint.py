@@ -25,6 +25,9 @@ MAX_CHECKPOINT: Final = 1 << 20
 MAX_RANGES: Final = 64
 """Open ranges written for one input: supersets are sound, so more are merged."""
 
+MAX_TABLES: Final = 4096
+"""Tables that follow the JSON: buckets of rows, mostly."""
+
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Millis = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
@@ -70,7 +73,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Rows not accepted because they have no event time, so far, by alias."""
     ticks: Annotated[tuple[Millis, ...], msgspec.Meta(max_length=1 << 16)] | msgspec.UnsetType = msgspec.UNSET
     """Watermarks of inputs that are still to come for the others, milliseconds."""
-    arranged: Annotated[tuple[Arranged, ...], msgspec.Meta(max_length=1024)] | msgspec.UnsetType = msgspec.UNSET
+    arranged: Annotated[tuple[Arranged, ...], msgspec.Meta(max_length=MAX_TABLES)] | msgspec.UnsetType = msgspec.UNSET
     """Tables that follow; unset when there are none."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.tables import TableShape
+from engines.spark.arranged import Kept, Tables
+from engines.spark.buckets import Shelf, hashes_of
 from engines.spark.changes import (
     CORRECT_FROM,
     LONG_AGO,
@@ -40,6 +43,7 @@ ENTER: Final = "__odf_enter"
 LEAVE: Final = "__odf_leave"
 """From when a row counts, and up to when: effective times, microseconds."""
 WRITTEN: Final = "written"
+WAITING: Final = "waiting"
 MAX_ROUND_ROWS: Final = 1 << 20
 """About how many rows are evaluated at once, each counted at every tick at which it is looked at."""
 Evaluate: TypeAlias = Callable[[Mapping[str, pa.Table]], pa.Table]
@@ -62,23 +66,25 @@ class Outcome:
 
     rows: pa.Table | None
     ops: np.ndarray
-    state: dict[str, pa.Table]
+    state: dict[str, Kept]
 
 
-def statements(step: TableStep, sources: Mapping[str, Source], former: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """By alias the rows that stand or waited, and new ones, each with when it counts. Raises Invalid, Environment."""
+def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> dict[str, pa.Table]:
+    """By alias the rows to which something is still to happen, and new ones, each with when it counts."""
     found = {}
     for alias, source in sources.items():
-        columns = arrow_columns(source.schema)
-        schema = pa.schema([*columns, pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
-        old = former.get(f"rows:{alias}")
+        schema = _dated(source)
+        old = former.get(f"{WAITING}:{alias}")
         parts = [] if old is None else [as_in_force(old, schema)]
         for block in step.blocks[alias]:
             if block.path is not None:
                 parts.append(_new(block.path, block.before, block.after, step.lateness[alias], source))
-        rows = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
-        found[alias] = rows if source.log else _taken_back(rows, source.vocab)
+        found[alias] = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
     return found
+
+
+def _dated(source: Source) -> pa.Schema:
+    return pa.schema([*arrow_columns(source.schema), pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
 
 
 def _new(path: str, before: int | None, after: int | None, lateness: int, source: Source) -> pa.Table:
@@ -112,11 +118,11 @@ def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
 
 
 def accumulate(
-    session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, Source],
-    former: Mapping[str, pa.Table], evaluate: Evaluate,
+    session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables,
+    evaluate: Evaluate,
 ) -> Outcome:  # fmt: skip
-    """Over inputs that only grow."""
-    rows = statements(step, sources, former)
+    """Over inputs that only grow. Raises Invalid, Environment."""
+    rows = _fresh(step, sources, former)
     for alias, table in rows.items():
         source = sources[alias]
         if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type_column))):
@@ -125,36 +131,41 @@ def accumulate(
                 hint="the coordinator must state that the input is a changelog",
             )  # fmt: skip
     times = step.times(np.concatenate([np.asarray(table.column(ENTER)) for table in rows.values()]))
-    ready, waiting = {}, {}
+    ready: dict[str, pa.Table] = {}
+    state: dict[str, Kept] = {}
     for alias, table in rows.items():
         enter = np.asarray(table.column(ENTER))
         due = np.full(len(enter), False) if step.until is None else enter < step.until
-        waiting[f"rows:{alias}"] = table.filter(pa.array(~due))
+        state[f"{WAITING}:{alias}"] = table.filter(pa.array(~due))
         now = table.filter(pa.array(due)).drop_columns([ENTER, LEAVE])
         ready[alias] = now.append_column(HIDDEN_ROUND, pa.array(np.searchsorted(times, enter[due], side="right")))
-    written = former.get(WRITTEN)
     if not any(table.num_rows for table in ready.values()):
-        return Outcome(None, np.empty(0, np.int32), waiting if written is None else {**waiting, WRITTEN: written})
+        untouched = {name: each for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")}
+        return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
     parts = evaluate(ready)
-    columns = [name for name in parts.column_names if name != HIDDEN_ROUND]
-    old = parts.slice(0, 0)
-    if written is not None:
-        before = pa.array(np.zeros(written.num_rows, np.int64))
-        old = written.append_column(HIDDEN_ROUND, before).select(parts.column_names).cast(parts.schema)
-    both = pa.concat_tables([old, parts])
+    written = parts.drop_columns([HIDDEN_ROUND]).schema
+    shelf = Shelf(WRITTEN, written, former.stored)
+    olds = [each.select(written.names).cast(written) for each in shelf.take(_hashes(parts, shape.keys))]
+    old = pa.concat_tables([written.empty_table(), *olds])
+    old = old.append_column(HIDDEN_ROUND, pa.array(np.zeros(old.num_rows, np.int64))).select(parts.column_names)
+    both = pa.concat_tables([old.cast(parts.schema), parts])
     keys = row_codes(both.select(shape.keys))
     touched = np.isin(keys, keys[old.num_rows :])
     merged = _merged(session, shape, both.filter(pa.array(touched)))
     keys, ticks = row_codes(merged.select(shape.keys)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
     rounds = rounds_of(keys, ticks, times)
     at = np.searchsorted(rounds.places, keys * len(times) + ticks)
-    visible = merged.select(columns)
+    visible = merged.select(written.names)
     changed, ops = differences(visible, at, rounds, shape.keys, single=True)
     last = np.zeros(len(rounds.places), bool)
     last[np.append(np.flatnonzero(rounds.first)[1:], len(last)) - 1] = True
-    untouched = both.select(columns).filter(pa.array(~touched))
-    state = pa.concat_tables([untouched, visible.filter(pa.array(last[at]))])
-    return Outcome(changed, ops, {**waiting, WRITTEN: state})
+    untouched = both.select(written.names).filter(pa.array(~touched))
+    rows_now = pa.concat_tables([untouched, visible.filter(pa.array(last[at]))])
+    return Outcome(changed, ops, {**state, **shelf.keep(rows_now, partial(_hashes, names=shape.keys))})
+
+
+def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
+    return hashes_of(rows.select(names))
 
 
 def _merged(session: SparkSession, shape: TableShape, parts: pa.Table) -> pa.Table:
@@ -173,24 +184,26 @@ def _merged(session: SparkSession, shape: TableShape, parts: pa.Table) -> pa.Tab
 
 
 def evaluate_anew(
-    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Mapping[str, pa.Table],
-    evaluate: Evaluate,
-) -> Outcome:  # fmt: skip
-    """Over changelogs: all rows that stand, for the keys that something happens to."""
-    rows = statements(step, sources, former)
+    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate
+) -> Outcome:
+    """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment."""
+    shelves = {alias: Shelf(f"rows:{alias}", _dated(source), former.stored) for alias, source in sources.items()}
+    by = {alias: shape.grouping.get(alias, ()) for alias in sources}
     since = LONG_AGO if step.since is None else step.since
     until = since if step.until is None else step.until
-    keys = _common_codes([rows[alias].select(shape.grouping.get(alias, ())) for alias in rows])
+    rows = _with_standing(_fresh(step, sources, former), sources, shelves, by, (since, until))
+    keys = _common_codes([table.select(by[alias]) for alias, table in rows.items()])
     enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
     leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
     moments = np.concatenate([*enter, *leave])
     moved = (moments >= since) & (moments < until)
     times = step.times(moments)
     happening = np.concatenate([*keys, *keys])[moved], np.searchsorted(times, moments[moved], side="right")
-    state = {
-        f"rows:{alias}": table.filter(pa.array(left >= until))
-        for (alias, table), left in zip(rows.items(), leave, strict=True)
-    }
+    state: dict[str, Kept] = {}
+    for (alias, table), entered, left in zip(rows.items(), enter, leave, strict=True):
+        stands = (entered < until) & (left == NEVER)
+        state[f"{WAITING}:{alias}"] = table.filter(pa.array((left >= until) & ~stands))
+        state.update(shelves[alias].keep(table.filter(pa.array(stands)), partial(_hashes, names=by[alias])))
     spans = list(zip(keys, enter, leave, strict=True))
     changed, ops = [], []
     for first, last in _stretches(happening, times, spans):
@@ -208,6 +221,28 @@ def evaluate_anew(
     if not changed:
         return Outcome(None, np.empty(0, np.int32), state)
     return Outcome(pa.concat_tables(changed), np.concatenate(ops), state)
+
+
+def _with_standing(
+    fresh: Mapping[str, pa.Table], sources: Mapping[str, Source], shelves: Mapping[str, Shelf],
+    by: Mapping[str, Sequence[str]], between: tuple[int, int],
+) -> dict[str, pa.Table]:  # fmt: skip
+    """With the rows that stand of all keys to which something happens, or that take something back."""
+    concerned = []
+    for alias, table in fresh.items():
+        ops = np.asarray(table.column(sources[alias].vocab.operation_type_column))
+        happens = np.zeros(len(ops), bool) if sources[alias].log else ~positive(ops)
+        for name in (ENTER, LEAVE):
+            moments = np.asarray(table.column(name))
+            happens |= (moments >= between[0]) & (moments < between[1])
+        concerned.append(_hashes(table.filter(pa.array(happens)), by[alias]))
+    hashes = np.concatenate(concerned)
+    found = {}
+    for alias, table in fresh.items():
+        standing = [as_in_force(each, table.schema) for each in shelves[alias].take(hashes)]
+        whole = pa.concat_tables([*standing, table])
+        found[alias] = whole if sources[alias].log else _taken_back(whole, sources[alias].vocab)
+    return found
 
 
 def _stretches(

@@ -134,7 +134,7 @@ class _Transaction:
         request = self._request
         # Where nobody says whether rows can be taken back, all that stand are kept: right either way.
         changelog = any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
-        if changelog and WRITTEN in state.tables:
+        if changelog and any(name.startswith(f"{WRITTEN}/") for name in state.tables):
             raise Invalid(
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only", hint="derive anew, as a dataset of its own",

@@ -11,6 +11,8 @@ import os
 
 import pytest
 
+import engines.spark.arranged as arranged
+import engines.spark.buckets as buckets
 import engines.spark.tables as tables
 import engines.spark.ticking as ticking
 import engines.spark.transform as transform
@@ -80,6 +82,12 @@ def case(lab, name, seed):
     sql, aliases, changing, query, names = CASES[name]
     streams = streams_of(lab, aliases, changing, seed)
     return sql, streams, changing, history(lab, streams, query, name != "top two of a key"), names
+
+
+@pytest.fixture(autouse=True)
+def _small_buckets(monkeypatch):
+    """So that keys lie in several, which are split and put together."""
+    monkeypatch.setattr(buckets, "BUCKET", 2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -156,6 +164,33 @@ def test_a_catch_up_over_a_thousand_ticks_is_bounded(lab, monkeypatch, tick):
     standing_rows = sum(until == FAR for *_, until in standing(lab, streams["a"]))
     assert max(rows) < most + 3 * standing_rows, "a stretch, and what stood before it, and one tick more"
     assert sum(rows) > 8 * max(rows)
+
+
+@pytest.mark.parametrize(
+    ("sql", "changelogs"), [(GROUPED, ()), (DISTINCT_COUNT, ("a",)), (TOP, ("a",))], ids=["merged", "anew", "top"]
+)
+def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, changelogs):
+    """Rows read of the state, and rows that the query sees, for five rows on a table of 1,000 keys and of 8,000."""
+    monkeypatch.setattr(buckets, "BUCKET", 64)
+    read, seen_rows = [], []
+    table, evaluate = arranged.Stored.table, transform._Transaction._evaluate
+
+    def counted(transaction, given):
+        seen_rows.append(sum(each.num_rows for each in given.values()))
+        return evaluate(transaction, given)
+
+    monkeypatch.setattr(arranged.Stored, "table", lambda self: read.append(self.rows) or table(self))
+    monkeypatch.setattr(transform._Transaction, "_evaluate", counted)
+    for keys in (1_000, 8_000):
+        first = [(DAY, f"key {number}", number) for number in range(keys)]
+        more = [(2 * DAY, f"key {number * 150}", number) for number in range(5)]
+        streams = {"a": lab.given(f"cost-{keys}", [(first, 2 * DAY), (more, 3 * DAY), ([], 4 * DAY)])}
+        read.clear()
+        seen_rows.clear()
+        got = lab.run(sql, streams, [{"a": 1}, {"a": 1}, {"a": 1}], changelogs=changelogs)
+        assert got.rows[-1]["k"] == "key 600"
+        assert sum(read) <= 5 * 64 + 10, "buckets of five keys, and the five rows while they wait"
+        assert sorted(seen_rows)[:-1] in ([5], [15]), "what stands of five keys, before and after"
 
 
 def one_tick_per_transaction(monkeypatch):
