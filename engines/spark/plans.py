@@ -51,7 +51,7 @@ def refuse_commands(session: SparkSession, sql: str) -> None:
 
 def _operators(plan: Any) -> Iterator[Any]:
     yield plan
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _operators(child)
 
 
@@ -86,19 +86,20 @@ def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
 
 def _nodes(plan: Any) -> Iterator[Any]:
     yield plan
-    for expression in _items(plan.expressions()):
+    for expression in items(plan.expressions()):
         yield from _parts(expression)
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _nodes(child)
 
 
 def _parts(expression: Any) -> Iterator[Any]:
     yield expression
-    for child in _items(expression.children()):
+    for child in items(expression.children()):
         yield from _parts(child)
 
 
-def _items(sequence: Any) -> list[Any]:
+def items(sequence: Any) -> list[Any]:
+    """A Scala sequence as a list."""
     return [sequence.apply(position) for position in range(sequence.size())]
 
 
@@ -108,31 +109,30 @@ def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame
     Rows are only grouped, ranked or made distinct together with others that agree in them. Spark resolves columns by
     id, so they need no place in any list that a person wrote.
     """
-    inlined = session._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
-    widened, hidden = _carry(session, inlined, names)
-    visible = _items(plan.output())
+    widened, hidden = _carry(session, inlined(session, plan), names)
+    visible = items(plan.output())
     sequence = plan.output()
     for attribute in hidden:
         sequence = sequence.appended(attribute)
     if len(visible) + len(hidden) != sequence.size():
         raise AssertionError("columns were lost")
-    return frame_of(session, _project(session, sequence, widened))
+    return frame_of(session, project(session, sequence, widened))
 
 
 def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
-    present = {attribute.name(): attribute for attribute in _items(plan.output())}
+    present = {attribute.name(): attribute for attribute in items(plan.output())}
     if names[0] in present:
         return plan, [present[name] for name in names]
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     hidden: list[Any] = []
-    for position, child in enumerate(_items(children)):
+    for position, child in enumerate(items(children)):
         below, columns = _carry(session, child, names)
         if kind == "Union":
             sequence = child.output()
             for attribute in columns:
                 sequence = sequence.appended(attribute)
-            below = _project(session, sequence, below)
+            below = project(session, sequence, below)
         hidden = hidden or columns
         children = children.updated(position, below)
     if kind == "Join":
@@ -141,7 +141,7 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
         listed = plan.projectList()
         for attribute in hidden:
             listed = listed.appended(attribute)
-        return _project(session, listed, children.apply(0)), hidden
+        return project(session, listed, children.apply(0)), hidden
     if kind == "Aggregate":
         keys, made = plan.groupingExpressions(), plan.aggregateExpressions()
         for attribute in hidden:
@@ -158,7 +158,7 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
 def _joined(session: SparkSession, plan: Any, children: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
     """Rows of two sides only meet if they agree in the hidden columns, whose values are those of the preserved side."""
     expressions = session._jvm.org.apache.spark.sql.catalyst.expressions
-    sides = [_items(child.output()) for child in _items(children)]
+    sides = [items(child.output()) for child in items(children)]
     left, right = ([_named(side, name) for name in names] for side in sides)
     condition = plan.condition()
     terms = [condition.get()] if condition.isDefined() else []
@@ -173,5 +173,11 @@ def _named(attributes: Sequence[Any], name: str) -> Any:
     return next(attribute for attribute in attributes if attribute.name() == name)
 
 
-def _project(session: SparkSession, columns: Any, child: Any) -> Any:
+def inlined(session: SparkSession, plan: Any) -> Any:
+    """With common table expressions written in where they are used."""
+    return session._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+
+
+def project(session: SparkSession, columns: Any, child: Any) -> Any:
+    """A projection of named expressions."""
     return session._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)

@@ -1,8 +1,9 @@
 """Keeps up a table that changes for ever: its rows at every tick, and the corrections from one to the next.
 
-Over inputs that only grow, the row last written for a key is an accumulator: new rows are aggregated and merged with
-it. Over changelogs the rows that stand are kept, and those of a changed key are evaluated anew. Either way the user's
-query runs once per transaction, with the round as one more column to group by. Engine semantics, section 3.
+Over inputs that only grow, the row last written for a key is an accumulator, or its bare aggregates are, where the query
+computes something of them: new rows are aggregated and merged with it. Over changelogs the rows that stand are kept, and
+those of a changed key are evaluated anew. Either way the user's query runs once for many ticks, with the round as one
+more column to group by. Engine semantics, section 3.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import types as st
 from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from engines.contract import Vocabulary
-from engines.spark.analysis.tables import TableShape
+from engines.spark.analysis.tables import BARE_KEY, TableShape
 from engines.spark.arranged import Kept, Tables
 from engines.spark.buckets import Shelf, hashes_of
 from engines.spark.changes import (
@@ -34,6 +35,7 @@ from engines.spark.changes import (
     row_codes,
 )
 from engines.spark.inputs import data_of
+from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN_ROUND
 from engines.spark.rounds import differences, lived, rounds_of, stretches
 from engines.spark.rows import arrow_columns, event_times, frame_of_rows, read_rows
@@ -48,6 +50,8 @@ MAX_ROUND_ROWS: Final = 1 << 20
 """About how many rows are evaluated at once, each counted at every tick at which it is looked at."""
 Evaluate: TypeAlias = Callable[[Mapping[str, pa.Table]], pa.Table]
 """Runs the query over rows of each input, which have a column ``HIDDEN_ROUND``; so has the result."""
+Split: TypeAlias = Callable[[Mapping[str, pa.Table]], Partials]
+"""The same in two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
 
 def accumulate(
     session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables,
-    evaluate: Evaluate,
+    evaluate: Evaluate, split: Split,
 ) -> Outcome:  # fmt: skip
     """Over inputs that only grow. Raises Invalid, Environment."""
     rows = _fresh(step, sources, former)
@@ -142,42 +146,49 @@ def accumulate(
     if not any(table.num_rows for table in ready.values()):
         untouched = {name: each for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")}
         return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
-    parts = evaluate(ready)
+    bare = split(ready) if shape.bare else None
+    parts = evaluate(ready) if bare is None else bare.parts()
+    by = shape.keys if bare is None else tuple(name for name in parts.column_names if name.startswith(BARE_KEY))
     written = parts.drop_columns([HIDDEN_ROUND]).schema
     shelf = Shelf(WRITTEN, written, former.stored)
-    olds = [each.select(written.names).cast(written) for each in shelf.take(_hashes(parts, shape.keys))]
+    olds = [each.select(written.names).cast(written) for each in shelf.take(_hashes(parts, by))]
     old = pa.concat_tables([written.empty_table(), *olds])
     old = old.append_column(HIDDEN_ROUND, pa.array(np.zeros(old.num_rows, np.int64))).select(parts.column_names)
     both = pa.concat_tables([old.cast(parts.schema), parts])
-    keys = row_codes(both.select(shape.keys))
+    keys = row_codes(both.select(by))
     touched = np.isin(keys, keys[old.num_rows :])
-    merged = _merged(session, shape, both.filter(pa.array(touched)))
-    keys, ticks = row_codes(merged.select(shape.keys)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
+    merged = _merged(session, shape.merge or {}, by, both.filter(pa.array(touched)))
+    keys, ticks = row_codes(merged.select(by)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
     rounds = rounds_of(keys, ticks, times)
     at = np.searchsorted(rounds.places, keys * len(times) + ticks)
     visible = merged.select(written.names)
-    changed, ops = differences(visible, at, rounds, shape.keys, single=True)
+    if bare is None:
+        changed, ops = differences(visible, at, rounds, shape.keys, single=True)
+    else:
+        result = bare.whole(visible.append_column(HIDDEN_ROUND, pa.array(at)))
+        of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+        changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, single=True)
     last = np.zeros(len(rounds.places), bool)
     last[np.append(np.flatnonzero(rounds.first)[1:], len(last)) - 1] = True
     untouched = both.select(written.names).filter(pa.array(~touched))
     rows_now = pa.concat_tables([untouched, visible.filter(pa.array(last[at]))])
-    return Outcome(changed, ops, {**state, **shelf.keep(rows_now, partial(_hashes, names=shape.keys))})
+    return Outcome(changed, ops, {**state, **shelf.keep(rows_now, partial(_hashes, names=by))})
 
 
 def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
     return hashes_of(rows.select(names))
 
 
-def _merged(session: SparkSession, shape: TableShape, parts: pa.Table) -> pa.Table:
-    """What was written and what each tick adds, summed up from tick to tick by the functions of the shape."""
+def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
+    """What was kept and what each tick adds, summed up from tick to tick by the functions for each column."""
     frame = frame_of_rows(session, parts)
     quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
-    partition = f"partition by {', '.join(quoted[key] for key in shape.keys)} " if shape.keys else ""
+    partition = f"partition by {', '.join(quoted[key] for key in keys)} " if keys else ""
     by = f"{partition}order by {HIDDEN_ROUND}"
     made = []
     for field in frame.schema:
         name = quoted[field.name]
-        function = (shape.merge or {}).get(field.name)
+        function = merge.get(field.name)
         over = f"{function}({name}) over ({by} rows between unbounded preceding and current row)"
         made.append(name if function is None else f"cast({over} as {field.dataType.simpleString()}) as {name}")
     return frame.selectExpr(*made).toArrow().cast(parts.schema)

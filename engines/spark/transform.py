@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +35,7 @@ from engines.spark.foreign import blocks_of, kept_rows
 from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
 from engines.spark.inputs import Inputs
 from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of, stated_ops
+from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
 from engines.spark.rows import frame_of_rows
@@ -148,7 +149,7 @@ class _Transaction:
         if changelog:
             done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate)
         else:
-            done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate)
+            done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate, self._split)
         self._control.check()
         rows = None
         if done.rows is not None:
@@ -162,11 +163,17 @@ class _Transaction:
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """The query over rows in memory, with the round that each is for carried through."""
+        return carried(self._session, self._plan_over(rows), (HIDDEN_ROUND,)).toArrow()
+
+    def _split(self, rows: Mapping[str, pa.Table]) -> Partials:
+        return Partials.of(self._session, self._plan_over(rows))
+
+    def _plan_over(self, rows: Mapping[str, pa.Table]) -> Any:
         for alias, table in rows.items():
             visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names if name != HIDDEN_ROUND]
             name_view(frame_of_rows(self._session, table).selectExpr(*visible), alias)
         self._control.progress()
-        return carried(self._session, run_queries(self._session, self._query.steps), (HIDDEN_ROUND,)).toArrow()
+        return run_queries(self._session, self._query.steps)
 
     def _answer(
         self, rows: pa.Table | None, step: Step, late: Mapping[str, int], schema: pa.Schema, changelog: bool | None

@@ -22,6 +22,9 @@ MERGED_BY: Final[Mapping[str, str]] = {
     "BoolOr": "bool_or", "BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor",
 }  # fmt: skip
 """Aggregates of parts that can be put together, and by which function."""
+BARE_KEY: Final = "__odf_key"
+BARE_PART: Final = "__odf_part"
+"""Keys and aggregates of an aggregation as state, with their numbers."""
 RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
 
 
@@ -37,6 +40,8 @@ class TableShape:
     """By other column the function that merges a former value with a new one; ``None``: it takes all live rows."""
     grouping: Mapping[str, tuple[str, ...]]
     """By alias the columns of an input that decide which keys a row bears on; some may be left out."""
+    bare: bool = False
+    """Whether ``merge`` is of the aggregates alone, ``BARE_PART`` and a number each, and the query computes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,10 @@ def _of_one(
         return _not_selected(core.node)
     known = tuple(dict.fromkeys(name for name in names if name is not None))
     merge = _merge(above, relation, known, shared)
+    bare = _bare(core.node) if merge is None else None
     single = core.node.kind != "Window"
-    return TableShape(known, single, merge, _grouping(keys, core.below, paths))
+    grouping = _grouping(keys, core.below, paths)
+    return TableShape(known, single, merge if bare is None else bare, grouping, bare is not None)
 
 
 def _of_several(
@@ -190,6 +197,17 @@ def _merge(
             return None
         found[names[0]] = function
     return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
+
+
+def _bare(core: Node) -> Mapping[str, str] | None:
+    """What merges the aggregates of which a query computes something; ``None`` where one of them cannot be merged."""
+    if core.kind != "Aggregate":
+        return None
+    found = [part for each in core.expressions("aggregateExpressions") for part in each.preorder()
+             if part.kind == "AggregateExpression"]  # fmt: skip
+    functions = [None if part.fields.get("isDistinct") else MERGED_BY.get(part.children[0].kind) for part in found]
+    known = {f"{BARE_PART}{number}": name for number, name in enumerate(functions) if name is not None}
+    return known if len(known) == len(functions) else None
 
 
 def _only_names(operator: Node) -> bool:

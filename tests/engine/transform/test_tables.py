@@ -30,6 +30,13 @@ GROUPED = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c f
 DISTINCT_COUNT = "select k, max(event_time) as event_time, count(distinct v % 3) as s, count(*) as c from a group by k"
 OF_TWO = """select k, max(event_time) as event_time, sum(v) as s, count(*) as c
 from (select event_time, k, v from a union all select event_time, k, v from b) group by k"""
+COMPUTED = """with t as (select concat('key ', k) as key, v, event_time from a where k is not null)
+select key as name, max(event_time) as event_time, sum(v) * 2 + 1 as s, sum(v) div count(*) as share
+from t group by key"""
+FILTERED = """select k, max(event_time) as event_time, count(*) as c
+from (select event_time, k, v from a union all select event_time, k, v from b)
+group by k having count(*) > 2 and sum(v) % 2 = 1"""
+OF_ALL = "select max(event_time) as event_time, concat(count(*), ' rows') as s from a"
 TOP = """select event_time, k, v from (
   select event_time, k, v, row_number() over (partition by k order by v desc, event_time) as n from a) where n <= 2"""
 
@@ -48,6 +55,21 @@ def kinds(rows):
     return sums(rows, lambda numbers: len({number % 3 for number in numbers}))
 
 
+def computed(rows):
+    return {
+        (f"key {key}",): [(time, f"key {key}", v * 2 + 1, v // count if v >= 0 else -(-v // count))]
+        for [(time, key, v, count)] in sums([row for row in rows if row[1] is not None]).values()
+    }
+
+
+def filtered(rows):
+    return {key: [(time, k, c)] for key, [(time, k, v, c)] in sums(rows).items() if c > 2 and v % 2}
+
+
+def of_all(rows):
+    return {(): [(max(row[0] for row in rows), f"{len(rows)} rows")]} if rows else {}
+
+
 def best(rows):
     by_key = {}
     for row in rows:
@@ -63,6 +85,9 @@ def schedule(seed, aliases):
 CASES = {
     "grows": (GROUPED, ("a",), (), sums, ("k", "s", "c")),
     "grows, of two": (OF_TWO, ("a", "b"), (), sums, ("k", "s", "c")),
+    "computed": (COMPUTED, ("a",), (), computed, ("name", "s", "share")),
+    "filtered": (FILTERED, ("a", "b"), (), filtered, ("k", "c")),
+    "of all": (OF_ALL, ("a",), (), of_all, ("s",)),
     "changes": (DISTINCT_COUNT, ("a",), ("a",), kinds, ("k", "s", "c")),
     "one of two changes": (OF_TWO, ("a", "b"), ("b",), sums, ("k", "s", "c")),
     "top two of a key": (TOP, ("a",), ("a",), best, ("k", "v")),
@@ -204,7 +229,7 @@ def one_tick_per_transaction(monkeypatch):
 
 
 def nothing_merged(monkeypatch):
-    monkeypatch.setattr(tables, "_merged", lambda session, shape, parts: parts)
+    monkeypatch.setattr(tables, "_merged", lambda session, merge, keys, parts: parts)
 
 
 def no_cancellation(monkeypatch):

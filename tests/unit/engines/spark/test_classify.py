@@ -71,6 +71,7 @@ def test_verdict(name):
     assert found.operation == case.get("operation")
     if "keys" in case:
         table = found.table
+        assert table.bare == case.get("bare", False)
         assert [list(table.keys), table.single, table.merge] == [case["keys"], case["single"], case["merge"]]
         assert {alias: list(names) for alias, names in table.grouping.items()} == case["grouping"]
     if "influence" in case:
