@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from chain.codec.blocks import decode_block
@@ -25,6 +25,26 @@ def newest_first(reader: KindIndex, kinds: Iterable[str], before: int | None = N
     while (before is None or before > 0) and (block := reader.last_of(wanted, before)) is not None:
         yield block
         before = block.sequence_number
+
+
+def first_where(
+    reader: KindIndex, kinds: Iterable[str], start: int, stop: int, holds: Callable[[Block], bool] = lambda _: True
+) -> Block | None:
+    """The first of ``kinds`` among blocks ``start <= n < stop`` that ``holds``, which once true must stay true.
+
+    A logarithmic number of reads: each one halves the blocks among which it may still be.
+    """
+    wanted = tuple(kinds)
+    found: Block | None = None
+    low, high = start, stop
+    while low < high:
+        middle = (low + high) // 2
+        block = reader.last_of(wanted, middle + 1)
+        if block is None or block.sequence_number < start or not holds(block):
+            low = middle + 1
+        else:
+            found, high = block, block.sequence_number
+    return found
 
 
 def oldest_first(reader: RawBlocks, start: int, stop: int) -> Iterator[Block]:

@@ -20,6 +20,7 @@ import trio
 
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.ddl import parse_ddl
+from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Fault, Invalid
 from chain.instant import Instant, to_millis
@@ -107,8 +108,8 @@ def _transform(request: TransformRequest) -> TransformOutcome:
         raise Invalid(f"no input called {alias!r}", hint="the small engine reads exactly one input")
     given = request.query_inputs[0]
     watermark = max((each.event_time for each in given.explicit_watermarks), default=None)
-    tables = [_read(path) for path in (given.schema_file, *given.data_paths)]
-    rows = pa.concat_tables(tables)
+    known = _read(given.schema_file)
+    rows = pa.concat_tables([known, *(as_in_force(_read(path), known.schema) for path in given.data_paths)])
     own = given.vocab
     system = {own.offset_column, own.operation_type_column, own.system_time_column}
     kept = [name for name in rows.column_names if name not in system]

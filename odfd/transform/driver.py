@@ -30,6 +30,7 @@ from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress
 from engines.spark.checkpoint import MAX_CHECKPOINT, open_blocks
 from odfd.transform.commit import Committer
+from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, Files, Rejected, execute
 from odfd.transform.inputs import Runs, input_ids, view_input
 from odfd.transform.plan import (
@@ -122,14 +123,15 @@ def plan_at(
     system_time: Instant,
 ) -> Planned:
     """The transaction on ``state`` that consumes each input up to its cut."""
-    declared = reader.last_of(("SetTransform",), state.size)
+    said = reader.last_of(("SetTransform",), state.size)
+    declared = declared_at(reader, state.size)
     positions = state.input_positions
     views: list[InputView | Diverged] = []
-    for each, said in input_ids(state):
+    for each, named in input_ids(state):
         position = positions.get(each, _START)
-        alias = said.alias or said.dataset_ref
-        views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen.get(each, ())))
-    return plan_transform(state, declared.hash if declared is not None else Multihash(), views, system_time)
+        alias = named.alias or named.dataset_ref
+        views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen.get(each, ()), declared))
+    return plan_transform(state, said.hash if said is not None else Multihash(), views, system_time)
 
 
 def reopening(objects: ObjectStore, state: ChainState) -> dict[DatasetId, Runs]:

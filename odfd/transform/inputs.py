@@ -26,6 +26,7 @@ from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab, load_state
 from chain.store.base import ChainReader, Head
+from odfd.transform.evolution import Declared, columns_known
 from odfd.transform.plan import DataBlock, Diverged, InputView
 
 _DATA = ("AddData", "ExecuteTransform")
@@ -75,11 +76,21 @@ def is_changelog(state: ChainState) -> bool | None:
 
 
 def view_input(
-    reader: ChainReader, dataset: DatasetId, alias: str, position: InputPosition, cut: Multihash, reopen: Runs
+    reader: ChainReader,
+    dataset: DatasetId,
+    alias: str,
+    position: InputPosition,
+    cut: Multihash,
+    reopen: Runs,
+    declared: Declared | None = None,
 ) -> InputView | Diverged:
-    """One input after ``position`` and up to ``cut``, with the stretches that ``reopen`` names."""
+    """One input after ``position`` and up to ``cut``, with the stretches that ``reopen`` names.
+
+    Its columns are those known when the transform was ``declared``; without that word, those at the cut.
+    """
     numbers = {}
-    for needed in (cut, *([position.block_hash] if position.block_hash else [])):
+    first = declared.cuts.get(dataset) if declared is not None else None
+    for needed in filter(None, (cut, position.block_hash, first)):
         try:
             numbers[needed] = reader.block_by_hash(needed).sequence_number
         except NotFound:
@@ -88,6 +99,7 @@ def view_input(
     start = numbers[position.block_hash] + 1 if position.block_hash else 0
     if start > stop:
         return Diverged(alias, cut)
+    known = numbers[first] + 1 if first is not None else stop
     new = tuple(_data_blocks(reader, start, stop))
     last = new[-1] if new else _before(reader, stop)
     return InputView(
@@ -99,7 +111,7 @@ def view_input(
         last_offset=_last_offset(reader, last),
         new=new,
         reopened=tuple(_reopened(reader, start, reopen)),
-        schema=_schema(reader, stop),
+        schema=_schema(reader, stop) if declared is None else columns_known(reader, known, declared.time),
         vocab=_vocab(reader, stop),
         changelog=is_changelog(load_state(UpTo(reader, stop))),
     )

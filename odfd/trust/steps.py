@@ -7,6 +7,7 @@ from typing import Final
 
 from chain.model.block import Block
 from chain.store.base import ChainReader
+from chain.walk import first_where
 
 STEP: Final = ("ExecuteTransform",)
 
@@ -19,15 +20,6 @@ def first_step(chain: ChainReader, start: int, stop: int) -> Block | None:
 def first_step_where(chain: ChainReader, start: int, stop: int, holds: Callable[[Block], bool]) -> Block | None:
     """The first step of ``start <= n < stop`` that ``holds``, which once true of a step must be true of all later ones.
 
-    A logarithmic number of lookups: each one halves the blocks among which it may still be.
+    A logarithmic number of lookups.
     """
-    found: Block | None = None
-    low, high = start, stop
-    while low < high:
-        middle = (low + high) // 2
-        step = chain.last_of(STEP, middle + 1)
-        if step is None or step.sequence_number < start or not holds(step):
-            low = middle + 1
-        else:
-            found, high = step, step.sequence_number
-    return found
+    return first_where(chain, STEP, start, stop, holds)

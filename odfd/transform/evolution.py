@@ -1,0 +1,68 @@
+"""What a query knows of its inputs: the columns that they had when it was declared, until it is declared anew.
+
+Without that a ``select *`` would mean something else from one transaction to the next. All of it is read from chains,
+so that a replay finds the same. Engine semantics, sections 9 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chain.codec.arrow_schema import schema_of
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.events import ExecuteTransform, SetDataSchema
+from chain.model.schema import DataSchema
+from chain.multihash import Multihash
+from chain.state import StateReader
+from chain.walk import first_where
+
+_SCHEMA = ("SetDataSchema",)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """When the transform in force was declared."""
+
+    time: Instant
+    """System time of its block."""
+    cuts: Mapping[DatasetId, Multihash] = field(default_factory=dict)
+    """Up to where its first transaction consumed each input; empty before that."""
+
+
+def declared_at(reader: StateReader, size: int) -> Declared | None:
+    """Of the transform that the first ``size`` blocks of an output declare; ``None``: it has none."""
+    said = reader.last_of(("SetTransform",), size)
+    if said is None:
+        return None
+    first = first_where(reader, ("ExecuteTransform",), said.sequence_number + 1, size)
+    return Declared(said.system_time, _cuts(first) if first is not None else {})
+
+
+def columns_known(reader: StateReader, stop: int, time: Instant) -> DataSchema | None:
+    """Schema of an input as of ``time``, among its first ``stop`` blocks; if it had none yet, the first that it got.
+
+    Blocks that came from elsewhere after the first transaction may be older than the declaration, and were not known:
+    ``stop`` leaves them out. ``None`` without any schema.
+    """
+    newest = reader.last_of(_SCHEMA, stop)
+    if newest is None or newest.system_time <= time:
+        return _schema(newest)
+    later = first_where(reader, _SCHEMA, 0, stop, lambda block: block.system_time > time)
+    assert later is not None
+    return _schema(reader.last_of(_SCHEMA, later.sequence_number) or later)
+
+
+def _schema(block: Block | None) -> DataSchema | None:
+    if block is None:
+        return None
+    assert isinstance(block.event, SetDataSchema)
+    return schema_of(block.event)
+
+
+def _cuts(block: Block) -> dict[DatasetId, Multihash]:
+    assert isinstance(block.event, ExecuteTransform)
+    cuts = ((each.dataset_id, each.new_block_hash or each.prev_block_hash) for each in block.event.query_inputs)
+    return {dataset: cut for dataset, cut in cuts if cut is not None}
