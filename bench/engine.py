@@ -45,6 +45,7 @@ from engines.provision.host import SparkOptions, spark_engine
 from engines.spark.session import SessionOptions, start_session, stop_session
 from odfd.transform.driver import plan_at
 from odfd.transform.execute import Executed, Files, execute
+from odfd.transform.past import NOTHING
 from odfd.transform.plan import TransformPlan
 
 ROOT, DERIVED = (DatasetId.from_public_key(name.ljust(32)) for name in (b"readings", b"readings by day"))
@@ -168,7 +169,9 @@ def _plan(kept: SqliteChains) -> TransformPlan:
     reader = kept.chain(DERIVED)
     head = kept.chain(ROOT).head()
     assert head is not None
-    plan = plan_at(kept, reader, load_state(reader), {ROOT: head.hash}, {}, Instant(chains.START + DAY * MILLISECOND))
+    plan = plan_at(
+        kept, reader, load_state(reader), {ROOT: head.hash}, NOTHING, Instant(chains.START + DAY * MILLISECOND)
+    )
     assert isinstance(plan, TransformPlan), plan
     return plan
 

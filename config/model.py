@@ -72,6 +72,9 @@ class Engine:
     heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
     idle_seconds: float = setting(300.0, "before an unused engine is stopped; it costs its heap", unit="s", low=1)
     request_seconds: float = setting(3600.0, "of one transaction; over it the engine is stopped", unit="s", low=1)
+    transaction_rows: int = setting(
+        10_000_000, "of inputs that one transaction settles, about; a longer backlog leaves in several", low=1
+    )
     sandbox: str = setting(
         "auto",
         "least isolation that is accepted; auto: host under systemd, none (with a warning) elsewhere",

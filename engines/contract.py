@@ -92,6 +92,8 @@ class TransformRequest(_Table, frozen=True, kw_only=True):
     """Extension: the same id gives the same answer without doing it twice."""
     output_schema: DataSchema | None = None
     """Extension: the schema in force; the result is cast to it exactly. ``None``: first transaction."""
+    emission_limit: Time | None = None
+    """Extension: settle no output of this time or later, though more could be; what waits is settled next time."""
 
 
 class Progress(_Variant, frozen=True, kw_only=True, tag="Progress"): ...

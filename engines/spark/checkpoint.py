@@ -73,6 +73,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Rows not accepted because they have no event time, so far, by alias."""
     ticks: Annotated[tuple[Millis, ...], msgspec.Meta(max_length=1 << 16)] | msgspec.UnsetType = msgspec.UNSET
     """Watermarks of inputs that are still to come for the others, milliseconds."""
+    settled: Millis | msgspec.UnsetType = msgspec.UNSET
+    """Output before this time could have been emitted, and waits because the coordinator asked for less; else unset."""
     arranged: Annotated[tuple[Arranged, ...], msgspec.Meta(max_length=MAX_TABLES)] | msgspec.UnsetType = msgspec.UNSET
     """Tables that follow; unset when there are none."""
 

@@ -117,6 +117,8 @@ class Step:
     """By alias, for inputs that have no part in ``reads``."""
     kept: Mapping[str, tuple[Read, ...]] = field(default_factory=dict)
     """By alias the rows that are needed again, for coordinators that cannot mount their blocks again."""
+    settled: int | None = None
+    """Up to where output could have been emitted, if that is more than was asked for."""
 
     @property
     def idle(self) -> bool:
@@ -124,9 +126,16 @@ class Step:
 
 
 def plan_step(
-    query: Classification, inputs: Sequence[InputFacts], previous: Checkpoint | None, oldest: Oldest = no_sessions
+    query: Classification,
+    inputs: Sequence[InputFacts],
+    previous: Checkpoint | None,
+    oldest: Oldest = no_sessions,
+    limit: int | None = None,
 ) -> Step:
-    """The next step after ``previous``. Raises Invalid when blocks and checkpoint contradict each other."""
+    """The next step after ``previous``, which settles nothing from ``limit`` (microseconds) on.
+
+    Raises Invalid when blocks and checkpoint contradict each other.
+    """
     known = {item.alias: item for item in previous.inputs} if previous is not None else {}
     for given in inputs:
         _check_continues(given, known.get(given.alias))
@@ -135,7 +144,8 @@ def plan_step(
     if query.mode is Mode.LOG:
         return _log_step(query, inputs, known, watermarks, done)
     untimed = {given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs}
-    bound = _later(done, _bound(query.paths, watermarks))
+    settled = _later(done, _bound(query.paths, watermarks))
+    bound = _later(done, limit) if settled is not None and limit is not None and limit < settled else settled
     moved = bound is not None and (done is None or bound > done)
     reads = {}
     checks: list[LateCheck] = []
@@ -159,7 +169,10 @@ def plan_step(
             Read((block.path,), max(needed, threshold)) for block, threshold in still if block.path is not None
         )
         opened.append(_kept(given, known.get(given.alias), watermarks, still))
-    return Step(reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed, versions, kept)
+    waits = settled if settled != bound else None
+    return Step(
+        reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed, versions, kept, waits
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +279,7 @@ def next_checkpoint(
         late=_sum(old_late, late),
         untimed=_sum(old_untimed, step.untimed),
         ticks=tuple(tick // MILLISECOND for tick in ticks) if ticks else msgspec.UNSET,
+        settled=msgspec.UNSET if step.settled is None else step.settled // MILLISECOND,
     )
 
 

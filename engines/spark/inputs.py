@@ -80,7 +80,9 @@ class Inputs:
 
     def _block(self, block: InputBlock, given: TransformInput, query: Classification) -> BlockFacts:
         name = str(Multihash.from_bytes(block.block_hash)) if block.block_hash else ""
-        before, after = _micros(block.watermark_before), _micros(block.watermark_after)
+        before, after = (
+            None if mark is None else micros(mark) for mark in (block.watermark_before, block.watermark_after)
+        )
         reopened = bool(block.reopened)
         if block.data_path is None:
             return BlockFacts(name, None, before, after, reopened=reopened)
@@ -165,6 +167,6 @@ def _input_schema(given: TransformInput) -> pa.Schema:
     )  # fmt: skip
 
 
-def _micros(instant: Instant | None) -> int | None:
+def micros(instant: Instant) -> int:
     """Whole milliseconds, rounded towards the past: an earlier watermark promises less, so it is always true."""
-    return None if instant is None else instant // _NANOS * MILLISECOND
+    return instant // _NANOS * MILLISECOND

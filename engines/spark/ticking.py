@@ -59,9 +59,12 @@ def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
 
 
 def plan_table(
-    inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None
+    inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None, limit: int | None = None
 ) -> tuple[Step, TableStep, tuple[int, ...]]:
-    """The step, and the ticks that wait for slower inputs. Raises Invalid when blocks and checkpoint contradict."""
+    """The step, and the ticks that wait: for slower inputs, or since they are after ``limit`` (microseconds).
+
+    At least one tick is reached that can be. Raises Invalid when blocks and checkpoint contradict each other.
+    """
     at: Progress = progress(inputs, previous)
     marks = [] if previous is None or previous.ticks is msgspec.UNSET else list(previous.ticks)
     known = {mark * MILLISECOND for mark in marks}
@@ -71,9 +74,24 @@ def plan_table(
     slowest = at.slowest if at.slowest is None or grid is None else grid(at.slowest)
     until = slowest if at.done is None or slowest is None else max(at.done, slowest)
     reached = tuple(mark for mark in later if until is not None and mark <= until)
+    settled = None
+    if limit is not None and grid is not None and until is not None:
+        settled, until = until, min(until, _paced(grid, at.done, limit))
+    elif limit is not None and reached and reached[-1] > limit:
+        settled = until
+        reached = tuple(mark for mark in reached if mark <= limit) or reached[:1]
+        until = reached[-1]
     waiting = tuple(mark for mark in later if until is None or mark > until)
     kept: tuple[OpenInput, ...] = at.inputs
-    step = Step({}, (), None, None, until, kept, at.untimed)
+    step = Step({}, (), None, None, until, kept, at.untimed, settled=settled if settled != until else None)
     blocks = {given.alias: tuple(block for block in given.blocks if not block.reopened) for given in inputs}
     lateness = {given.alias: given.lateness for given in inputs}
     return step, TableStep(at.done, until, reached, blocks, lateness, grid), waiting
+
+
+def _paced(grid: Tick, done: int | None, limit: int) -> int:
+    """The last place of a grid up to ``limit``; if that is not after ``done``, the one that is."""
+    place = grid(limit)
+    if done is None or place > done:
+        return place
+    return int(_following(grid, np.array([done], np.int64))[0])

@@ -33,7 +33,7 @@ from engines.spark.declarations import Declarations, Late, Query, read_query
 from engines.spark.facts import SliceReader, count_before
 from engines.spark.foreign import blocks_of, kept_rows
 from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
-from engines.spark.inputs import Inputs
+from engines.spark.inputs import Inputs, micros
 from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
@@ -116,7 +116,7 @@ class _Transaction:
         facts = self._inputs.facts(shape, self._blocks(state))
         if shape.table is not None:
             return self._table(shape, shape.table, facts, state, identity, schema)
-        step = plan_step(shape, facts, state.checkpoint, Sessions(self._inputs.vocabs).oldest)
+        step = plan_step(shape, facts, state.checkpoint, Sessions(self._inputs.vocabs).oldest, self._limit)
         late = self._late(step, query.declarations)
         versions = self._versions(step, state)
         self._control.check()
@@ -126,6 +126,10 @@ class _Transaction:
         save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
         changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
         return self._answer(rows, step, late, schema, changelog)
+
+    @property
+    def _limit(self) -> int | None:
+        return None if self._request.emission_limit is None else micros(self._request.emission_limit)
 
     def _table(
         self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
@@ -140,7 +144,7 @@ class _Transaction:
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only", hint="derive anew, as a dataset of its own",
             )  # fmt: skip
-        step, ticking, waiting = plan_table(facts, state.checkpoint, self._query.declarations.tick)
+        step, ticking, waiting = plan_table(facts, state.checkpoint, self._query.declarations.tick, self._limit)
         sources = {
             alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias))
             for alias, columns in self._inputs.schemas.items()

@@ -364,6 +364,7 @@ class NodeParts:
             committer=self.committer,
             now=clock.now,
             staging=home.folder(STAGING),
+            rows=self.settings.engine.transaction_rows,
         )
         return ingest, transform
 

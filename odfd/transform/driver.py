@@ -28,15 +28,18 @@ from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress
-from engines.spark.checkpoint import MAX_CHECKPOINT, open_blocks
+from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.transform.commit import Committer
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, Files, Rejected, execute
-from odfd.transform.inputs import Runs, input_ids, view_input
+from odfd.transform.inputs import input_ids, view_input
+from odfd.transform.pacing import within
+from odfd.transform.past import Past, read_past
 from odfd.transform.plan import (
     Blocked,
     Diverged,
     InputView,
+    Pace,
     Planned,
     TransformPlan,
     UpToDate,
@@ -46,6 +49,7 @@ from odfd.transform.plan import (
 
 ATTEMPTS: Final = 5
 """Plans made in one call when the head keeps moving under it."""
+ROWS: Final = 10_000_000
 _START: Final = InputPosition(None, None)
 
 
@@ -67,6 +71,8 @@ class Workshop:
     now: Callable[[], Instant]
     staging: Path
     """A folder on the file system of the objects."""
+    rows: int = ROWS
+    """About how many rows of inputs one transaction settles."""
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +117,8 @@ def plan_next(shop: Workshop, dataset: DatasetId) -> Planned:
             return Blocked(f"input {name} ({each.short}) is not held here", f"odfctl mirror add {each}")
         heads[each] = head.hash
     time = block_time(state, shop.now())
-    return plan_at(shop.chains, reader, state, heads, reopening(shop.objects, state), time)
+    past = read_past(_checkpoint(shop.objects, state))
+    return plan_at(shop.chains, reader, state, heads, past, time, within(shop.rows))
 
 
 def plan_at(
@@ -119,10 +126,11 @@ def plan_at(
     reader: StateReader,
     state: ChainState,
     cuts: dict[DatasetId, Multihash],
-    reopen: dict[DatasetId, Runs],
+    past: Past,
     system_time: Instant,
+    pace: Pace | None = None,
 ) -> Planned:
-    """The transaction on ``state`` that consumes each input up to its cut."""
+    """The transaction on ``state`` that consumes each input up to its cut, and settles as much as ``pace`` allows."""
     said = reader.last_of(("SetTransform",), state.size)
     declared = declared_at(reader, state.size)
     positions = state.input_positions
@@ -130,15 +138,17 @@ def plan_at(
     for each, named in input_ids(state):
         position = positions.get(each, _START)
         alias = named.alias or named.dataset_ref
-        views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen.get(each, ()), declared))
-    return plan_transform(state, said.hash if said is not None else Multihash(), views, system_time)
+        views.append(
+            view_input(chains.chain(each), each, alias, position, cuts[each], past.reopen.get(each, ()), declared)
+        )
+    return plan_transform(state, said.hash if said is not None else Multihash(), views, system_time, past, pace)
 
 
-def reopening(objects: ObjectStore, state: ChainState) -> dict[DatasetId, Runs]:
-    """What the checkpoint in force needs again. Raises NotFound when it is not held, Invalid when it is not one."""
+def _checkpoint(objects: ObjectStore, state: ChainState) -> bytes | None:
+    """What can be read of the one in force by who is no engine. Raises NotFound when it is not held."""
     if state.checkpoint is None:
-        return {}
-    return dict(open_blocks(objects.read(state.checkpoint.physical_hash, 0, MAX_CHECKPOINT + 1)))
+        return None
+    return objects.read(state.checkpoint.physical_hash, 0, MAX_CHECKPOINT + 1)
 
 
 def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, Multihash]:

@@ -164,6 +164,7 @@ def _request(plan: TransformPlan, transaction: str, objects: ObjectReader, files
         system_time=plan.system_time,
         vocab=vocabulary(plan.state.vocab),
         transform=plan.transform,
+        emission_limit=plan.emission_limit,
         query_inputs=tuple(
             _input(view, paths.__getitem__, _schema_file(files.folder, number, view))
             for number, view in enumerate(plan.inputs)

@@ -5,7 +5,7 @@ Cost is in proportion to the blocks named, never to a chain's length. Synchronou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.changelog import says_changelog
@@ -27,11 +27,10 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab, load_state
 from chain.store.base import ChainReader, Head
 from odfd.transform.evolution import Declared, columns_known
+from odfd.transform.past import Runs
 from odfd.transform.plan import DataBlock, Diverged, InputView
 
 _DATA = ("AddData", "ExecuteTransform")
-Runs = Sequence[tuple[Multihash, Multihash]]
-"""First and last block of stretches of a chain, both included."""
 
 
 class UpTo:

@@ -7,7 +7,7 @@ that what is replayed is what was done. ODF specification, ExecuteTransform; eng
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -28,6 +28,7 @@ from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
 from engines.contract import Success, Vocabulary
+from odfd.transform.past import NOTHING, Past
 
 INPUT_DIVERGED: Final = "input-diverged"
 
@@ -119,6 +120,8 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     system_time: Instant
     transaction_id: str
     output_schema: DataSchema | None
+    emission_limit: Instant | None = None
+    """Output from this time on waits; ``None``: all that is settled may leave."""
 
     @property
     def dataset(self) -> DatasetId:
@@ -132,15 +135,22 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(block.new_data for block in blocks if block.new_data is not None)
 
 
+Pace: TypeAlias = Callable[[Past, Sequence[InputView]], Instant | None]
+"""How much a transaction may settle: a limit on the event time of its output."""
 Planned: TypeAlias = TransformPlan | UpToDate | Blocked
 
 
 def plan_transform(
-    state: ChainState, set_transform: Multihash, inputs: Sequence[InputView | Diverged], system_time: Instant
+    state: ChainState,
+    set_transform: Multihash,
+    inputs: Sequence[InputView | Diverged],
+    system_time: Instant,
+    past: Past = NOTHING,
+    pace: Pace | None = None,
 ) -> Planned:
     """The next transaction on ``state``; ``set_transform`` is the hash of the block that declares the transform.
 
-    ``inputs`` are those of SetTransform, in its order.
+    ``inputs`` are those of SetTransform, in its order; ``past`` is what the checkpoint in force says.
     """
     if state.set_transform is None:
         return Blocked("the dataset has no transform", "add one with SetTransform")
@@ -157,28 +167,35 @@ def plan_transform(
         if each.schema is None:
             return UpToDate(f"input {each.name} has no data yet")
         views.append(each)
-    if state.schema is not None and not any(view.new for view in views):
+    if state.schema is not None and not past.waits and not any(view.new for view in views):
         return UpToDate("no input has new data or a new watermark")
     consumed = tuple(view.consumed for view in views)
+    limit = pace(past, views) if pace is not None else None
     return TransformPlan(
         state=state,
         transform=state.set_transform.transform,
         inputs=tuple(views),
         query_inputs=consumed,
         system_time=system_time,
-        transaction_id=transaction_id(state, set_transform, consumed, system_time),
+        transaction_id=transaction_id(state, set_transform, consumed, system_time, limit),
         output_schema=state.schema.schema if state.schema is not None else None,
+        emission_limit=limit,
     )
 
 
 def transaction_id(
-    state: ChainState, set_transform: Multihash, consumed: Sequence[ExecuteTransformInput], system_time: Instant
+    state: ChainState,
+    set_transform: Multihash,
+    consumed: Sequence[ExecuteTransformInput],
+    system_time: Instant,
+    limit: Instant | None = None,
 ) -> str:
-    """sha3-256 of output, its last block, the transform's block, the cut, the time: the same id, the same bytes."""
+    """sha3-256 of output, its last block, the transform's block, cut, time and limit: the same id, the same bytes."""
     assert state.dataset is not None
     assert state.head is not None
     cut = [each.new_block_hash or each.prev_block_hash or b"" for each in consumed]
-    parts = (state.dataset, state.head, set_transform, *cut, system_time.to_bytes(12, "big", signed=True))
+    times = (b"" if time is None else time.to_bytes(12, "big", signed=True) for time in (system_time, limit))
+    parts = (state.dataset, state.head, set_transform, *cut, *times)
     return str(Multihash.sha3_256(b"".join(len(part).to_bytes(2, "big") + part for part in parts)))
 
 

@@ -27,10 +27,11 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import OnProgress
-from engines.spark.checkpoint import open_blocks
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, Files, Rejected, execute
 from odfd.transform.inputs import UpTo
+from odfd.transform.pacing import up_to
+from odfd.transform.past import read_past
 from odfd.transform.plan import Blocked, TransformPlan, UpToDate
 
 
@@ -178,9 +179,9 @@ def plan_recorded(
             return block, Blocked(
                 f"input {each.dataset_id.short} is not held here", f"odfctl mirror add {each.dataset_id}"
             )
-    reopen = open_blocks(checkpoint) if checkpoint is not None else {}
     cuts = recorded_cuts(block.event.query_inputs)
-    plan = plan_at(chains, before, state, cuts, dict(reopen), block.system_time)
+    pace = up_to(block.event.new_watermark)
+    plan = plan_at(chains, before, state, cuts, read_past(checkpoint), block.system_time, pace)
     if isinstance(plan, UpToDate):
         raise Invalid(f"block #{number} records a transaction with nothing to do: {plan.reason}", rule="replay")
     return block, plan

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -333,13 +334,18 @@ class Lab:
         schedule: Sequence[Mapping[str, int]],
         restart: bool = False,
         changelogs: Sequence[str] = (),
+        limits: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Replayed:
-        """Transactions that each take so many blocks of each stream. ``restart``: forget what was read in between."""
+        """Transactions that each take so many blocks of each stream.
+
+        ``restart``: forget all that was read in between. ``limits``: by number of a transaction, emission limits
+        (milliseconds) under which it is done piece by piece.
+        """
         bench = Workbench(ANALYST, SliceReader())
         done = dict.fromkeys(streams, 0)
         kept = Kept(self)
         transform = sql if isinstance(sql, TransformSql) else TransformSql(engine="spark", query=sql)
-        for takes in schedule:
+        for takes, limit in _in_pieces(schedule, limits):
             inputs = []
             for alias, stream in streams.items():
                 first = done[alias]
@@ -351,7 +357,7 @@ class Lab:
                     dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                     blocks=(*again, *fresh), schema_file=schema or "", changelog=alias in changelogs,
                 ))  # fmt: skip
-            kept.transact(transform, tuple(inputs), Workbench(ANALYST, SliceReader()) if restart else bench)
+            kept.transact(transform, tuple(inputs), Workbench(ANALYST, SliceReader()) if restart else bench, limit)
         assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}
         return kept.replayed()
 
@@ -410,6 +416,16 @@ def _made_at(table: pa.Table | None, position: int) -> pa.Table | None:
     return table.set_column(SCHEMA.get_field_index("system_time"), SCHEMA.field("system_time"), stamp)
 
 
+def _in_pieces(
+    schedule: Sequence[Mapping[str, int]], limits: Mapping[int, Sequence[int]]
+) -> Iterator[tuple[Mapping[str, int], int | None]]:
+    """Each transaction with its limits one after the other, then without one; its blocks come the first time."""
+    for number, takes in enumerate(schedule):
+        for limit in (*limits.get(number, ()), None):
+            yield takes, limit
+            takes = dict.fromkeys(takes, 0)
+
+
 def dataset_of(alias: str) -> DatasetId:
     return DatasetId.from_public_key(alias.encode() * 32)
 
@@ -431,7 +447,9 @@ class Kept:
     late: int = 0
     watermark: int | None = None
 
-    def transact(self, transform: TransformSql, inputs: tuple[TransformInput, ...], bench: Workbench) -> None:
+    def transact(
+        self, transform: TransformSql, inputs: tuple[TransformInput, ...], bench: Workbench, limit: int | None = None
+    ) -> None:
         self.lab.number += 1
         checkpoint, data = (self.lab.folder / f"{kind}-{self.lab.number}" for kind in ("checkpoint", "out"))
         offset = sum(one.num_rows for one in self.slices)
@@ -439,6 +457,7 @@ class Kept:
             dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocabulary(), transform=transform,
             query_inputs=inputs, next_offset=offset, new_checkpoint_path=str(checkpoint), new_data_path=str(data),
             prev_checkpoint_path=None if self.previous is None else str(self.previous),
+            emission_limit=None if limit is None else from_millis(limit),
         )  # fmt: skip
         session = self.lab.spark.newSession()
         for name, value in self.lab.settings.items():

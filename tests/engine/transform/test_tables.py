@@ -221,8 +221,8 @@ def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, c
 def one_tick_per_transaction(monkeypatch):
     planned = ticking.plan_table
 
-    def mutant(inputs, previous, grid):
-        step, table, waiting = planned(inputs, previous, grid)
+    def mutant(*given):
+        step, table, waiting = planned(*given)
         return step, dataclasses.replace(table, ticks=table.ticks[-1:]), waiting
 
     monkeypatch.setattr(transform, "plan_table", mutant)

@@ -59,12 +59,19 @@ def influenced(paths, time):
             output += 6 * HOUR
 
 
-def run(query, blocks, cuts):
+def paced(cuts, limits):
+    """Each cut with the limits given for it, and once more without one; the blocks are taken the first time."""
+    for cut, several in zip(cuts, limits, strict=True):
+        for limit in (*several, None):
+            yield cut, limit
+
+
+def run(query, blocks, cuts, limits=None):
     known, previous, out, start = facts(blocks), None, [], 0
-    for cut in cuts:
+    for cut, limit in paced(cuts, limits or [()] * len(cuts)):
         open_now = {name for run in previous.inputs[0].open for name in run} if previous is not None else set()
         again = [replace(b, reopened=True) for b in known[:start] if b.name in open_now]
-        step = plan_step(query, [InputFacts("did", "a", (*again, *known[start:cut]))], previous)
+        step = plan_step(query, [InputFacts("did", "a", (*again, *known[start:cut]))], previous, limit=limit)
         mounted = {b.path for b in (*again, *known[start:cut])}
         rows = []
         for read in step.reads["a"]:
@@ -111,6 +118,30 @@ def test_grouping_does_not_show(history, names):
     assert at_once == expected
     assert state == same_state
     assert decode_checkpoint(state).late.get("a", 0) == late
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2), st.data())
+def test_emission_limits_do_not_show(history, names, data):
+    blocks, cuts = history
+    query = Classification(Mode.FINAL, tuple(Path("a", *FUNCTIONS[name]) for name in names), ("event_time",))
+    times = st.lists(st.integers(-30 * 24, 95 * 24).map(lambda hour: hour * HOUR), max_size=4)
+    limits = data.draw(st.lists(times, min_size=len(cuts), max_size=len(cuts)))
+    assert run(query, blocks, cuts, limits) == run(query, blocks, cuts)
+
+
+def test_what_a_limit_holds_back_is_told_until_it_is_out():
+    query = Classification(Mode.FINAL, (Path("a", *FUNCTIONS["hours"]),), ("event_time",))
+    known = facts([([3 * DAY, 8 * DAY], 4 * DAY), ([5 * DAY], 9 * DAY)])
+    first = plan_step(query, [InputFacts("did", "a", tuple(known))], None, limit=4 * DAY)
+    state = next_checkpoint(query, "t", first, {}, None)
+    assert (first.watermark, state.settled) == (4 * DAY, 9 * DAY // MILLISECOND)
+    assert first.inputs[0].open == (("b0", "b0"), ("b1", "b1"))
+    again = [InputFacts("did", "a", tuple(replace(each, reopened=True) for each in known))]
+    second = plan_step(query, again, state, limit=9 * DAY)
+    assert (second.emit_from, second.emit_until) == (4 * DAY, 9 * DAY)
+    assert b"settled" not in encode_checkpoint(next_checkpoint(query, "t", second, {}, state))
+    assert plan_step(query, again, state, limit=2 * DAY).idle
 
 
 def test_nothing_settled_reads_nothing():

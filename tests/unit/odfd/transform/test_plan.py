@@ -17,6 +17,7 @@ from chain.state import ChainState, InputPosition, load_state
 from engines.contract import Success
 from odfd.transform.driver import plan_at
 from odfd.transform.inputs import view_input
+from odfd.transform.past import NOTHING
 from odfd.transform.plan import Diverged, InputView, TransformPlan, UpToDate, block_time, plan_transform, settle
 from worlds.legacy_schema import legacy
 from worlds.transform_world import SCHEMA
@@ -124,7 +125,7 @@ def plan_of(world: Any) -> Any:
     chain = world.chains.chain(DERIVED)
     state = load_state(chain)
     head = world.chains.chain(ROOT).head().hash
-    return plan_at(world.chains, chain, state, {ROOT: head}, {}, Instant(5_000_000 * MILLISECOND))
+    return plan_at(world.chains, chain, state, {ROOT: head}, NOTHING, Instant(5_000_000 * MILLISECOND))
 
 
 def test_reads_do_not_grow_with_the_input(make_world: Any) -> None:

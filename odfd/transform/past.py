@@ -1,0 +1,66 @@
+"""What the checkpoint in force tells a coordinator: which blocks are needed again, and how far the output has come.
+
+The rest of a checkpoint is the engine's. A value; read under limits, for it may be a stranger's. Engine semantics,
+section 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant, from_millis
+from chain.multihash import Multihash
+from engines.spark.checkpoint import decode_checkpoint, open_blocks
+
+Runs: TypeAlias = Sequence[tuple[Multihash, Multihash]]
+"""First and last block of stretches of a chain, both included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Of the transactions so far."""
+
+    reopen: Mapping[DatasetId, Runs] = field(default_factory=dict)
+    emitted: Instant | None = None
+    """Output before this time is out."""
+    settled: Instant | None = None
+    """Output before this time could be out."""
+    slowest: Instant | None = None
+    """The least of the inputs' watermarks; ``None`` if there is one without."""
+    due: tuple[Instant, ...] = ()
+    """Ticks of a changing table that were held back."""
+    held: int = 0
+    """Rows that the checkpoint itself holds."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether output is settled that an emission limit held back."""
+        return self.settled != self.emitted
+
+
+NOTHING: Final = Past()
+
+
+def read_past(checkpoint: bytes | None) -> Past:
+    """Raises Invalid for bytes that are no checkpoint."""
+    if checkpoint is None:
+        return NOTHING
+    known = decode_checkpoint(checkpoint)
+    marks = [each.w for each in known.inputs]
+    emitted = None if known.g is None else from_millis(known.g)
+    settled = emitted if known.settled is msgspec.UNSET else from_millis(known.settled)
+    ticks = () if known.ticks is msgspec.UNSET else known.ticks
+    arranged = () if known.arranged is msgspec.UNSET else known.arranged
+    return Past(
+        reopen=open_blocks(checkpoint),
+        emitted=emitted,
+        settled=settled,
+        slowest=None if None in marks else from_millis(min((mark for mark in marks if mark is not None), default=0)),
+        due=tuple(from_millis(tick) for tick in ticks if settled is not None and from_millis(tick) <= settled),
+        held=sum(each.rows for each in arranged),
+    )

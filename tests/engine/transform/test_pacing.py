@@ -1,0 +1,68 @@
+"""A backlog that leaves in pieces is the backlog that leaves at once. Engine semantics, section 13."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from chain.model.source import TemporalTable, TransformSql
+
+pytestmark = pytest.mark.engine
+BLOCKS = 12
+LEDGER = """select a.event_time, a.k, a.v, b.v as w from a left join b
+on a.k = b.k and a.event_time >= b.event_time and a.event_time < b.event_time + interval '3' day"""
+VERSIONS = TransformSql(
+    engine="spark",
+    query="select a.event_time, a.k, a.v, b.v as w from a left join b "
+    "on a.k = b.k and a.event_time >= b.valid_from and a.event_time < b.valid_to",
+    temporal_tables=(TemporalTable(name="b", primary_key=("k",)),),
+)
+WINDOWS = "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s from a group by 1, 2"
+CHANGES = "select k, max(event_time) as event_time, count(distinct v % 3) as s from a group by k"
+CASES = {
+    "windows": (
+        "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s from a group by 1, 2",
+        (),
+    ),
+    "overlapping": (
+        "select window(event_time, '3 days', '1 day').end as event_time, sum(v) as s from a group by "
+        "window(event_time, '3 days', '1 day')",
+        (),
+    ),
+    "sessions": (
+        "select session_window(event_time, '6 hours').end as event_time, k, count(*) as c from a group by "
+        "session_window(event_time, '6 hours'), k",
+        (),
+    ),
+    "join": (LEDGER, ()),
+    "versions": (VERSIONS, ("b",)),
+    "table": ("select k, max(event_time) as event_time, sum(v) as s, count(*) as c from a group by k", ()),
+    "table over changes": (
+        "select k, max(event_time) as event_time, count(distinct v % 3) as s from a group by k",
+        ("a",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_chunked_by_limits_is_the_whole(lab, name):
+    sql, changing = CASES[name]
+    aliases = ("a", "b") if name in ("join", "versions") else ("a",)
+    streams = {
+        alias: lab.changing(alias, 7, BLOCKS) if alias in changing else lab.stream(61 + at, days=40, blocks=BLOCKS)
+        for at, alias in enumerate(aliases)
+    }
+    schedule = [dict.fromkeys(aliases, 7), dict.fromkeys(aliases, BLOCKS - 7)]
+    whole = lab.run(sql, streams, schedule, changelogs=changing)
+    assert whole.with_data == 2
+    limits = {number: quarters(table) for number, table in enumerate(whole.slices)}
+    pieces = lab.run(sql, streams, schedule, True, changing, limits=limits)
+    assert pieces.with_data > whole.with_data, "the limits must have cut something"
+    assert (pieces.rows, pieces.watermark, pieces.late) == (whole.rows, whole.watermark, whole.late)
+    assert pieces.state == whole.state
+
+
+def quarters(table):
+    """Event times (milliseconds) that cut the rows in four."""
+    times = sorted(table["event_time"].cast(pa.int64()).to_pylist())
+    return [times[len(times) * part // 4] for part in (1, 2, 3)]
