@@ -106,8 +106,8 @@ class SparkHandler:
         )
 
     def transform(self, request: TransformRequest, control: Control) -> TransformOutcome:
-        with self._session(control) as session:
-            return run_transform(session, request, control, self._bench)
+        with self._request(control) as opened:
+            return run_transform(opened, request, control, self._bench)
 
     def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome:
         with self._session(control) as session:
@@ -128,20 +128,31 @@ class SparkHandler:
     @contextlib.contextmanager
     def _session(self, control: Control) -> Iterator[SparkSession]:
         """A session for one request, whose jobs stop when nobody waits for them any more."""
-        root = self._spark
-        context = root.sparkContext
+        with self._request(control) as opened:
+            yield opened()
+
+    @contextlib.contextmanager
+    def _request(self, control: Control) -> Iterator[Callable[[], SparkSession]]:
+        """The same, opened when it is needed: by then the call has cost several round trips to the JVM."""
         group = uuid.uuid4().hex
-        context.setJobGroup(group, "request", interruptOnCancel=True)
+        used: list[SparkSession] = []
+
+        def opened() -> SparkSession:
+            root = self._spark
+            used.append(root)
+            root.sparkContext.setJobGroup(group, "request", interruptOnCancel=True)
+            control.register_cancel(stop)
+            return root.newSession()
 
         def stop() -> None:
-            # A JVM that is gone has stopped already.
-            with contextlib.suppress(Py4JError, OSError):
-                context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+            for root in used:
+                # A JVM that is gone has stopped already.
+                with contextlib.suppress(Py4JError, OSError):
+                    root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
-        control.register_cancel(stop)
         with self._disk.over(stop) if self._disk is not None else contextlib.nullcontext() as watched:
             try:
-                yield root.newSession()
+                yield opened
             except (PySparkException, Py4JError, OSError, EOFError, ValueError, Environment) as fault:
                 if control.cancelled.is_set():
                     raise RequestCancelled("the request was cancelled") from fault

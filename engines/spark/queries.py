@@ -84,15 +84,22 @@ class Analyst:
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
     ) -> Analysis:
         """Judge the queries. Names views in ``session``. What is wrong with them is in the answer."""
-        seen = tuple((replace(view, schema=st.StructType()), view.schema.json()) for view in inputs)
-        key = (tuple(steps), seen, vocab)
-        known = self._known.get(key)
+        known = self.known(steps, inputs, vocab)
         if known is None:
             known = _analyse(session, steps, inputs, vocab)
-            self._known[key] = known
+            self._known[_key(steps, inputs, vocab)] = known
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return known
+
+    def known(self, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary) -> Analysis | None:
+        """What was found before, if these queries were judged already: that needs no session."""
+        return self._known.get(_key(steps, inputs, vocab))
+
+
+def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary) -> tuple[object, ...]:
+    seen = tuple((replace(view, schema=st.StructType()), view.schema.json()) for view in inputs)
+    return tuple(steps), seen, vocab
 
 
 def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:

@@ -6,8 +6,10 @@ nothing becomes settled runs no query. Engine semantics, sections 2 to 5, 7 and 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,11 +67,14 @@ class Workbench:
 
 
 def run_transform(
-    session: SparkSession, request: TransformRequest, control: Control, bench: Workbench
+    session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control, bench: Workbench
 ) -> TransformOutcome:
-    """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
+    """``session`` is this request's alone, or opens one when it turns out that Spark has something to do.
+
+    Raises Environment, and what Spark raises when the fault is the engine's.
+    """
     try:
-        with tempfile.TemporaryDirectory(prefix="transaction-") as folder:
+        with _folder(request) as folder:
             return _Transaction(session, request, control, bench, Path(folder)).run()
     except Invalid as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
@@ -78,6 +83,13 @@ def run_transform(
         if not blames_query(fault):
             raise
         return InvalidQuery(message=first_lines(fault))
+
+
+def _folder(request: TransformRequest) -> contextlib.AbstractContextManager[str]:
+    """For rows out of the checkpoint; no more than a name where the coordinator mounts slices again."""
+    if all(given.blocks is not None for given in request.query_inputs):
+        return contextlib.nullcontext("")
+    return tempfile.TemporaryDirectory(prefix="transaction-")
 
 
 def check_tick(shape: Classification, query: Query) -> None:
@@ -91,9 +103,10 @@ def check_tick(shape: Classification, query: Query) -> None:
 
 class _Transaction:
     def __init__(
-        self, session: SparkSession, request: TransformRequest, control: Control, bench: Workbench, folder: Path
-    ) -> None:
-        self._session = session
+        self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control,
+        bench: Workbench, folder: Path,
+    ) -> None:  # fmt: skip
+        self._given = session
         self._request = request
         self._control = control
         self._bench = bench
@@ -102,9 +115,16 @@ class _Transaction:
         self._foreign = {given.query_alias for given in request.query_inputs if given.blocks is None}
         self._inputs = Inputs(request.query_inputs, self._query, bench.slices)
 
+    @functools.cached_property
+    def _session(self) -> SparkSession:
+        return self._given() if callable(self._given) else self._given
+
     def run(self) -> TransformOutcome:
         request, query = self._request, self._query
-        analysis = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), request.vocab)
+        views, analyst = self._inputs.views(), self._bench.analyst
+        analysis = analyst.known(query.steps, views, request.vocab)
+        if analysis is None:
+            analysis = analyst.analyse(self._session, query.steps, views, request.vocab)
         shape = analysis.classification
         if shape is not None:
             check_tick(shape, query)
