@@ -192,6 +192,28 @@ def test_what_a_person_lifted_does_not_suspend_again_and_something_new_does(node
     assert node.reviewing.review() == {}, "one dataset is no pattern"
 
 
+def test_canary_catches_lazy(node: Node) -> None:
+    """Steps that are wrong on purpose, in two datasets: who affirms what I and another group found wrong is out."""
+    lie = Actual(records=ord("v"))
+    for owner in OWNERS[:2]:
+        run = Run(
+            sequence_number=1,
+            block=chain_of(owner)[1].hash,
+            at=NOW,
+            verdict="mismatch",
+            runs=3,
+            engine=ENGINE,
+            actual=lie,
+        )
+        with node.database.write() as connection:
+            Ledger(connection).keep_run(owner.dataset_id, run)
+        node.hear(0, owner, "v")
+        node.hear(1, owner, "R")
+    node.reviewing.review()
+    node.later(GRACE + instant.SECOND)
+    assert set(node.reviewing.review()) == {"g1"}
+
+
 def test_one_that_is_taken_back_within_the_grace_was_nothing(node: Node) -> None:
     contradict(node)
     node.reviewing.review()

@@ -26,7 +26,7 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.statements import canonical, envelope, proof, statement
+from chain.statements import authority, canonical, envelope, proof, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStatement, Mismatch, Span
 from chain.statements.tree import Frontier
@@ -36,8 +36,10 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.trust import drafting
 from odfd.trust import ledger as ledger_room
 from odfd.trust.admission import Outcome, admit_attestation, admit_head
+from odfd.trust.authorities import Authorities
 from odfd.trust.journal import Journal
 from odfd.trust.judge import Said, Status, Voice, group_voices, judge, value_id, voice_on
 from odfd.trust.ledger import Checked, Ledger
@@ -244,6 +246,32 @@ def test_rewrite_needs_epoch(node: Node) -> None:
     assert node.reach() == len(BLOCKS)
     assert node.hear(Topic.HEADS, head_of(BRANCH)[1]) is Judgement.ACCEPT
     assert node.reach() == len(BLOCKS) - 1
+
+
+def test_fast_forward_undone(node: Node) -> None:
+    """A stolen writer signs a billion blocks for ninety days: the next version's epoch is ahead of it all the same."""
+    thief, writer = VALIDATORS[0], VALIDATORS[1]
+    node.hold(BLOCKS)
+    node.hear(Topic.HEADS, head_of(BLOCKS)[1])
+    tree = Frontier().extend(block.hash.digest for block in BLOCKS)
+    here = statement.TreeHead(size=tree.size, root_hash=tree.root)
+    first = drafting.rotated(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
+    assert node.hear(Topic.HEADS, envelope.seal(statement.encode(first), OWNER)) is Judgement.ACCEPT
+    terms: dict[str, Any] = {"authority": 1, "epoch": 1}
+    far = head_of(BLOCKS, thief, days=90, size=10**9, root_hash=b"?" * 32, **terms)
+    dated = head_of(BLOCKS, thief, at=Instant(NOW + 365 * DAY), **terms)
+    assert node.hear(Topic.HEADS, dated[1]) is Judgement.IGNORE
+    assert node.hear(Topic.HEADS, far[1]) is Judgement.ACCEPT
+    assert node.standing.known(DATASET).head == far[0]
+    with node.database.read() as connection:
+        rights = Authorities(connection).rights(DATASET)
+    second = drafting.rotated(rights, writer.did, here, BLOCKS[0].hash, NOW)
+    assert node.hear(Topic.HEADS, envelope.seal(statement.encode(second), OWNER)) is Judgement.ACCEPT
+    honest = head_of(BLOCKS, writer, authority=2, epoch=2)
+    assert node.hear(Topic.HEADS, honest[1]) is Judgement.ACCEPT
+    again = head_of(BLOCKS, thief, at=Instant(NOW + 60 * instant.SECOND), size=10**9 + 1, **terms)
+    assert node.hear(Topic.HEADS, again[1]) is not Judgement.ACCEPT
+    assert (node.standing.known(DATASET).head, node.reach("chain")) == (honest[0], len(BLOCKS))
 
 
 # Forks
