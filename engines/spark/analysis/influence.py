@@ -7,6 +7,7 @@ table has no influence, so nothing is ever assumed of it. Engine semantics, sect
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -123,7 +124,7 @@ _SPANS: Final = {
     "day": DAY, "week": 7 * DAY,
 }  # fmt: skip
 """Units of intervals whose length is always the same."""
-_EPOCH: Final = "1970-01-01 00:00:00"
+_EPOCH: Final = dt.datetime(1970, 1, 1)
 _TRANSPARENT: Final = {"Alias", "KnownNullable", "KnownNotNull", "PreciseTimestampConversion"}
 
 
@@ -207,10 +208,25 @@ def _to_date(node: Node, scope: Scope) -> Influence | None:
 
 def _time_bucket(node: Node, scope: Scope) -> Influence | None:
     size, time, origin = node.children
-    if origin.fields.get("value") != _EPOCH or (span := _interval(size)) is None:
+    start, span = _instant(origin), _interval(size)
+    if start is None or span is None:
         return None
     months, micros = span
-    return _after(time, scope, (FloorMonths(months) if months else Floor(micros),))
+    if not months:
+        return _after(time, scope, (Floor(micros, start % micros),))
+    return _after(time, scope, (FloorMonths(months),)) if start == 0 else None
+
+
+def _instant(node: Node) -> int | None:
+    """Microseconds of a literal time; Spark's zone is UTC."""
+    value = node.fields.get("value")
+    if node.kind != "Literal" or node.fields.get("dataType") != "timestamp" or not isinstance(value, str):
+        return None
+    try:
+        since = dt.datetime.fromisoformat(value) - _EPOCH
+    except (ValueError, TypeError):
+        return None  # a year that Python does not have
+    return since // dt.timedelta(microseconds=1)
 
 
 def _date_trunc(node: Node, scope: Scope) -> Influence | None:
