@@ -42,9 +42,8 @@ check: lint types test  ## what CI runs
 bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.json
 	@$(PY) -m bench $(T)
 
-soak: install  ## ten thousand simulated networks of each kind, faulty lives and flipped bits; some hours
-	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 $(PY) -m pytest tests/sim tests/unit/odfd/services/test_flipped_bits.py $(T)
-	ODF_SOAK=1 $(PY) -m pytest tests/engine/transform/test_layout.py $(T)
+soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 2,000 histories a query; hours
+	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=1 $(PY) -m pytest tests/sim tests/unit/odfd/services/test_flipped_bits.py tests/engine/transform $(T)
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from conformance.coordinator import Bed, Troubles
+from conformance.duck import Duck, in_place_of_spark
 from engines.spark import session, settings
+from engines.spark.queries import Analyst
 from engines.spark.session import SessionOptions, start_session, stop_session
 
 
@@ -30,3 +33,38 @@ def spark_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessio
 def spark(spark_root: SparkSession) -> SparkSession:
     """A session of the test's own, so that no view is seen by another test."""
     return spark_root.newSession()
+
+
+class Sparks(Analyst):
+    """Analyses with the real Spark, whatever runs the queries."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__()
+        self._spark = spark
+
+    def analyse(self, session: object, *given: Any) -> Any:
+        return super().analyse(self._spark.newSession(), *given)
+
+
+@pytest.fixture(scope="session")
+def analyst(spark_root: SparkSession) -> Analyst:
+    return Sparks(spark_root)
+
+
+@pytest.fixture(scope="session")
+def duck() -> Duck:
+    return Duck()
+
+
+@pytest.fixture
+def cheap(analyst: Analyst, duck: Duck, monkeypatch: pytest.MonkeyPatch) -> Bed:
+    """Engines whose queries DuckDB runs."""
+    in_place_of_spark(monkeypatch)
+    return Bed(duck.newSession, analyst)
+
+
+@pytest.fixture
+def troubles(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> Troubles:
+    made = Troubles(monkeypatch)
+    monkeypatch.setattr(duck, "before_query", made.query)
+    return made

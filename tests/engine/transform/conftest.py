@@ -1,14 +1,12 @@
-"""A laboratory for transforms: random streams of blocks, random schedules, and a batch query as the oracle.
+"""A laboratory for transforms on the real Spark: streams of blocks, random or given, and schedules for them.
 
-The oracle shares nothing with the engine but the query: which rows are late and what is settled it works out with
-numpy's calendar, and order with Python's sort.
+The law itself is tried in ``test_conformance``; here is what tests of single things need.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -62,11 +60,9 @@ ANALYST = Analyst()
 
 @dataclass(frozen=True)
 class Shape:
-    """A query, and in the oracle's own words what a row's event time becomes."""
+    """A query over the input a."""
 
     sql: str
-    floor: Callable[[int], int] | None = None
-    """Least output time of a row, and the bound of a watermark, in milliseconds; ``None``: log mode."""
 
 
 @dataclass(frozen=True)
@@ -79,55 +75,35 @@ def day(time: int) -> int:
     return time // DAY * DAY
 
 
-def month(time: int, step: int = 1) -> int:
-    months = int(np.datetime64(time, "ms").astype("datetime64[M]").astype(int))
-    return int(np.datetime64(months - months % step, "M").astype("datetime64[ms]").astype(int))
-
-
-def next_month(time: int) -> int:
-    """Midnight of the same day of the next month, or of its last."""
-    date = (dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=time)).date()
-    first = (date.replace(day=1) + dt.timedelta(days=32)).replace(day=1)
-    last = (first + dt.timedelta(days=32)).replace(day=1) - dt.timedelta(days=1)
-    return (first.replace(day=min(date.day, last.day)) - dt.date(1970, 1, 1)).days * DAY
-
-
 SHAPES = {
     "map": Shape("select event_time, upper(k) as k, v * 2 as v from a"),
     "filter": Shape("select event_time, v from a where v % 3 <> 0 and k is not null"),
     "bucket-day": Shape(
         "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s, count(*) as c "
         "from a group by 1, 2",
-        day,
     ),
     "window-day": Shape(
         "select window(event_time, '1 day').start as event_time, k, min(v) as low, max(v) as high "
         "from a group by window(event_time, '1 day'), k",
-        day,
     ),
     "bucket-month": Shape(
         "select time_bucket(interval '1' month, event_time) as event_time, k, count(distinct v) as c "
         "from a group by 1, 2",
-        month,
     ),
     "quarter": Shape(
         "select date_trunc('quarter', event_time) as event_time, sum(cast(v as decimal(20, 2))) as s from a group by 1",
-        lambda time: month(time, 3),
     ),
     "two-paths": Shape(
         "select event_time, sum(v) as s from ("
         "  select time_bucket(interval '1' day, event_time) as event_time, v from a union all"
         "  select time_bucket(interval '1' day, event_time) + interval '2' day, v from a) group by 1",
-        day,
     ),
     "overlapping": Shape(
         "select window(event_time, '1 day', '6 hours').end as event_time, k, sum(v) as s "
         "from a group by window(event_time, '1 day', '6 hours'), k",
-        lambda time: time // (DAY // 4) * (DAY // 4) + DAY // 4,
     ),
     "next-month": Shape(
         "select event_time + interval '1' month as event_time, sum(v) as s, count(*) as c from a group by 1",
-        next_month,
     ),
 }
 
@@ -361,52 +337,6 @@ class Lab:
         assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}
         return kept.replayed()
 
-    def batch(
-        self, sql: str, streams: Mapping[str, Stream], lows: Mapping[str, Sequence[Callable[[int], int]]]
-    ) -> tuple[list[dict[str, object]], int]:
-        """Rows of one query over all accepted rows, settled ones only, in order; and how many rows were late."""
-        session, late, bounds = self.spark.newSession(), 0, []
-        for alias, stream in streams.items():
-            accepted, watermark = [SCHEMA.empty_table()], None
-            for block, table in zip(stream.blocks, stream.tables, strict=True):
-                kept = table
-                for low in lows[alias]:
-                    kept = _accepted(kept, block.watermark_before, low) if kept is not None else None
-                if table is not None and kept is not None:
-                    accepted.append(kept)
-                    late += table.num_rows - table["event_time"].null_count - kept.num_rows
-                watermark = block.watermark_after
-            bounds += [None if watermark is None else low(watermark // 1_000_000) for low in lows[alias]]
-            session.createDataFrame(pa.concat_tables(accepted)).createOrReplaceTempView(alias)
-        rows = session.sql(sql).toArrow().to_pylist()
-        if None in bounds:
-            return [], late
-        bound = min(bound for bound in bounds if bound is not None)
-        return in_order([row for row in rows if row["event_time"].timestamp() * 1000 < bound]), late
-
-    def oracle(self, shape: Shape, stream: Stream) -> tuple[list[dict[str, object]], int]:
-        """Rows of one batch query over the accepted rows, in order, and how many were late."""
-        accepted, late, watermark = [SCHEMA.empty_table()], 0, None
-        for block, table in zip(stream.blocks, stream.tables, strict=True):
-            if table is not None and shape.floor is not None:
-                kept = _accepted(table, block.watermark_before, shape.floor)
-                late += table.num_rows - table["event_time"].null_count - kept.num_rows
-                accepted.append(kept)
-            elif table is not None:
-                accepted.append(table)
-            watermark = block.watermark_after
-        session = self.spark.newSession()
-        session.createDataFrame(pa.concat_tables(accepted)).createOrReplaceTempView("a")
-        rows = session.sql(shape.sql).toArrow().to_pylist()
-        if shape.floor is None:
-            return rows, 0
-        if watermark is None:
-            return [], late
-        bound = shape.floor(watermark // 1_000_000)
-        settled = [row for row in rows if row["event_time"].timestamp() * 1000 < bound]
-        names = ["event_time", *(name for name in (rows[0] if rows else {}) if name != "event_time")]
-        return sorted(settled, key=lambda row: [(row[name] is not None, row[name]) for name in names]), late
-
 
 def _made_at(table: pa.Table | None, position: int) -> pa.Table | None:
     """Rows of a block say when it was made: blocks are made one second after another."""
@@ -428,12 +358,6 @@ def _in_pieces(
 
 def dataset_of(alias: str) -> DatasetId:
     return DatasetId.from_public_key(alias.encode() * 32)
-
-
-def in_order(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """By event time, then all other columns, nulls first."""
-    names = ["event_time", *(name for name in (rows[0] if rows else {}) if name != "event_time")]
-    return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in names])
 
 
 @dataclass
@@ -510,13 +434,6 @@ def _rows(rng: np.random.Generator, offset: int, times: np.ndarray, missing: np.
     )
 
 
-def _accepted(table: pa.Table, before: int | None, floor: Callable[[int], int]) -> pa.Table:
-    times = table["event_time"].cast(pa.int64()).to_pylist()
-    limit = None if before is None else floor(before // 1_000_000)
-    kept = [t is not None and (limit is None or floor(t) >= limit) for t in times]
-    return table.filter(pa.array(kept, pa.bool_()))
-
-
 def _reopened(blocks: Sequence[InputBlock], checkpoint: Path | None, dataset: DatasetId = IN) -> list[InputBlock]:
     """What a coordinator does with ``open_blocks``."""
     if checkpoint is None:
@@ -536,8 +453,3 @@ def lab(spark_root: SparkSession, tmp_path: Path) -> Lab:
 @pytest.fixture(params=list(SHAPES))
 def shape(request: pytest.FixtureRequest) -> Shape:
     return SHAPES[request.param]
-
-
-@pytest.fixture
-def shapes() -> dict[str, Shape]:
-    return SHAPES

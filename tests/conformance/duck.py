@@ -1,0 +1,148 @@
+"""DuckDB in place of Spark below the engine's own code: the same planning, judging, ordering, state, another SQL.
+
+A small transaction takes Spark a tenth of a second and DuckDB a hundredth, so the law can be tried on thousands of
+histories; and a second SQL engine that agrees with Spark on a shape's text is an oracle that shares nothing with it.
+
+What is replaced is what the engine calls Spark for, and nothing else: making views of slices and tables, running the
+text of the queries, and the expressions that merge accumulators. Analysis stays Spark's. Hidden columns ride along in
+Spark's plan; here the text says where, as ``{h}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as st
+
+import engines.spark.inputs as inputs
+import engines.spark.tables as tables
+import engines.spark.transform as transform
+from chain.model.source import SqlQueryStep
+from engines.contract import Vocabulary
+from engines.spark.incremental import Read
+from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_ROUND, HIDDEN_SOURCE
+from engines.spark.rows import event_times, read_rows
+from engines.spark.spark_types import struct_type
+
+MICROS = pa.timestamp("us", "UTC")
+_MACROS = """
+create macro from_utc_timestamp(t, zone) as timezone(zone, timezone('UTC', t));
+create macro to_utc_timestamp(t, zone) as timezone('UTC', timezone(zone, t));
+"""
+
+
+class Duck:
+    """Named tables and a connection; stands where a Spark session stands."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(config={"threads": 1})
+        self._connection.execute("set TimeZone = 'UTC'")
+        self._connection.execute(_MACROS)
+        self.texts: Mapping[str, str] = {}
+        """What to run for each text of Spark's that is not the same here."""
+        self.before_query: Callable[[], None] = lambda: None
+        self._views: dict[str, pa.Table] = {}
+
+    def newSession(self) -> Duck:
+        self._views = {}
+        return self
+
+    def name(self, alias: str, table: pa.Table) -> None:
+        self._views[alias] = table
+
+    def query(self, texts: Sequence[tuple[str, str]], hidden: Sequence[str] = ()) -> pa.Table:
+        """Run the last of (alias, text) over those before it and the named tables."""
+        self.before_query()
+        for alias, table in self._views.items():
+            unseen = [name for name in (*HIDDEN, HIDDEN_ROUND) if name in table.column_names and name not in hidden]
+            self._connection.register(alias, _plain(table.drop_columns(unseen)))
+        told = [self.texts.get(text.strip(), text).replace("{h}", "".join(f", {name}" for name in hidden))
+                for _, text in texts]  # fmt: skip
+        steps = [f'"{alias}" as ({text})' for (alias, _), text in zip(texts[:-1], told[:-1], strict=True)]
+        last = f"with {', '.join(steps)} select * from ({told[-1]})" if steps else told[-1]
+        return _as_sparks(self._connection.sql(last).to_arrow_table())
+
+    def expressions(self, table: pa.Table, texts: Sequence[str]) -> pa.Table:
+        self._connection.register("these", _plain(table))
+        return _as_sparks(
+            self._connection.sql(f"select {', '.join(texts)} from these".replace("`", '"')).to_arrow_table()
+        )
+
+
+class Frame:
+    """What the engine uses of a DataFrame. ``table`` has the hidden columns, whatever is selected."""
+
+    def __init__(self, duck: Duck, table: pa.Table, texts: Sequence[str] = ()) -> None:
+        self.duck = duck
+        self.table = table
+        self._texts = texts
+
+    def selectExpr(self, *texts: str) -> Frame:
+        return Frame(self.duck, self.table, texts)
+
+    @property
+    def schema(self) -> st.StructType:
+        return struct_type(self.table.schema)
+
+    def toArrow(self) -> pa.Table:
+        return self.duck.expressions(self.table, self._texts) if self._texts else self.table
+
+
+def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
+    """From here on the engine takes a ``Duck`` for a session."""
+    patch.setattr(transform, "name_view", lambda frame, alias: frame.duck.name(alias, frame.table))
+    patch.setattr(transform, "run_queries", lambda session, steps: steps)
+    patch.setattr(transform, "frame_of", lambda session, steps: Frame(session, session.query(_texts(steps))))
+    patch.setattr(
+        transform, "carried", lambda session, steps, names: Frame(session, session.query(_texts(steps), names))
+    )
+    for module in (transform, inputs, tables):
+        patch.setattr(module, "frame_of_rows", Frame)
+    patch.setattr(inputs, "slices_view", _slices)
+
+
+def _texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
+    return [(step.alias or "", step.query) for step in steps]
+
+
+def _slices(
+    duck: Duck, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int = 0
+) -> Frame:  # fmt: skip
+    parts = [_with_hidden(read_rows((), schema), vocab, number, 0)]
+    for read in reads:
+        rows = read_rows(read.paths, schema)
+        times, timed = event_times(rows, vocab)
+        bounded = (read.low, read.high) != (Read(()).low, Read(()).high)
+        inside = (timed & (times >= read.low) & (times < read.high)) if bounded else np.ones(len(times), bool)
+        parts.append(_with_hidden(rows.filter(pa.array(inside)), vocab, number, read.before))
+    return Frame(duck, pa.concat_tables(parts))
+
+
+def _with_hidden(rows: pa.Table, vocab: Vocabulary, number: int, before: int) -> pa.Table:
+    found: dict[str, Any] = {
+        HIDDEN_OFFSET: rows.column(vocab.offset_column).cast(pa.int64()),
+        HIDDEN_OP: rows.column(vocab.operation_type_column).cast(pa.int32()),
+        HIDDEN_SOURCE: pa.array(np.full(rows.num_rows, number, np.int32)),
+        HIDDEN_BEFORE: pa.array(np.full(rows.num_rows, before, np.int64)),
+    }
+    for name, column in found.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Times without a zone, so that DuckDB's functions of time take them as they are."""
+    return table.cast(
+        pa.schema([field.with_type(pa.timestamp("us")) if field.type == MICROS else field for field in table.schema])
+    )
+
+
+def _as_sparks(table: pa.Table) -> pa.Table:
+    """Types as Spark would have given them, as far as the engine asks."""
+    kinds = {pa.timestamp("us"): MICROS, pa.date32(): MICROS, pa.decimal128(38, 0): pa.int64()}
+    return table.cast(pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema]))

@@ -1,0 +1,85 @@
+"""One run: a random history, schedule and troubles, against the oracle and against other routes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from conformance.cases import Case
+from conformance.coordinator import Bed, Coordinator, Laid, Outcome, Troubles, lay_out
+from conformance.duck import Duck
+from conformance.histories import Histories, schedule
+
+RUNS: Final = int(os.environ.get("ODFD_ENGINE_RUNS", "50"))
+"""Of each shape."""
+FIRST: Final = int(os.environ.get("ODFD_ENGINE_FIRST_RUN", "0"))
+"""Number of the first: a run that failed is had again by its number."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One run's."""
+
+    case: Case
+    number: int
+    histories: Histories
+    inputs: Mapping[str, Laid]
+    bed: Bed
+    folder: Path
+
+    @property
+    def rng(self) -> random.Random:
+        return random.Random(f"{self.case.name} {self.number} events")
+
+    def coordinator(self, name: str) -> Coordinator:
+        return Coordinator(self.folder / name, self.bed, self.case.sql, self.inputs, self.case.changelogs)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {alias: len(laid.blocks) for alias, laid in self.inputs.items()}
+
+    def at_once(self) -> Outcome:
+        return self.coordinator("at-once").run([self.sizes], self.rng, None)
+
+    def block_by_block(self) -> Outcome:
+        """The blocks of one input after those of another."""
+        steps = [{**dict.fromkeys(self.sizes, 0), alias: 1} for alias, size in self.sizes.items() for _ in range(size)]
+        return self.coordinator("block-by-block").run(steps, self.rng, None)
+
+
+def world(case: Case, number: int, bed: Bed, folder: Path, histories: Histories | None = None) -> World:
+    made = case.histories(random.Random(f"{case.name} {number}")) if histories is None else histories
+    place = folder / f"{case.name}-{number}"
+    place.mkdir()
+    return World(case, number, made, lay_out(place, made), bed, place)
+
+
+def run(case: Case, number: int, bed: Bed, duck: Duck, folder: Path, troubles: Troubles | None = None) -> Coordinator:
+    """Raises AssertionError when the law is broken. Returns the coordinator of the pieces."""
+    here = world(case, number, bed, folder)
+    rows, late = case.expected(duck, here.histories)
+    whole = here.at_once()
+    assert whole.rows == rows, _differing("at once", whole.rows, rows)
+    assert late in (None, whole.late), (whole.late, late)
+    rng, pieces = here.rng, here.coordinator("pieces")
+    routes = [pieces.run(schedule(rng, here.sizes), rng, troubles)]
+    if number % 5 == 0:
+        routes.append(here.block_by_block())
+    for got in routes:
+        assert got.rows == rows, _differing("in pieces", got.rows, rows)
+        assert got.state == whole.state, "state must be a function of the cut"
+        assert (got.late, got.watermark) == (whole.late, whole.watermark)
+    shutil.rmtree(here.folder)
+    return pieces
+
+
+def _differing(how: str, got: list[tuple[object, ...]], wanted: list[tuple[object, ...]]) -> str:
+    at = next((at for at, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), None)
+    if at is None:
+        return f"{how}: {len(got)} rows and not {len(wanted)}"
+    return f"{how}, row {at}: {got[at]} and not {wanted[at]}"

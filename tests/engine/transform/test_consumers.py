@@ -1,0 +1,121 @@
+"""A consumer of our output obeys the law in turn: property 7 of engine semantics, section 15.
+
+The output of final mode is a perfect stream: however it was cut into blocks, a consumer gives the same rows. What comes
+out of the other modes is a chain like any other: for one such chain no schedule of the consumer shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from conformance.cases import CASES, FINAL
+from conformance.coordinator import as_input, history_of
+from conformance.histories import schedule
+from conformance.runs import RUNS, World, world
+
+pytestmark = pytest.mark.engine
+MAKERS = {
+    "daily": ("bucket-day", "s"),
+    "sessions": ("sessions", "s"),
+    "hops": ("overlapping", "s"),
+    "joined": ("left-interval-join", "v"),
+    "enriched": ("versions", "v"),
+}
+"""Of final mode: shape, and which of its columns the consumer knows as v."""
+CONSUMERS = ("bucket-day", "bucket-month", "sessions", "running-sum", "self-join", "map", "group-grows", "top-two")
+CHANGING = {
+    "group-grows": "select k, max(event_time) as event_time, sum(v) as v{h} from a group by k{h}",
+    "group-changes": "select k, max(event_time) as event_time, count(distinct v % 3) as v{h} from a group by k{h}",
+    "map-of-changes": "select event_time, k, v % 3 as v{h} from a where v % 5 <> 0",
+}
+OF_CHANGES = ("days-of-changes", "map-of-changes", "group-changes", "top-of-a-key")
+
+
+ENOUGH = RUNS // 25 - 1
+"""The last run, if by then there were rows."""
+
+
+def renamed(name, column):
+    """The same shape with the columns event_time, k and v."""
+    case = CASES[name]
+    text, duck = (f"select event_time, k, {column} as v from ({each})" for each in (case.text, case.duck or case.text))
+    return dataclasses.replace(case, text=text, duck=duck)
+
+
+def made(here, rng, steps=None, alias="a"):
+    """The output chain of a random schedule, as an input."""
+    coordinator = here.coordinator(f"maker-{rng.random()}")
+    coordinator.run(steps or schedule(rng, here.sizes), rng, None)
+    return as_input(alias, coordinator.steps)
+
+
+def consume(case, laid, bed, folder, duck, number, more=()):
+    """What a consumer gives of a chain in one step; in pieces it must be the same, and the oracle's."""
+    duck.texts = case.dialect
+    inputs = {"a": laid, **dict(more)}
+    histories = {alias: history_of(each) for alias, each in inputs.items()}
+    here = World(case, number, histories, inputs, bed, folder)
+    folder.mkdir()
+    whole = here.at_once()
+    rows, late = case.expected(duck, histories)
+    assert whole.rows == rows
+    assert late in (None, whole.late)
+    rng = random.Random(number)
+    pieces = here.coordinator("pieces").run(schedule(rng, here.sizes), rng, None)
+    assert (pieces.rows, pieces.state) == (whole.rows, whole.state)
+    return whole
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_final_output_is_a_perfect_stream(maker, name, cheap, duck, tmp_path):
+    upstream, seen = renamed(*MAKERS[maker]), 0
+    for number in range(ENOUGH + 20):
+        duck.texts = upstream.dialect
+        here = world(upstream, number, cheap, tmp_path)
+        rng = random.Random(number)
+        chains = [made(here, rng), made(here, rng), made(here, rng, [here.sizes])]
+        given = [consume(CASES[name], chain, cheap, tmp_path / f"{number}-{at}", duck, at)
+                 for at, chain in enumerate(chains)]  # fmt: skip
+        if name != "group-grows":  # its ticks are the watermarks of blocks, so it sees how its input was cut
+            assert given[0].rows == given[1].rows == given[2].rows
+        assert given[0].watermark == given[1].watermark == given[2].watermark
+        if CASES[name] in FINAL:
+            assert [one.late for one in given] == [0, 0, 0], "never late downstream"
+        seen += len(given[0].rows)
+        if seen and number >= ENOUGH:
+            break
+    assert seen
+
+
+@pytest.mark.parametrize("maker", CHANGING)
+@pytest.mark.parametrize("name", OF_CHANGES)
+def test_a_chain_of_changes_is_a_chain_like_any_other(maker, name, cheap, duck, tmp_path):
+    upstream = dataclasses.replace(CASES[maker], text=CHANGING[maker])
+    seen = 0
+    for number in range(ENOUGH + 20):
+        duck.texts = upstream.dialect
+        here = world(upstream, number, cheap, tmp_path)
+        seen += len(
+            consume(CASES[name], made(here, random.Random(number)), cheap, tmp_path / str(number), duck, number).rows
+        )
+    assert seen
+
+
+def test_a_table_is_a_dimension_for_a_ledger(cheap, duck, tmp_path):
+    """The remedy that ``mixed-mode`` proposes: the inner query as a dataset of its own, joined by its versions."""
+    upstream = dataclasses.replace(CASES["group-grows"], text=CHANGING["group-grows"])
+    seen = 0
+    for number in range(ENOUGH + 20):
+        duck.texts = upstream.dialect
+        table = world(upstream, number, cheap, tmp_path)
+        ledger = world(CASES["bucket-day"], number, cheap, tmp_path).inputs["a"]
+        chain = made(table, random.Random(number), alias="b")
+        done = consume(CASES["versions"], ledger, cheap, tmp_path / str(number), duck, number, [("b", chain)])
+        seen += sum(row[-1] is not None for row in done.rows)
+        if seen and number >= ENOUGH:
+            break
+    assert seen
