@@ -1,4 +1,7 @@
-"""Single histories at the edges of windows, chains and types. Times are days since 2024-01-01 unless said."""
+"""Declarations, queries in sequence and faults, on single histories. Times are days since 2024-01-01 unless said.
+
+Edges that have a name stand in ``test_named_edges``.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +24,6 @@ def at(days):
 
 def sums(replayed):
     return [(int(row["event_time"].timestamp() * 1000), row["s"]) for row in replayed.data()]
-
-
-def test_edges_of_a_window(lab):
-    """A row at the watermark is in time; one before it is late only if its window has closed; ``end`` is outside."""
-    stream = lab.given(
-        "edges",
-        [
-            ([(at(0), "x", 1), (at(1) - 1, "x", 2), (at(1), "x", 4)], at(0.5)),
-            ([(at(0.25), "x", 8), (at(0.5), "x", 16)], at(1)),
-            ([(at(1) - 1, "x", 1000), (at(1), "x", 32)], at(1)),
-            ([], at(2)),
-        ],
-    )
-    for groups in ([4], [1, 1, 1, 1], [2, 2]):
-        got = lab.replay(DAILY, stream, groups)
-        assert sums(got) == [(at(0), 27), (at(1), 36)]
-        assert got.late == 1
-
-
-def test_a_heartbeat_closes_windows_and_the_first_block_has_no_watermark(lab):
-    stream = lab.given("heartbeat", [([(at(0), "x", 1)], None), ([(at(-400), "x", 2)], None), ([], at(3))])
-    got = lab.replay(DAILY, stream, [1, 1, 1])
-    assert sums(got) == [(at(-400), 2), (at(0), 1)]
-    assert (got.late, got.with_data) == (0, 1)
-
-
-def test_before_the_epoch_and_the_leap_day(lab):
-    sql = "select time_bucket(interval '1' month, event_time) as event_time, sum(v) as s from a group by 1"
-    stream = lab.given("old", [([(-1, "x", 1), (at(59), "x", 2), (at(60), "x", 4), (0, "x", 8)], at(91))])
-    assert sums(lab.replay(sql, stream, [1])) == [(-2_678_400_000, 1), (0, 8), (at(31), 2), (at(60), 4)]
 
 
 def test_rows_without_time_are_counted_never_guessed(lab):
