@@ -175,3 +175,5 @@ class MemoryObjects:
 
     def remove(self, name: Multihash) -> None:
         self._data.pop(name, None)
+        with disk(self._directory):
+            (self._directory / str(name)).unlink(missing_ok=True)

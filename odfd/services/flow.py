@@ -40,6 +40,7 @@ from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
 from odfd.transform.execute import Rejected
 from odfd.transform.plan import INPUT_DIVERGED, Blocked
+from odfd.transform.recovery import run_recovering
 
 FORMATS: Final[dict[str, ReadStep]] = {
     "csv": ReadCsv(header=True, infer_schema=True),
@@ -202,7 +203,7 @@ class FlowService:
         blocks = records = 0
         before = await trio.to_thread.run_sync(self._state, entry.id)
         while True:
-            outcome = await transforming.run_transform(self._transform, entry.id)
+            outcome = await run_recovering(self._transform, entry.id)
             if not isinstance(outcome, Committed):
                 break
             records += outcome.records

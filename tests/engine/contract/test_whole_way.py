@@ -16,6 +16,7 @@ from engines.provision.host import SparkOptions, spark_engine
 from engines.sandbox.base import Level
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.execute import Rejected
+from odfd.transform.recovery import run_recovering
 from odfd.transform.replay import Replayed, replay
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -51,7 +52,8 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any
         day = world.rows(closing.event.new_data).to_pylist()
         assert [(each["n"], each["total"]) for each in day] == [(5, 150)]
         world.add_rows([], watermark=2 * DAY * 1000)
-        last = await run_transform(world.shop, DERIVED)
+        world.objects.remove(closing.event.new_checkpoint.physical_hash)
+        last = await run_recovering(world.shop, DERIVED)
         assert isinstance(last, Committed)
         assert last.event is not None
         assert [each["n"] for each in world.rows(last.event.new_data).to_pylist()] == [2]

@@ -1,0 +1,87 @@
+"""Makes the state of a transform again where it was lost: its recorded transactions are done once more.
+
+State is a function of the cut of the inputs, so the chains alone are enough, and the block that names the checkpoint
+says whether what was made is it. The price is all of the history; it is paid only when something was lost. Engine
+semantics, sections 2 and 10.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import trio
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.model.events import Checkpoint
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.store.objects import ObjectDamaged, sound_path
+from engines.contract import OnProgress
+from odfd.transform.driver import Ran, Workshop, run_transform
+from odfd.transform.execute import Rejected
+from odfd.transform.replay import Replayed, ReplayOutcome, replay
+
+
+async def run_recovering(shop: Workshop, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
+    """``driver.run_transform``, which goes on where the checkpoint in force is no longer held or is damaged."""
+    try:
+        return await run_transform(shop, dataset, on_progress)
+    except (NotFound, ObjectDamaged):
+        if not await restore_state(shop, dataset):
+            raise
+    return await run_transform(shop, dataset, on_progress)
+
+
+async def restore_state(shop: Workshop, dataset: DatasetId) -> bool:
+    """Make the checkpoint in force again if it is not whole here; tells whether it had to be.
+
+    Raises Invalid when the history does not lead to it, and what engines raise. Moves no head.
+    """
+    named = await trio.to_thread.run_sync(_lacking, shop, dataset)
+    if named is None:
+        return False
+    made: bytes | None = None
+    async with aclosing(replay(shop, dataset)) as outcomes:
+        async for outcome in outcomes:
+            if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
+                raise _lost(dataset, outcome)
+            made = outcome.checkpoint
+    if made is None or Multihash.sha3_256(made) != named.physical_hash:
+        raise Invalid(
+            f"the state of {dataset.short} is lost, and its history makes another one than its chain names",
+            rule="checkpoint-lost", hint="derive it anew, with the engine of this node",
+        )  # fmt: skip
+    await trio.to_thread.run_sync(_keep, shop, named.physical_hash, made)
+    return True
+
+
+def _lacking(shop: Workshop, dataset: DatasetId) -> Checkpoint | None:
+    """The checkpoint in force, if it is not here as it should be."""
+    named = load_state(shop.chains.chain(dataset)).checkpoint
+    if named is None:
+        return None
+    try:
+        sound_path(shop.objects, named.physical_hash)
+    except (NotFound, ObjectDamaged):
+        return named
+    return None
+
+
+def _keep(shop: Workshop, name: Multihash, checkpoint: bytes) -> None:
+    if shop.objects.has(name):
+        shop.objects.remove(name)  # damaged: what is held under a name is never written again
+    shop.objects.add_bytes(checkpoint)
+
+
+def _lost(dataset: DatasetId, outcome: ReplayOutcome) -> Invalid:
+    if isinstance(outcome, Replayed):
+        first = outcome.mismatches[0]
+        why = f"block #{outcome.block.sequence_number} comes out with another {first.field}"
+        hint = "derive it anew, or run the engine that it was made by"
+    else:
+        why = outcome.message if isinstance(outcome, Rejected) else outcome.reason
+        hint = "" if isinstance(outcome, Rejected) else outcome.hint
+    return Invalid(
+        f"the state of {dataset.short} is lost, and it cannot be made again: {why}", rule="checkpoint-lost", hint=hint
+    )
