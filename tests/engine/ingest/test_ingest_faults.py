@@ -107,7 +107,7 @@ def test_options_that_are_not_understood(dataset: Callable[..., Any]) -> None:
         ("select city, rand() r from input", "Rand: "),
         ("select city, now() r from input", "Now: "),
         ("select city from input where current_date() > date'2020-01-01'", "CurrentDate: "),
-        ("select city, date'today' d from input", "'today' is the day on which the query runs"),
+        ("select city, date'today' d from input", "'today' is another time whenever the query runs"),
         ("select reflect('java.lang.System', 'exit', 0) from input", "reflect"),
         ("select first(city) from input", "First: which row it takes is not determined"),
         ("insert overwrite directory '/tmp/x' using parquet select 1", "not a query"),
