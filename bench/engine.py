@@ -44,9 +44,10 @@ from demo.data import cut_flights
 from engines.provision.host import SparkOptions, spark_engine
 from engines.spark.session import SessionOptions, start_session, stop_session
 from odfd.transform.driver import plan_at
-from odfd.transform.execute import Executed, Files, execute
+from odfd.transform.execute import Executed, execute
 from odfd.transform.past import NOTHING
 from odfd.transform.plan import TransformPlan
+from odfd.transform.requests import Files
 
 ROOT, DERIVED = (DatasetId.from_public_key(name.ljust(32)) for name in (b"readings", b"readings by day"))
 DAY: Final = 86_400_000

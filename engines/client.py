@@ -19,11 +19,14 @@ import trio
 from chain.errors import Fault, Invalid
 from engines import codec
 from engines.contract import (
+    DerivationNeeded,
     EngineIdentity,
     IdentityRequest,
     IngestRequest,
     InternalError,
     InvalidQuery,
+    MigrateOutcome,
+    MigrateRequest,
     OnProgress,
     Progress,
     RawQueryOutcome,
@@ -36,7 +39,7 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.errors import DEADLINE, DISK, JVM_LOST, MEMORY, EngineFault, EngineLost, LimitExceeded
-from engines.io_plan import CHECKPOINT, DATA, IoPlan, View, plan_ingest, plan_raw_query, plan_transform
+from engines.io_plan import CHECKPOINT, DATA, IoPlan, View, plan_ingest, plan_migrate, plan_raw_query, plan_transform
 from engines.staging import Staging
 
 Q = TypeVar("Q", bound=msgspec.Struct)
@@ -112,6 +115,10 @@ class GrpcEngine:
         outcome: RawQueryOutcome = await self._work(codec.RAW_QUERY, plan_raw_query(request, self._view), on_progress)
         return outcome
 
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+        outcome: MigrateOutcome = await self._work(codec.MIGRATE, plan_migrate(request, self._view), on_progress)
+        return outcome
+
     async def _ask(self, method: codec.Method[Q, A], request: Q) -> A:
         ask = self._channel.unary_stream(method.path)
         call = ask(method.encode_request(request), timeout=self._limits.question)
@@ -132,7 +139,7 @@ class GrpcEngine:
             await self._clear(plan)
             raise
         await self._clear(plan)
-        if isinstance(outcome, InvalidQuery | InternalError):
+        if isinstance(outcome, InvalidQuery | InternalError | DerivationNeeded):
             outcome = msgspec.structs.replace(outcome, message=plan.in_host_terms(outcome.message))
         if isinstance(outcome, InternalError) and outcome.rule in _FAULTS:
             raise _FAULTS[outcome.rule](outcome.message, rule=outcome.rule)

@@ -56,8 +56,9 @@ TRANSFORM: Final = Method("/engine.Engine/ExecuteTransform", contract.TransformR
 RAW_QUERY: Final = Method("/engine.Engine/ExecuteRawQuery", contract.RawQueryRequest, contract.RawQueryResponseRoot)
 INGEST: Final = Method("/odfd.Engine/ExecuteIngest", contract.IngestRequest, contract.IngestResponseRoot)
 VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest, contract.ValidateResponse, False)
+MIGRATE: Final = Method("/odfd.Engine/MigrateQuery", contract.MigrateRequest, contract.MigrateResponseRoot)
 IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity, False)
-METHODS: Final[tuple[Method[Any, Any], ...]] = (TRANSFORM, RAW_QUERY, INGEST, VALIDATE, IDENTITY)
+METHODS: Final[tuple[Method[Any, Any], ...]] = (TRANSFORM, RAW_QUERY, INGEST, VALIDATE, IDENTITY, MIGRATE)
 
 
 def frame(payload: bytes) -> bytes:

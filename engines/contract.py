@@ -178,6 +178,41 @@ class IngestResponseRoot(_Table, frozen=True, kw_only=True):
     value: IngestResponse
 
 
+class MigrateRequest(_Table, frozen=True, kw_only=True):
+    """Hand a dataset over from one transform to the next, at the cut that the old one's checkpoint stands for."""
+
+    dataset_id: DatasetId
+    system_time: Time
+    vocab: Vocabulary
+    old_transform: Transform
+    old_inputs: tuple[TransformInput, ...]
+    """Names and schemas as the old transform knew them; no slices."""
+    transform: Transform
+    query_inputs: tuple[TransformInput, ...]
+    """As the new one knows them, with every block up to the cut, oldest first."""
+    output_schema: DataSchema
+    next_offset: U64
+    prev_checkpoint_path: str = ""
+    new_checkpoint_path: str = ""
+    new_data_path: str = ""
+    """For what the new table says otherwise than the old one."""
+    judge_only: bool = False
+    """Only ask whether it can be done: nothing is read, and nothing written."""
+
+
+class DerivationNeeded(_Variant, frozen=True, kw_only=True, tag="DerivationNeeded"):
+    """The new transform cannot go on where the old one stopped: its answer has to be derived from the beginning."""
+
+    message: str
+
+
+MigrateResponse: TypeAlias = Progress | Success | DerivationNeeded | InvalidQuery | InternalError
+
+
+class MigrateResponseRoot(_Table, frozen=True, kw_only=True):
+    value: MigrateResponse
+
+
 class Severity(enum.Enum):
     ERROR = "error"
     WARNING = "warning"
@@ -246,6 +281,7 @@ class EngineIdentity(_Table, frozen=True, kw_only=True):
 
 
 TransformOutcome: TypeAlias = Success | InvalidQuery | InternalError
+MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | InternalError
 RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
 OnProgress = Callable[[], None]
 
@@ -268,3 +304,5 @@ class Engine(Protocol):
     async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome: ...
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome: ...
+
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome: ...

@@ -28,10 +28,13 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
 from engines.contract import (
+    DerivationNeeded,
     Diagnostic,
     EngineIdentity,
     IngestRequest,
     InvalidQuery,
+    MigrateOutcome,
+    MigrateRequest,
     OnProgress,
     RawQueryOutcome,
     RawQueryRequest,
@@ -85,6 +88,14 @@ class FakeEngine:
         on_progress()
         return await trio.to_thread.run_sync(_raw_query, request)
 
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+        """It keeps no state, so the next query goes on from the next block, if it gives the same columns."""
+        on_progress()
+        try:
+            return await trio.to_thread.run_sync(_migrated, request)
+        except Invalid as fault:
+            return InvalidQuery(message=str(fault))
+
 
 def _answered(work: Callable[[R], TransformOutcome], request: R) -> TransformOutcome:
     try:
@@ -116,6 +127,18 @@ def _transform(request: TransformRequest) -> TransformOutcome:
     kept.sort(key=lambda name: name != own.event_time_column)
     slice_ = _system_columns(rows.select(kept), request.vocab, request.next_offset, request.system_time)
     return _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
+
+
+def _migrated(request: MigrateRequest) -> MigrateOutcome:
+    alias = _alias(request.transform)
+    given = next((each for each in request.query_inputs if each.query_alias == alias), None)
+    if given is None:
+        raise Invalid(f"no input called {alias!r}")
+    made = set(_read(given.schema_file).column_names)
+    held = {field.name for field in request.output_schema.fields}
+    if made != held:
+        return DerivationNeeded(message=f"the columns differ in {', '.join(sorted(made ^ held))}")
+    return Success(schema=request.output_schema)
 
 
 def _ingest(request: IngestRequest) -> TransformOutcome:

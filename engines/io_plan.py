@@ -14,7 +14,14 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from engines.contract import IngestRequest, InputBlock, RawQueryRequest, TransformInput, TransformRequest
+from engines.contract import (
+    IngestRequest,
+    InputBlock,
+    MigrateRequest,
+    RawQueryRequest,
+    TransformInput,
+    TransformRequest,
+)
 
 Q = TypeVar("Q")
 NAME_DIGITS: Final = 32
@@ -110,6 +117,24 @@ def plan_transform(request: TransformRequest, view: View) -> IoPlan[TransformReq
             prev_checkpoint_path=draft.maybe(request.prev_checkpoint_path),
             new_checkpoint_path=draft.output(CHECKPOINT, request.new_checkpoint_path),
             new_data_path=draft.output(DATA, request.new_data_path),
+        )
+    )
+
+
+def plan_migrate(request: MigrateRequest, view: View) -> IoPlan[MigrateRequest]:
+    files = [each.schema_file for each in (*request.old_inputs, *request.query_inputs)]
+    draft = _Draft(_folder("migrate", None, "\0".join((request.new_checkpoint_path, *files))), view)
+    outputs = {}
+    if not request.judge_only:
+        outputs["new_checkpoint_path"] = draft.output(CHECKPOINT, request.new_checkpoint_path)
+        outputs["new_data_path"] = draft.output(DATA, request.new_data_path)
+    return draft.plan(
+        msgspec.structs.replace(
+            request,
+            old_inputs=tuple(_input(draft, each) for each in request.old_inputs),
+            query_inputs=tuple(_input(draft, each) for each in request.query_inputs),
+            prev_checkpoint_path=draft.maybe(request.prev_checkpoint_path) or "",
+            **outputs,
         )
     )
 

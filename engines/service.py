@@ -30,6 +30,9 @@ from engines.contract import (
     IngestRequest,
     IngestResponseRoot,
     InternalError,
+    MigrateOutcome,
+    MigrateRequest,
+    MigrateResponseRoot,
     Progress,
     RawQueryOutcome,
     RawQueryRequest,
@@ -65,6 +68,8 @@ class Handler(Protocol):
     def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome: ...
 
     def raw_query(self, request: RawQueryRequest, control: Control) -> RawQueryOutcome: ...
+
+    def migrate(self, request: MigrateRequest, control: Control) -> MigrateOutcome: ...
 
 
 class RequestCancelled(Fault):
@@ -190,6 +195,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             _Route(codec.TRANSFORM, handler.transform, TransformResponseRoot, _dataset, _transform_outputs),
             _Route(codec.INGEST, handler.ingest, IngestResponseRoot, _dataset, _data_output),
             _Route(codec.RAW_QUERY, handler.raw_query, RawQueryResponseRoot, _query_output, lambda _: ()),
+            _Route(codec.MIGRATE, handler.migrate, MigrateResponseRoot, _dataset, lambda _: ()),
         )
         self._streams = {route.method.path: route for route in streams}
         self._unary: dict[str, tuple[codec.Method[Any, Any], Callable[[Any], Any]]] = {
@@ -362,7 +368,7 @@ def _backtrace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-MAX_BACKTRACE:]
 
 
-def _dataset(request: TransformRequest | IngestRequest) -> bytes:
+def _dataset(request: TransformRequest | IngestRequest | MigrateRequest) -> bytes:
     return bytes(request.dataset_id)
 
 

@@ -21,6 +21,8 @@ from engines.contract import (
     Engine,
     EngineIdentity,
     IngestRequest,
+    MigrateOutcome,
+    MigrateRequest,
     OnProgress,
     RawQueryOutcome,
     RawQueryRequest,
@@ -121,6 +123,10 @@ class WarmEngine:
         async with self._lease() as engine:
             return await engine.raw_query(request, on_progress)
 
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+        async with self._lease() as engine:
+            return await engine.migrate(request, on_progress)
+
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[Engine]:
         async with self._starting:
@@ -219,6 +225,9 @@ class _Held:
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
         return await self._with(lambda engine: engine.raw_query(request, on_progress))
+
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+        return await self._with(lambda engine: engine.migrate(request, on_progress))
 
     async def _with(self, work: Callable[[GrpcEngine], Awaitable[A]]) -> A:
         process = self._process

@@ -24,6 +24,8 @@ from engines.contract import (
     EngineIdentity,
     IngestRequest,
     InvalidQuery,
+    MigrateOutcome,
+    MigrateRequest,
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
@@ -40,6 +42,7 @@ from engines.spark.analysis.determinism import opaque
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.declarations import Query, Reading, read_query
 from engines.spark.facts import SliceReader
+from engines.spark.handover import run_migration
 from engines.spark.ingest.run import run_ingest
 from engines.spark.inputs import check_late_stated
 from engines.spark.jvm import REAPED_SECONDS, Jvm
@@ -108,6 +111,10 @@ class SparkHandler:
     def transform(self, request: TransformRequest, control: Control) -> TransformOutcome:
         with self._request(control) as opened:
             return run_transform(opened, request, control, self._bench)
+
+    def migrate(self, request: MigrateRequest, control: Control) -> MigrateOutcome:
+        with self._session(control) as session:
+            return run_migration(session, request, control, self._bench)
 
     def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome:
         with self._session(control) as session:

@@ -32,8 +32,11 @@ class State:
         return self.tables.stored
 
 
-def load(path: str | None, transform: str, mode: str) -> State:
-    """The state of a transform whose query has the digest ``transform``. Raises Invalid, Environment."""
+def load(path: str | None, transform: str, mode: str | None) -> State:
+    """The state of a transform whose query has the digest ``transform``. Raises Invalid, Environment.
+
+    ``mode``: ``None`` for whatever it is.
+    """
     if path is None:
         return State()
     file = Path(path)
@@ -45,7 +48,7 @@ def load(path: str | None, transform: str, mode: str) -> State:
         raise Environment(f"cannot read checkpoint {file}: {error.strerror}", rule="disk") from error
     end = raw.find(b"\n", 0, MAX_CHECKPOINT + 1)
     checkpoint = decode_checkpoint(raw[: end if end >= 0 else MAX_CHECKPOINT + 1])
-    if checkpoint.transform != transform or checkpoint.mode != mode:
+    if checkpoint.transform != transform or mode not in (None, checkpoint.mode):
         raise Invalid("the checkpoint is of another query", rule="checkpoint-transform", hint=_HINT)
     described = () if checkpoint.arranged is msgspec.UNSET else checkpoint.arranged
     return State(checkpoint, unpack(described, memoryview(raw)[end + 1 if end >= 0 else len(raw) :]))

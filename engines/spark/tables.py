@@ -77,7 +77,7 @@ def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> di
     """By alias the rows to which something is still to happen, and new ones, each with when it counts."""
     found = {}
     for alias, source in sources.items():
-        schema = _dated(source)
+        schema = dated(source)
         old = former.get(f"{WAITING}:{alias}")
         parts = [] if old is None else [as_in_force(old, schema)]
         for block in step.blocks[alias]:
@@ -87,7 +87,8 @@ def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> di
     return found
 
 
-def _dated(source: Source) -> pa.Schema:
+def dated(source: Source) -> pa.Schema:
+    """Columns of rows of the state, each row with when it counts."""
     return pa.schema([*arrow_columns(source.schema), pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
 
 
@@ -198,7 +199,7 @@ def evaluate_anew(
     shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate
 ) -> Outcome:
     """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment."""
-    shelves = {alias: Shelf(f"rows:{alias}", _dated(source), former.stored) for alias, source in sources.items()}
+    shelves = {alias: Shelf(f"rows:{alias}", dated(source), former.stored) for alias, source in sources.items()}
     by = {alias: shape.grouping.get(alias, ()) for alias in sources}
     since = LONG_AGO if step.since is None else step.since
     until = since if step.until is None else step.until

@@ -25,6 +25,7 @@ from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
 from chain.model.events import OffsetInterval
+from chain.model.source import Transform
 from chain.multihash import Multihash
 from engines.contract import InputBlock, InvalidQuery, Success, TransformOutcome, TransformRequest
 from engines.spark.analysis.classify import Classification, Mode
@@ -75,7 +76,7 @@ def run_transform(
     """
     try:
         with _folder(request) as folder:
-            return _Transaction(session, request, control, bench, Path(folder)).run()
+            return Transaction(session, request, control, bench, Path(folder)).run()
     except Invalid as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
         return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
@@ -83,6 +84,11 @@ def run_transform(
         if not blames_query(fault):
             raise
         return InvalidQuery(message=first_lines(fault))
+
+
+def identity_of(transform: Transform) -> str:
+    """Of the query that a checkpoint is of."""
+    return str(Multihash.sha3_256(msgspec.json.encode(transform, order="sorted")))
 
 
 def _folder(request: TransformRequest) -> contextlib.AbstractContextManager[str]:
@@ -101,7 +107,9 @@ def check_tick(shape: Classification, query: Query) -> None:
         )  # fmt: skip
 
 
-class _Transaction:
+class Transaction:
+    """One request."""
+
     def __init__(
         self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control,
         bench: Workbench, folder: Path,
@@ -131,7 +139,7 @@ class _Transaction:
         if shape is None or analysis.columns is None:
             return InvalidQuery(message=as_text(analysis.diagnostics, len(query.steps)))
         schema = schema_in_force(analysis.columns, request.vocab, request.output_schema)
-        identity = str(Multihash.sha3_256(msgspec.json.encode(request.transform, order="sorted")))
+        identity = identity_of(request.transform)
         state = load(request.prev_checkpoint_path, identity, shape.mode.value)
         facts = self._inputs.facts(shape, self._blocks(state))
         if shape.table is not None:
@@ -165,10 +173,7 @@ class _Transaction:
                 rule="append-only", hint="derive anew, as a dataset of its own",
             )  # fmt: skip
         step, ticking, waiting = plan_table(facts, state.checkpoint, self._query.declarations.tick, self._limit)
-        sources = {
-            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias))
-            for alias, columns in self._inputs.schemas.items()
-        }
+        sources = self._sources()
         self._control.check()
         if changelog:
             done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate)
@@ -184,6 +189,12 @@ class _Transaction:
         checkpoint = next_checkpoint(shape, identity, step, {}, state.checkpoint, waiting)
         save(request.new_checkpoint_path, checkpoint, done.state)
         return self._answer(rows, step, {}, schema, changelog=True)
+
+    def _sources(self) -> dict[str, Source]:
+        return {
+            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias))
+            for alias, columns in self._inputs.schemas.items()
+        }
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """The query over rows in memory, with the round that each is for carried through."""

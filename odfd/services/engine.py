@@ -16,6 +16,8 @@ from engines.contract import (
     Engine,
     EngineIdentity,
     IngestRequest,
+    MigrateOutcome,
+    MigrateRequest,
     OnProgress,
     RawQueryOutcome,
     RawQueryRequest,
@@ -117,3 +119,6 @@ class NodeEngine:
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
         return await (await self._engine()).raw_query(request, on_progress)
+
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+        return await (await self._engine()).migrate(request, on_progress)

@@ -38,8 +38,7 @@ from odfd.services.home import Home
 from odfd.services.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
-from odfd.transform.execute import Rejected
-from odfd.transform.plan import INPUT_DIVERGED, Blocked
+from odfd.transform.plan import INPUT_DIVERGED, Blocked, Rejected
 from odfd.transform.recovery import run_recovering
 
 FORMATS: Final[dict[str, ReadStep]] = {

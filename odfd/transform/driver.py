@@ -31,7 +31,7 @@ from engines.contract import Engine, OnProgress
 from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.transform.commit import Committer
 from odfd.transform.evolution import declared_at
-from odfd.transform.execute import Executed, Files, Rejected, execute
+from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import input_ids, view_input
 from odfd.transform.pacing import within
 from odfd.transform.past import Past, read_past
@@ -41,11 +41,15 @@ from odfd.transform.plan import (
     InputView,
     Pace,
     Planned,
+    Rejected,
     TransformPlan,
     UpToDate,
     block_time,
+    diverged,
     plan_transform,
 )
+from odfd.transform.requests import Files
+from odfd.transform.succession import handover_at, is_declared_anew
 
 ATTEMPTS: Final = 5
 """Plans made in one call when the head keeps moving under it."""
@@ -137,11 +141,13 @@ def plan_at(
     views: list[InputView | Diverged] = []
     for each, named in input_ids(state):
         position = positions.get(each, _START)
-        alias = named.alias or named.dataset_ref
-        views.append(
-            view_input(chains.chain(each), each, alias, position, cuts[each], past.reopen.get(each, ()), declared)
-        )
-    return plan_transform(state, said.hash if said is not None else Multihash(), views, system_time, past, pace)
+        alias, reopen = named.alias or named.dataset_ref, past.reopen.get(each, ())
+        views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen, declared))
+    handover = handover_at(chains, reader, state, views) if is_declared_anew(reader, state) else None
+    if isinstance(handover, Diverged):
+        return diverged(handover)
+    name = said.hash if said is not None else Multihash()
+    return plan_transform(state, name, views, system_time, past, pace, handover)
 
 
 def _checkpoint(objects: ObjectStore, state: ChainState) -> bytes | None:

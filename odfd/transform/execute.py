@@ -7,15 +7,14 @@ files. Nothing here moves a head.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import trio
 
-from chain.data.arrow_schema import differences, to_arrow
+from chain.data.arrow_schema import differences
 from chain.data.logical_hash import logical_hash_file
-from chain.data.parquet import open_slice, write_slice
+from chain.data.parquet import open_slice
 from chain.errors import Invalid, NotFound
 from chain.model.events import (
     Checkpoint,
@@ -27,42 +26,11 @@ from chain.model.events import (
 from chain.model.schema import DataSchema
 from chain.multihash import SHA3_256, Multihash
 from chain.store.base import ObjectReader
-from chain.store.objects import sound_path
-from engines.contract import (
-    Engine,
-    InputBlock,
-    InternalError,
-    InvalidQuery,
-    OnProgress,
-    Success,
-    TransformInput,
-    TransformRequest,
-    Watermark,
-)
+from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, Success
 from engines.errors import EngineFault
-from odfd.transform.plan import Blocked, DataBlock, InputView, TransformPlan, events_of, settle, vocabulary
-
-
-class Rejected(msgspec.Struct, frozen=True):
-    """The query cannot be carried out on this data; asking again gives the same answer."""
-
-    message: str
-
-
-class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one execution reads and writes. The folder is the caller's, fresh, and removed by it."""
-
-    folder: Path
-    previous: Path | None
-    """The previous checkpoint."""
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
+from odfd.transform.plan import Blocked, Rejected, TransformPlan, events_of, settle
+from odfd.transform.requests import Files, transform_request
+from odfd.transform.takeover import TakenOver, joined, lacks, take_over
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +61,16 @@ async def execute(
     on_progress: OnProgress = lambda: None,
 ) -> Executed | Rejected | Blocked:
     """Ask ``engine``. Outputs are left in ``files.folder``. Raises EngineLost, LimitExceeded, EngineFault, Invalid."""
+    changes: OffsetInterval | None = None
+    if plan.handover is not None:
+        taken = await take_over(plan, plan.handover, engine, objects, files, on_progress)
+        if not isinstance(taken, TakenOver):
+            return taken
+        plan, files, changes = taken.plan, taken.files, taken.changes
     try:
-        request = await trio.to_thread.run_sync(_request, plan, transaction, objects, files)
+        request = await trio.to_thread.run_sync(transform_request, plan, transaction, objects, files, changes)
     except NotFound as missing:
-        return Blocked(f"a slice of an input is not here: {missing}", "mirror the inputs with their data")
+        return lacks(missing)
     answer = await engine.transform(request, on_progress)
     match answer:
         case InvalidQuery(message=message):
@@ -104,6 +78,8 @@ async def execute(
         case InternalError(message=message, backtrace=trace):
             raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
         case Success():
+            if changes is not None:
+                answer = await trio.to_thread.run_sync(joined, answer, changes, files)
             return await trio.to_thread.run_sync(_weigh, plan, answer, files)
 
 
@@ -153,65 +129,3 @@ def _measure(path: Path, schema: DataSchema, offset: str) -> DataSlice:
         offset_interval=OffsetInterval(start=found.offsets[0], end=found.offsets[1]),
         size=path.stat().st_size,
     )
-
-
-def _request(plan: TransformPlan, transaction: str, objects: ObjectReader, files: Files) -> TransformRequest:
-    """Raises NotFound for a slice that is not held, ObjectDamaged for one that would give rows of nobody's."""
-    paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in plan.input_slices}
-    return TransformRequest(
-        dataset_id=plan.dataset,
-        dataset_alias=plan.dataset.short,
-        system_time=plan.system_time,
-        vocab=vocabulary(plan.state.vocab),
-        transform=plan.transform,
-        emission_limit=plan.emission_limit,
-        query_inputs=tuple(
-            _input(view, paths.__getitem__, _schema_file(files.folder, number, view))
-            for number, view in enumerate(plan.inputs)
-        ),
-        next_offset=plan.state.next_offset,
-        prev_checkpoint_path=str(files.previous) if files.previous is not None else None,
-        new_checkpoint_path=str(files.checkpoint),
-        new_data_path=str(files.data),
-        transaction_id=transaction,
-        output_schema=plan.output_schema,
-    )
-
-
-def _input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformInput:
-    def block(each: DataBlock, reopened: bool) -> InputBlock:
-        return InputBlock(
-            data_path=path_of(each.new_data.physical_hash) if each.new_data is not None else None,
-            watermark_before=each.watermark_before,
-            watermark_after=each.watermark_after,
-            block_hash=each.hash,
-            reopened=reopened,
-        )
-
-    slices = [each.new_data for each in view.new if each.new_data is not None]
-    return TransformInput(
-        dataset_id=view.dataset,
-        dataset_alias=view.name,
-        query_alias=view.alias,
-        vocab=vocabulary(view.vocab),
-        offset_interval=OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
-        if slices
-        else None,
-        data_paths=tuple(path_of(each.physical_hash) for each in slices),
-        schema_file=str(schema_file),
-        explicit_watermarks=tuple(
-            Watermark(system_time=each.system_time, event_time=each.stated_watermark)
-            for each in view.new
-            if each.stated_watermark is not None
-        ),
-        blocks=(*(block(each, True) for each in view.reopened), *(block(each, False) for each in view.new)),
-        changelog=view.changelog,
-    )
-
-
-def _schema_file(folder: Path, number: int, view: InputView) -> Path:
-    """An empty slice: how ODF tells an engine the columns of an input that brings no rows."""
-    assert view.schema is not None
-    path = folder / f"schema-{number}.parquet"
-    write_slice(to_arrow(view.schema).empty_table(), path)
-    return path

@@ -5,7 +5,7 @@ Cost is in proportion to the blocks named, never to a chain's length. Synchronou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.changelog import says_changelog
@@ -114,6 +114,24 @@ def view_input(
         vocab=_vocab(reader, stop),
         changelog=is_changelog(load_state(UpTo(reader, stop))),
     )
+
+
+def consumed_blocks(reader: ChainReader, position: InputPosition) -> tuple[DataBlock, ...]:
+    """All data blocks up to where an input was left, oldest first. Raises NotFound when it is not there."""
+    if position.block_hash is None:
+        return ()
+    return tuple(_data_blocks(reader, 0, reader.block_by_hash(position.block_hash).sequence_number + 1))
+
+
+def chosen(blocks: Sequence[DataBlock], runs: Runs) -> tuple[DataBlock, ...]:
+    """Of all that was consumed, what ``runs`` name. Raises Invalid for a run that is not among it."""
+    places = {block.hash: place for place, block in enumerate(blocks)}
+    wanted: set[int] = set()
+    for first, last in runs:
+        if not places.get(first, len(blocks)) <= places.get(last, -1):
+            raise Invalid("the checkpoint names a block that was not consumed", rule="open-blocks")
+        wanted.update(range(places[first], places[last] + 1))
+    return tuple(blocks[place] for place in sorted(wanted))
 
 
 def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlock]:

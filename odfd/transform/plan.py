@@ -31,6 +31,7 @@ from engines.contract import Success, Vocabulary
 from odfd.transform.past import NOTHING, Past
 
 INPUT_DIVERGED: Final = "input-diverged"
+TRANSFORM_EVOLUTION: Final = "transform-evolution"
 
 
 class DataBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,25 @@ class Blocked(msgspec.Struct, frozen=True):
     """What forbids it for good; without one it is a matter of waiting."""
 
 
+class Rejected(msgspec.Struct, frozen=True):
+    """The query cannot be carried out on this data; asking again gives the same answer."""
+
+    message: str
+
+
+class Handover(msgspec.Struct, frozen=True, kw_only=True):
+    """The transform was declared anew since the last transaction: the state has to be taken over first."""
+
+    transform: Transform
+    """The one so far."""
+    former: tuple[InputView, ...]
+    """Its inputs, as it knew them; none of their blocks."""
+    inputs: tuple[InputView, ...]
+    """Those of the new one, with all blocks up to their positions as new ones."""
+    same_query: bool = False
+    """Only the engine is another one: the state stays as it is, and no blocks are needed for it."""
+
+
 class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to ask, and what to record when it is answered."""
 
@@ -122,6 +142,7 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     output_schema: DataSchema | None
     emission_limit: Instant | None = None
     """Output from this time on waits; ``None``: all that is settled may leave."""
+    handover: Handover | None = None
 
     @property
     def dataset(self) -> DatasetId:
@@ -131,8 +152,10 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def input_slices(self) -> tuple[DataSlice, ...]:
         """All that the engine has to see, reopened ones included."""
-        blocks = (block for view in self.inputs for block in (*view.reopened, *view.new))
-        return tuple(block.new_data for block in blocks if block.new_data is not None)
+        history = self.handover.inputs if self.handover is not None else ()
+        blocks = (block for view in (*history, *self.inputs) for block in (*view.reopened, *view.new))
+        found = {block.hash: block.new_data for block in blocks if block.new_data is not None}
+        return tuple(found.values())
 
 
 Pace: TypeAlias = Callable[[Past, Sequence[InputView]], Instant | None]
@@ -147,6 +170,7 @@ def plan_transform(
     system_time: Instant,
     past: Past = NOTHING,
     pace: Pace | None = None,
+    handover: Handover | None = None,
 ) -> Planned:
     """The next transaction on ``state``; ``set_transform`` is the hash of the block that declares the transform.
 
@@ -159,15 +183,12 @@ def plan_transform(
     views = []
     for each in inputs:
         if isinstance(each, Diverged):
-            return Blocked(
-                f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
-                "drop what was derived from it and derive anew",
-                rule=INPUT_DIVERGED,
-            )
+            return diverged(each)
         if each.schema is None:
             return UpToDate(f"input {each.name} has no data yet")
         views.append(each)
-    if state.schema is not None and not past.waits and not any(view.new for view in views):
+    idle = not past.waits and handover is None and not any(view.new for view in views)
+    if state.schema is not None and idle:
         return UpToDate("no input has new data or a new watermark")
     consumed = tuple(view.consumed for view in views)
     limit = pace(past, views) if pace is not None else None
@@ -180,6 +201,16 @@ def plan_transform(
         transaction_id=transaction_id(state, set_transform, consumed, system_time, limit),
         output_schema=state.schema.schema if state.schema is not None else None,
         emission_limit=limit,
+        handover=handover,
+    )
+
+
+def diverged(each: Diverged) -> Blocked:
+    """There is no way on from an input that has another history now."""
+    return Blocked(
+        f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
+        "drop what was derived from it and derive anew",
+        rule=INPUT_DIVERGED,
     )
 
 
@@ -236,11 +267,19 @@ def settle(
 def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema | None) -> tuple[MetadataEvent, ...]:
     """What to commit: the schema that a first transaction told, and the event if it leaves a trace.
 
-    Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time.
+    Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time. Nor is
+    there when nothing moved, as after a transform that was declared anew and taken back.
     """
     declared = () if plan.output_schema is not None or schema is None else (SetDataSchema(schema=schema),)
     leaves_a_trace = (event.new_data, event.new_checkpoint, event.new_watermark) != (None, None, None)
-    return (*declared, event) if leaves_a_trace else declared
+    checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint is not None else None
+    moved = (
+        event.new_data is not None
+        or checkpoint != event.prev_checkpoint
+        or event.new_watermark != plan.state.watermark
+        or any(each.new_block_hash is not None for each in event.query_inputs)
+    )
+    return (*declared, event) if leaves_a_trace and moved else declared
 
 
 def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) -> None:

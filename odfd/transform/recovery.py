@@ -19,7 +19,7 @@ from chain.state import load_state
 from chain.store.objects import ObjectDamaged, sound_path
 from engines.contract import OnProgress
 from odfd.transform.driver import Ran, Workshop, run_transform
-from odfd.transform.execute import Rejected
+from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 

@@ -28,11 +28,12 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import OnProgress
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
-from odfd.transform.execute import Executed, Files, Rejected, execute
+from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import UpTo
 from odfd.transform.pacing import up_to
 from odfd.transform.past import read_past
-from odfd.transform.plan import Blocked, TransformPlan, UpToDate
+from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
+from odfd.transform.requests import Files
 
 
 class ReplayShop(Protocol):

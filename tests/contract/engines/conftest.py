@@ -54,6 +54,10 @@ class Scripted:
         self.seen.append(request)
         return self.act(request, control)
 
+    def migrate(self, request: Any, control: Control) -> Any:
+        self.seen.append(request)
+        return self.act(request, control)
+
     def raw_query(self, request: Any, control: Control) -> Any:
         self.seen.append(request)
         Path(request.output_data_path).write_bytes(b"rows")

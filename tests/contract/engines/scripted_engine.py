@@ -46,6 +46,7 @@ class Handler:
         return Success(new_offset_interval=OffsetInterval(start=0, end=1))
 
     ingest = transform
+    migrate = transform
 
     def raw_query(self, request: Any, control: Any) -> Any:
         return RawQuerySuccess(num_records=0)

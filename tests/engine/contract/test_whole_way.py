@@ -15,7 +15,7 @@ from engines.contract import RawQueryRequest, RawQuerySuccess
 from engines.provision.host import SparkOptions, spark_engine
 from engines.sandbox.base import Level
 from odfd.transform.driver import Committed, run_transform
-from odfd.transform.execute import Rejected
+from odfd.transform.plan import Rejected
 from odfd.transform.recovery import run_recovering
 from odfd.transform.replay import Replayed, replay
 

@@ -17,8 +17,7 @@ from chain.state import load_state
 from engines.contract import InternalError, Success
 from engines.errors import EngineFault
 from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
-from odfd.transform.execute import Rejected
-from odfd.transform.plan import Blocked, TransformPlan, UpToDate
+from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.replay import Replayed, replay, replay_step
 
 ROOT = DatasetId.from_public_key(b"r" * 32)

@@ -1,0 +1,137 @@
+"""A plan as what an engine is asked: files where it can read them, and where it shall write.
+
+Slices are linked, never copied; the columns of each input go along as a file without rows. Synchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from chain.data.arrow_schema import to_arrow
+from chain.data.parquet import write_slice
+from chain.model.events import OffsetInterval
+from chain.multihash import Multihash
+from chain.store.base import ObjectReader
+from chain.store.objects import sound_path
+from engines.contract import InputBlock, MigrateRequest, TransformInput, TransformRequest, Watermark
+from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan, vocabulary
+
+
+class Files(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one execution reads and writes. The folder is the caller's, fresh, and removed by it."""
+
+    folder: Path
+    previous: Path | None
+    """The previous checkpoint."""
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def changes(self) -> Path:
+        """What a handover says of the table so far."""
+        return self.folder / "changes"
+
+    @property
+    def taken_over(self) -> Path:
+        """The checkpoint that a handover leaves."""
+        return self.folder / "taken-over"
+
+
+def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectReader, files: Files) -> MigrateRequest:
+    """Raises as ``transform_request`` does."""
+    history = (block.new_data for view in handover.inputs for block in view.new)
+    paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in history if each is not None}
+    assert plan.output_schema is not None
+    return MigrateRequest(
+        dataset_id=plan.dataset,
+        system_time=plan.system_time,
+        vocab=vocabulary(plan.state.vocab),
+        old_transform=handover.transform,
+        old_inputs=named_inputs(handover.former, files.folder, "former"),
+        transform=plan.transform,
+        query_inputs=named_inputs(handover.inputs, files.folder, "history", paths.__getitem__),
+        output_schema=plan.output_schema,
+        next_offset=plan.state.next_offset,
+        prev_checkpoint_path=str(files.previous) if files.previous is not None else "",
+        new_checkpoint_path=str(files.taken_over),
+        new_data_path=str(files.changes),
+    )
+
+
+def named_inputs(
+    views: Sequence[InputView], folder: Path, name: str, path_of: Callable[[Multihash], str] = str
+) -> tuple[TransformInput, ...]:
+    """Inputs of a request, with their columns as files called ``name`` in ``folder``."""
+    return tuple(
+        _input(view, path_of, _schema_file(folder / f"{name}-{number}.parquet", view))
+        for number, view in enumerate(views)
+    )
+
+
+def transform_request(
+    plan: TransformPlan, transaction: str, objects: ObjectReader, files: Files, changes: OffsetInterval | None
+) -> TransformRequest:
+    """Raises NotFound for a slice that is not held, ObjectDamaged for one that would give rows of nobody's."""
+    paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in plan.input_slices}
+    return TransformRequest(
+        dataset_id=plan.dataset,
+        dataset_alias=plan.dataset.short,
+        system_time=plan.system_time,
+        vocab=vocabulary(plan.state.vocab),
+        transform=plan.transform,
+        emission_limit=plan.emission_limit,
+        query_inputs=named_inputs(plan.inputs, files.folder, "schema", paths.__getitem__),
+        next_offset=plan.state.next_offset if changes is None else changes.end + 1,
+        prev_checkpoint_path=str(files.previous) if files.previous is not None else None,
+        new_checkpoint_path=str(files.checkpoint),
+        new_data_path=str(files.data),
+        transaction_id=transaction,
+        output_schema=plan.output_schema,
+    )
+
+
+def _input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformInput:
+    def block(each: DataBlock, reopened: bool) -> InputBlock:
+        return InputBlock(
+            data_path=path_of(each.new_data.physical_hash) if each.new_data is not None else None,
+            watermark_before=each.watermark_before,
+            watermark_after=each.watermark_after,
+            block_hash=each.hash,
+            reopened=reopened,
+        )
+
+    slices = [each.new_data for each in view.new if each.new_data is not None]
+    return TransformInput(
+        dataset_id=view.dataset,
+        dataset_alias=view.name,
+        query_alias=view.alias,
+        vocab=vocabulary(view.vocab),
+        offset_interval=OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
+        if slices
+        else None,
+        data_paths=tuple(path_of(each.physical_hash) for each in slices),
+        schema_file=str(schema_file),
+        explicit_watermarks=tuple(
+            Watermark(system_time=each.system_time, event_time=each.stated_watermark)
+            for each in view.new
+            if each.stated_watermark is not None
+        ),
+        blocks=(*(block(each, True) for each in view.reopened), *(block(each, False) for each in view.new)),
+        changelog=view.changelog,
+    )
+
+
+def _schema_file(path: Path, view: InputView) -> Path:
+    """An empty slice: how ODF tells an engine the columns of an input that brings no rows."""
+    assert view.schema is not None
+    write_slice(to_arrow(view.schema).empty_table(), path)
+    return path

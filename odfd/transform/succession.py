@@ -1,0 +1,86 @@
+"""A transform that is declared anew: what its first transaction has to take over, read from the chains.
+
+The engine rebuilds the new query's state from every block up to the cut, so a handover names all of them; that happens
+once for each declaration. Nothing in between is recorded: the transaction after a SetTransform is the handover, for the
+writer as for whoever replays it. Engine semantics, section 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.model.events import SetTransform
+from chain.model.source import TransformSql
+from chain.state import ChainState, InputPosition, StateReader
+from chain.store.base import ChainStore
+from odfd.transform.evolution import Declared, declared_at
+from odfd.transform.inputs import consumed_blocks, view_input
+from odfd.transform.plan import Diverged, Handover, InputView
+
+_START = InputPosition(None, None)
+
+
+def is_declared_anew(reader: StateReader, state: ChainState) -> bool:
+    """Whether the transform in force is another than that of the last transaction."""
+    last = reader.last_of(("ExecuteTransform", "SetTransform"), state.size)
+    return state.last_transform is not None and last is not None and isinstance(last.event, SetTransform)
+
+
+def handover_at(
+    chains: ChainStore, reader: StateReader, state: ChainState, views: Iterable[InputView | Diverged]
+) -> Handover | Diverged:
+    """What a transform that was declared anew takes over; ``views`` are its inputs, on from where they were left."""
+    last = reader.last_of(("ExecuteTransform",), state.size)
+    assert last is not None
+    assert state.set_transform is not None
+    before = reader.last_of(("SetTransform",), last.sequence_number)
+    declared = declared_at(reader, last.sequence_number + 1)
+    assert before is not None
+    assert declared is not None
+    assert isinstance(before.event, SetTransform)
+    former = former_views(chains, before.event, declared, state)
+    if isinstance(former, Diverged):
+        return former
+    inputs = tuple(view for view in views if isinstance(view, InputView))
+    if is_same_query(before.event, state.set_transform) and _columns(former) == _columns(inputs):
+        return Handover(transform=before.event.transform, former=former, inputs=former, same_query=True)
+    whole = tuple(
+        msgspec.structs.replace(view, new=consumed_blocks(chains.chain(view.dataset), view.position), reopened=())
+        for view in inputs
+    )
+    return Handover(transform=before.event.transform, former=former, inputs=whole)
+
+
+def former_views(
+    chains: ChainStore, said: SetTransform, declared: Declared, state: ChainState
+) -> tuple[InputView, ...] | Diverged:
+    """Inputs of a transform as it knew them, at the positions where it left them; none of their blocks."""
+    positions = state.input_positions
+    found = []
+    for each in said.inputs:
+        dataset = DatasetId.parse(each.dataset_ref)
+        position = positions.get(dataset, _START)
+        alias = each.alias or each.dataset_ref
+        if position.block_hash is None:
+            continue
+        view = view_input(chains.chain(dataset), dataset, alias, position, position.block_hash, (), declared)
+        if isinstance(view, Diverged):
+            return view
+        found.append(view)
+    return tuple(found)
+
+
+def is_same_query(one: SetTransform, other: SetTransform) -> bool:
+    """Whether two declarations differ in the engine alone."""
+    return one.inputs == other.inputs and _neutral(one.transform) == _neutral(other.transform)
+
+
+def _neutral(transform: TransformSql) -> TransformSql:
+    return msgspec.structs.replace(transform, version=None)
+
+
+def _columns(views: Iterable[InputView]) -> list[object]:
+    return [(view.dataset, view.alias, view.schema) for view in views]

@@ -1,0 +1,254 @@
+"""A transform declared anew goes on where the old one stopped, as if it had always run (engine semantics, 12)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import trio
+
+from chain.instant import MILLISECOND
+from chain.model.events import AddPushSource, ExecuteTransform, SetTransform, TransformInput
+from chain.model.source import MergeSnapshot, ReadCsv, SqlQueryStep, TransformSql
+from odfd.transform.driver import Committed, run_transform
+from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, UpToDate
+from odfd.transform.replay import Replayed, replay
+from worlds.spark_engine import LocalEngine
+from worlds.transform_world import DERIVED, ROOT, World
+
+pytestmark = pytest.mark.engine
+SECOND = 1000
+
+
+def window(seconds, what="sum(k) as s"):
+    return (
+        f"select window(event_time, '{seconds} seconds').start as event_time, {what} from x "
+        f"group by window(event_time, '{seconds} seconds')"
+    )
+
+
+FINAL = {
+    "finer": (window(20), window(5)),
+    "coarser": (window(5), window(20)),
+    "another sum": (window(10), window(10, "sum(k * 2) as s")),
+    "more lateness": (window(10), "set odf.lateness = '7 seconds'; " + window(10)),
+    "sessions": (window(10), "select session_window(event_time, '2 seconds').end as event_time, sum(k) as s from x "
+                 "group by session_window(event_time, '2 seconds')"),
+}  # fmt: skip
+TABLES = {
+    "another sum": (
+        "select k % 3 as g, max(event_time) as event_time, sum(k) as s from x group by k % 3",
+        "select k % 3 as g, max(event_time) as event_time, sum(k * 2) as s from x where k % 2 = 0 group by k % 3",
+    ),
+    "the same": (
+        "select k % 3 as g, max(event_time) as event_time, count(*) as s from x group by k % 3",
+        "select k % 3 as g, max(event_time) as event_time, count(k) as s from x group by 1",
+    ),
+}
+LOG = ("select event_time, k from x", "select event_time, k * 10 as k from x where k % 2 = 0")
+
+
+def history(seed, blocks=9):
+    """Blocks of (seconds of rows, watermark in milliseconds)."""
+    rng, clock, made, mark = random.Random(seed), 5, [], 0
+    for _ in range(blocks):
+        clock += rng.randrange(0, 14)
+        rows = [max(clock + rng.randrange(-8, 4), 0) for _ in range(rng.randrange(0, 6))]
+        mark = max(mark, (clock - rng.randrange(0, 5)) * SECOND)
+        made.append((rows, mark))
+    return [([5, 6], 1000), *made, ([clock + 60], (clock + 50) * SECOND)]
+
+
+async def derive(world):
+    """All transactions that there are."""
+    while isinstance(done := await run_transform(world.shop, DERIVED), Committed):
+        pass
+    return done
+
+
+def declare(world, query):
+    transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=query),))
+    inputs = (TransformInput(dataset_ref=str(ROOT), alias="x"),)
+    world.append(DERIVED, SetTransform(inputs=inputs, transform=transform))
+
+
+def rows_of(world):
+    """(op, event time in ms, other columns), of all slices."""
+    chain, found = world.chains.chain(DERIVED), []
+    for number in range(chain.head().sequence_number + 1):
+        event = chain.block_at(number).event
+        if isinstance(event, ExecuteTransform) and event.new_data is not None:
+            for row in world.rows(event.new_data).to_pylist():
+                assert row.pop("offset") == len(found)
+                row.pop("system_time")
+                op, time = row.pop("op"), round(row.pop("event_time").timestamp() * 1000)
+                found.append((op, time, *row.values()))
+    return found
+
+
+def state_of(world):
+    event = world.chains.chain(DERIVED).last_of(("ExecuteTransform",)).event
+    return world.objects.path(event.new_checkpoint.physical_hash).read_bytes()
+
+
+async def reproduced(world):
+    """Whether each transaction gives the same again; and what it left."""
+    outcomes = [outcome async for outcome in replay(world.shop, DERIVED)]
+    assert all(isinstance(outcome, Replayed) for outcome in outcomes), outcomes
+    assert not [outcome.mismatches for outcome in outcomes if outcome.mismatches]
+    assert outcomes[-1].checkpoint == state_of(world)
+    return len(outcomes)
+
+
+@pytest.fixture
+def make_world(tmp_path, spark_root):
+    made = iter(range(100))
+    return lambda: World(tmp_path / str(next(made)), LocalEngine(spark_root))
+
+
+async def handed_over(make_world, old, new, blocks, at):
+    """A dataset whose query changes after ``at`` blocks, and one that had the new query all the time."""
+    changed, always = make_world(), make_world()
+    changed.found(old)
+    always.found(new)
+    for number, (rows, mark) in enumerate(blocks):
+        if number == at:
+            await derive(changed)
+            declare(changed, new)
+        for world in (changed, always):
+            # Both have the same inputs, to the hash.
+            world.time = 1_700_000_000_000 + 1000 * (number + 1)
+            world.add_rows(rows, watermark=mark)
+            if number % 3 == 2:
+                await derive(world)
+    for world in (changed, always):
+        await derive(world)
+    return changed, always
+
+
+def bound_before(world):
+    """Output watermark (ms) of the last transaction before the newest SetTransform."""
+    chain = world.chains.chain(DERIVED)
+    said = chain.last_of(("SetTransform",))
+    event = chain.last_of(("ExecuteTransform",), said.sequence_number).event
+    return event.new_watermark // MILLISECOND
+
+
+@pytest.mark.parametrize("name", list(FINAL))
+def test_a_window_query_goes_on_from_the_old_one_s_bound(make_world, name):
+    old, new = FINAL[name]
+    for seed in (1, 2):
+        changed, always = trio.run(handed_over, make_world, old, new, history(seed), 6)
+        bound = bound_before(changed)
+        former = [row for row in rows_of(changed) if row[1] < bound]
+        assert rows_of(changed) == former + [row for row in rows_of(always) if row[1] >= bound]
+        assert former
+        assert len(rows_of(changed)) > len(former)
+        assert state_of(changed) == state_of(always), "state is a function of the cut"
+        assert trio.run(reproduced, changed) >= 4
+
+
+def test_handover_mid_window(make_world):
+    """A window of the new query that began before the old one's bound does not come again."""
+    blocks = [([1, 12, 24], 25 * SECOND), ([26, 31, 44], 46 * SECOND), ([61], 60 * SECOND)]
+    changed, _ = trio.run(handed_over, make_world, window(10), window(15), blocks, 1)
+    assert bound_before(changed) == 20 * SECOND
+    assert rows_of(changed) == [(0, 0, 1), (0, 10 * SECOND, 12), (0, 30 * SECOND, 75)]
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("changelog", [False, True])
+def test_a_table_takes_over_by_its_differences(make_world, name, changelog):
+    old, new = TABLES[name]
+    if changelog:
+        make_world = over_a_changelog(make_world)
+    changed, always = trio.run(handed_over, make_world, old, new, history(3), 6)
+    assert fold(rows_of(changed)) == fold(rows_of(always))
+    assert state_of(changed) == state_of(always)
+    assert trio.run(reproduced, changed) >= 4
+
+
+def fold(rows):
+    """The table that a history of ops amounts to."""
+    table = Counter()
+    for op, *row in rows:
+        table[tuple(row)] += 1 if op in (0, 3) else -1
+        assert min(table.values()) >= 0, "what is taken back was there"
+    return +table
+
+
+def over_a_changelog(make_world):
+    """The root says that its rows may be taken back."""
+
+    def made():
+        world = make_world()
+        found = world.found
+
+        def founded(query):
+            found(query)
+            merge = MergeSnapshot(primary_key=("k",))
+            world.append(ROOT, AddPushSource(source_name="s", read=ReadCsv(), merge=merge))
+
+        world.found = founded
+        return world
+
+    return made
+
+
+def test_a_map_goes_on_with_the_next_block(make_world):
+    blocks = history(5)
+    changed, always = trio.run(handed_over, make_world, *LOG, blocks, 6)
+    seen = [(row[1] // SECOND, row[2]) for row in rows_of(changed)]
+    before = [second for rows, _ in blocks[:6] for second in rows]
+    after = [second for rows, _ in blocks[6:] for second in rows if second % 2 == 0]
+    assert seen == [(each, each) for each in before] + [(each, each * 10) for each in after]
+    assert state_of(changed) == state_of(always)
+    assert trio.run(reproduced, changed) >= 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (LOG[0], window(5, "max(k) as k"), "log mode so far, final mode"),
+        (window(5), window(5, "sum(k) as s, count(*) as c"), "c besides"),
+        (window(5), window(5, "cast(sum(k) as string) as s"), "s string where the dataset has s int64"),
+        (TABLES["the same"][0], "select k % 3 as g, k % 2 as s, max(event_time) as event_time from x group by 1, 2",
+         "another primary key"),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_on_needs_a_new_derivation(make_world, old, new, why):
+    async def run():
+        world = make_world()
+        world.found(old)
+        world.add_rows([1, 12], watermark=11 * SECOND)
+        await derive(world)
+        declare(world, new)
+        head = world.chains.chain(DERIVED).head()
+        done = await derive(world)
+        assert isinstance(done, Blocked)
+        assert done.rule == TRANSFORM_EVOLUTION
+        assert why in done.reason
+        assert world.chains.chain(DERIVED).head() == head
+        declare(world, old)
+        assert isinstance(await derive(world), UpToDate)
+
+    trio.run(run)
+
+
+def test_another_engine_alone_takes_the_state_as_it_is(make_world):
+    async def run():
+        world = make_world()
+        world.found(window(10))
+        world.add_rows([1, 12, 27], watermark=25 * SECOND)
+        await derive(world)
+        before, head = state_of(world), world.chains.chain(DERIVED).block_at(1).event
+        pinned = TransformSql(engine="spark", version="sha256:" + "2" * 64, queries=head.transform.queries)
+        world.append(DERIVED, SetTransform(inputs=head.inputs, transform=pinned))
+        world.add_rows([31], watermark=41 * SECOND)
+        await derive(world)
+        assert rows_of(world) == [(0, 0, 1), (0, 10 * SECOND, 12), (0, 20 * SECOND, 27), (0, 30 * SECOND, 31)]
+        assert before != state_of(world)
+        assert await reproduced(world) == 2
+
+    trio.run(run)
