@@ -61,7 +61,7 @@ def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | N
         raise Invalid(
             f"the query gives not the columns of the dataset, but {' and '.join(filter(None, told))}",
             rule="schema-in-force",
-            hint="where an input has grown, * grows with it: a new dataset's query can name its columns",
+            hint="select those of the dataset; where an input has grown, * grows with each declaration of the query",
         )
     for here, there in zip(made, wanted, strict=True):
         if here.name != there.name or not _holds(there.type, here):

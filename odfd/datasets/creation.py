@@ -73,7 +73,10 @@ def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:
 def changed_events(
     state: ChainState, snapshot: DatasetSnapshot, resolve: Resolve, pin: Pin
 ) -> tuple[MetadataEvent, ...]:
-    """Events that bring an existing chain to what ``snapshot`` says. Raises Invalid when it cannot be brought there."""
+    """Events that bring an existing chain to what ``snapshot`` says. Raises Invalid when it cannot be brought there.
+
+    Whether another transform can go on where the one so far stopped is for the engine to say.
+    """
     if state.kind is not snapshot.kind:
         held = state.kind.value if state.kind else "unknown"
         raise Invalid(
@@ -87,14 +90,8 @@ def changed_events(
         held_event = in_force(state, wanted)
         if held_event == wanted:
             continue
-        if isinstance(wanted, SetTransform) and isinstance(held_event, SetTransform):
-            if _same_but_pin(held_event, wanted):
-                continue
-            raise Invalid(
-                f"the transform of {snapshot.name} differs from the one its history was made with",
-                rule="transform-evolution",
-                hint="a new derivation needs a new dataset: choose another name",
-            )
+        if _differs_in_pin_alone(event, wanted, held_event):
+            continue
         changes.append(wanted)
     return tuple(changes)
 
@@ -120,14 +117,20 @@ def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
             return None
 
 
-def _same_but_pin(held: SetTransform, wanted: SetTransform) -> bool:
+def _differs_in_pin_alone(event: MetadataEvent, wanted: MetadataEvent, held: MetadataEvent | None) -> bool:
     """An engine that is pinned already stays pinned: only a person who writes another version asks for another."""
-    return (
-        msgspec.structs.replace(
-            wanted, transform=msgspec.structs.replace(wanted.transform, version=held.transform.version)
-        )
-        == held
-    )
+    if not (isinstance(event, SetTransform) and isinstance(wanted, SetTransform) and isinstance(held, SetTransform)):
+        return False
+    return event.transform.version is None and is_same_query(held, wanted)
+
+
+def is_same_query(one: SetTransform, other: SetTransform) -> bool:
+    """Whether two declarations differ in the engine alone."""
+    return one.inputs == other.inputs and _neutral(one.transform) == _neutral(other.transform)
+
+
+def _neutral(transform: TransformSql) -> TransformSql:
+    return msgspec.structs.replace(transform, version=None)
 
 
 def input_ids(transform: SetTransform) -> Sequence[DatasetId]:

@@ -36,6 +36,7 @@ from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.services.checking import TransformCheck
+from odfd.services.evolution import SuccessionCheck
 from odfd.services.home import Home
 from odfd.trust.signing import OwnerCommitter
 
@@ -91,6 +92,7 @@ class Applying:
         self._committer = committer
         self._engine = engine
         self._check = TransformCheck(home, engine)
+        self._succession = SuccessionCheck(home, engine, self._check)
         self._board = board
         self._events = events
         self._clock = clock
@@ -149,7 +151,7 @@ class Applying:
             return changed_events(held[1], wish.snapshot, resolve, pinned)
 
         events = await trio.to_thread.run_sync(planned)
-        warnings = await self._validate(events, wish)
+        warnings = await self._validate(events, wish, held[1] if held else None)
         dataset = held[0] if held else None
         if events and not dry_run:
             dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
@@ -207,7 +209,7 @@ class Applying:
 
         self._committer.commit_now(target, head, events, (), _whole(now), name_it)
 
-    async def _validate(self, events: Sequence[MetadataEvent], wish: Wish) -> tuple[str, ...]:
+    async def _validate(self, events: Sequence[MetadataEvent], wish: Wish, state: ChainState | None) -> tuple[str, ...]:
         """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
         warnings: list[str] = []
         for event in events:
@@ -228,6 +230,8 @@ class Applying:
             if errors or not answer.ok:
                 raise refusal(errors, wish.transform_place())
             warnings += [_told(each) for each in answer.diagnostics]
+            if state is not None:
+                await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
 
 

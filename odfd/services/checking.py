@@ -22,7 +22,7 @@ class TransformCheck:
 
     async def validate(self, event: SetTransform) -> ValidateResponse | None:
         """``None`` while an input has no schema yet."""
-        inputs = await self._inputs(event)
+        inputs = await self.inputs(event)
         if inputs is None:
             return None
         request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=Vocabulary())
@@ -34,7 +34,8 @@ class TransformCheck:
         answer = await self.validate(state.set_transform) if state.set_transform else None
         return answer.determinism if answer else "unknown"
 
-    async def _inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
+    async def inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
+        """As they are, or will be with their first data; ``None`` while there is one of which that cannot be told."""
         found = []
         for each, dataset in zip(event.inputs, input_ids(event), strict=True):
             chain = self._home.chains.chain(dataset)

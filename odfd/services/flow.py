@@ -34,11 +34,12 @@ from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND
 from odfd.services.carrying import Carrying
+from odfd.services.evolution import way_anew
 from odfd.services.home import Home
 from odfd.services.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
-from odfd.transform.plan import INPUT_DIVERGED, Blocked, Rejected
+from odfd.transform.plan import INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
 from odfd.transform.recovery import run_recovering
 
 FORMATS: Final[dict[str, ReadStep]] = {
@@ -216,6 +217,9 @@ class FlowService:
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
             way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
+        if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
+            way = await trio.to_thread.run_sync(way_anew, self._home.chains, entry.name, after)
+            raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
         if isinstance(outcome, Blocked):
             return wire.PullItem(
                 ref=entry.name, outcome="blocked", message=f"{outcome.reason}; {outcome.hint}", blocks=blocks

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import write_slice
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from chain.store.objects import sound_path
-from engines.contract import InputBlock, MigrateRequest, TransformInput, TransformRequest, Watermark
+from engines.contract import InputBlock, MigrateRequest, TransformInput, TransformRequest, ValidateInput, Watermark
 from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan, vocabulary
 
 
@@ -50,7 +51,7 @@ def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectRead
     """Raises as ``transform_request`` does."""
     history = (block.new_data for view in handover.inputs for block in view.new)
     paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in history if each is not None}
-    assert plan.output_schema is not None
+    assert plan.state.schema is not None
     return MigrateRequest(
         dataset_id=plan.dataset,
         system_time=plan.system_time,
@@ -59,7 +60,7 @@ def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectRead
         old_inputs=named_inputs(handover.former, files.folder, "former"),
         transform=plan.transform,
         query_inputs=named_inputs(handover.inputs, files.folder, "history", paths.__getitem__),
-        output_schema=plan.output_schema,
+        output_schema=schema_of(plan.state.schema),
         next_offset=plan.state.next_offset,
         prev_checkpoint_path=str(files.previous) if files.previous is not None else "",
         new_checkpoint_path=str(files.taken_over),
@@ -74,6 +75,20 @@ def named_inputs(
     return tuple(
         _input(view, path_of, _schema_file(folder / f"{name}-{number}.parquet", view))
         for number, view in enumerate(views)
+    )
+
+
+def bare_input(given: ValidateInput, path: Path) -> TransformInput:
+    """An input of which only the columns count; they are written to ``path``."""
+    write_slice(to_arrow(given.schema).empty_table(), path)
+    return TransformInput(
+        dataset_id=given.dataset_id,
+        dataset_alias=given.query_alias,
+        query_alias=given.query_alias,
+        vocab=given.vocab,
+        schema_file=str(path),
+        blocks=(),
+        changelog=given.changelog,
     )
 
 

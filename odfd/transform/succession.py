@@ -7,18 +7,23 @@ writer as for whoever replays it. Engine semantics, section 12.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from chain.codec.arrow_schema import schema_of
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.events import SetTransform
-from chain.model.source import TransformSql
 from chain.state import ChainState, InputPosition, StateReader
 from chain.store.base import ChainStore
+from engines.contract import MigrateRequest, ValidateInput
+from odfd.datasets.creation import is_same_query
 from odfd.transform.evolution import Declared, declared_at
 from odfd.transform.inputs import consumed_blocks, view_input
-from odfd.transform.plan import Diverged, Handover, InputView
+from odfd.transform.plan import Diverged, Handover, InputView, vocabulary
+from odfd.transform.requests import bare_input, named_inputs
 
 _START = InputPosition(None, None)
 
@@ -54,6 +59,46 @@ def handover_at(
     return Handover(transform=before.event.transform, former=former, inputs=whole)
 
 
+def judgement(
+    chains: ChainStore,
+    state: ChainState,
+    said: SetTransform,
+    inputs: Sequence[ValidateInput],
+    time: Instant,
+    folder: Path,
+) -> MigrateRequest | Diverged:
+    """Asks whether ``said``, over ``inputs`` as they are at ``time``, could go on where the dataset stands.
+
+    ``folder``: where columns are laid out for the engine, which reads no slices for this. Synchronous.
+    """
+    assert state.dataset is not None
+    assert state.schema is not None
+    reader = chains.chain(state.dataset)
+    last = reader.last_of(("ExecuteTransform",), state.size)
+    before = reader.last_of(("SetTransform",), last.sequence_number) if last is not None else None
+    declared = declared_at(reader, last.sequence_number + 1) if last is not None else None
+    following = tuple(bare_input(each, folder / f"next-{number}.parquet") for number, each in enumerate(inputs))
+    old, former = said, following
+    if before is not None and declared is not None:
+        assert isinstance(before.event, SetTransform)
+        found = former_views(chains, before.event, declared, state)
+        if isinstance(found, Diverged):
+            return found
+        old, former = before.event, named_inputs(found, folder, "former")
+    return MigrateRequest(
+        dataset_id=state.dataset,
+        system_time=time,
+        vocab=vocabulary(state.vocab),
+        old_transform=old.transform,
+        old_inputs=former,
+        transform=said.transform,
+        query_inputs=following,
+        output_schema=schema_of(state.schema),
+        next_offset=state.next_offset,
+        judge_only=True,
+    )
+
+
 def former_views(
     chains: ChainStore, said: SetTransform, declared: Declared, state: ChainState
 ) -> tuple[InputView, ...] | Diverged:
@@ -71,15 +116,6 @@ def former_views(
             return view
         found.append(view)
     return tuple(found)
-
-
-def is_same_query(one: SetTransform, other: SetTransform) -> bool:
-    """Whether two declarations differ in the engine alone."""
-    return one.inputs == other.inputs and _neutral(one.transform) == _neutral(other.transform)
-
-
-def _neutral(transform: TransformSql) -> TransformSql:
-    return msgspec.structs.replace(transform, version=None)
 
 
 def _columns(views: Iterable[InputView]) -> list[object]:

@@ -94,6 +94,8 @@ PURE = [
     "engines.io_plan",
     "odfd.ingest.plan",
     "odfd.transform.plan",
+    "odfd.transform.pacing",
+    "odfd.transform.past",
     "odfd.trust.judge",
     "odfd.trust.policy",
     "odfd.trust.admission",
