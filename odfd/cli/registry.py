@@ -72,6 +72,7 @@ GROUPS: Final = (
         "Truth",
         (
             Entry("verify", "check a dataset or a directory (†), now, by this machine itself", _HERE + "verify"),
+            Entry("engine", "prove that another engine gives the same, and take it", _HERE + "engine"),
             Entry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
         ),
     ),

@@ -135,6 +135,11 @@ class Verification(Protocol):
         """Result: VerifyReport."""
 
 
+class Proving(Protocol):
+    async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
+        """Result: ProofReport."""
+
+
 class Trust(Protocol):
     async def show(self, ref: str) -> wire.TrustView: ...
 
@@ -223,6 +228,9 @@ class Node(Protocol):
 
     @property
     def verification(self) -> Verification: ...
+
+    @property
+    def proving(self) -> Proving: ...
 
     @property
     def trust(self) -> Trust: ...

@@ -69,6 +69,10 @@ async def _resolve(node: Node, request: Request) -> object:
     return await node.resolving.resolve(_name(request), await body(request, wire.ResolveRequest))
 
 
+async def _prove(node: Node, request: Request) -> object:
+    return await node.proving.prove(_name(request), await body(request, wire.ProveRequest))
+
+
 async def _connect(node: Node, request: Request) -> object:
     return await node.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
 
@@ -120,6 +124,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/datasets/{ref}/ingest", _ingest),
     ("POST", "/datasets/{ref}/export", _export),
     ("POST", "/datasets/{ref}/verify", _verify),
+    ("POST", "/datasets/{ref}/prove", _prove),
     ("POST", "/datasets/{ref}/rewrite", _rewrite),
     ("GET", "/datasets/{ref}/trust", lambda n, r: n.trust.show(_name(r))),
     ("POST", "/datasets/{ref}/trust/resolve", _resolve),

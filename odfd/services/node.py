@@ -60,6 +60,7 @@ from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.ipfs import WayToIpfs, way_to_ipfs
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.options import host_options, object_limits, spark_options
+from odfd.services.proving import ProvingService
 from odfd.services.publications import PublicationService
 from odfd.services.resolving import Docket, ResolvingService
 from odfd.services.rewriting import RewritingService
@@ -419,6 +420,7 @@ class _Node:
         self.networks = NetworkService(home, parts.membership)
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
+        self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
         self.trust = TrustService(
             home,
             parts.docket,

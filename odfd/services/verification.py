@@ -85,12 +85,13 @@ class VerificationService:
                     raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
                 transforms += 1
                 report.advance()
-                failures += _mismatches(outcome)
+                failures += mismatches(outcome)
         checked = msgspec.structs.replace(view.checked, transforms=transforms)
         return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
 
 
-def _mismatches(outcome: Replayed) -> list[wire.Failure]:
+def mismatches(outcome: Replayed) -> list[wire.Failure]:
+    """What a re-run step gives otherwise, for people."""
     block = wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number)
     return [
         wire.Failure(

@@ -54,6 +54,34 @@ class VerifyReport(Value, frozen=True, kw_only=True):
     failures: tuple[Failure, ...] = ()
 
 
+class ProveRequest(Request, frozen=True, kw_only=True):
+    dry_run: bool = False
+    """Only compare; record nothing."""
+
+
+class ProvenEngine(Value, frozen=True, kw_only=True):
+    name: str
+    version: str
+    digest: str
+
+
+class ProofReport(Value, frozen=True, kw_only=True):
+    """Result of the task ``prove``: whether this node's engine gives the history that another one gave."""
+
+    ref: str
+    dataset_id: str
+    head: str | None
+    """Up to where it was compared."""
+    engine: ProvenEngine
+    pinned: tuple[str, ...] = ()
+    """Digests of the engines that the history was made with, as its transforms say."""
+    transforms: int = 0
+    ok: bool
+    failures: tuple[Failure, ...] = ()
+    recorded: str | None = None
+    """The block that pins this engine from now on; ``null``: nothing was to be recorded, or only the owner may."""
+
+
 class Reach(Value, frozen=True, kw_only=True):
     """How many blocks, from the first on, a purpose may rely on: ``3`` means blocks 0, 1 and 2; ``0`` means none."""
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chain.data.parquet import write_slice
+from chain.errors import Invalid
 from odfd.control import wire
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -69,3 +76,55 @@ async def test_the_pin_stays_until_somebody_writes_another(world: Any, worlds: A
         assert (await alice.apply(derived(worlds, "cities"))).items[0].action == "unchanged"
         (item,) = (await alice.apply(derived(worlds, "cities", "sha256:" + "8" * 64))).items
         assert item.action == "updated"
+
+
+async def proof(alice: Any, **more: Any) -> wire.ProofReport:
+    done: wire.ProofReport = await alice.done(alice.api.proving.prove("towns", wire.ProveRequest(**more)))
+    return done
+
+
+async def test_an_engine_that_gives_the_same_is_pinned_from_then_on(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    old = "sha256:" + "7" * 64
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, derived(worlds, "cities", old))
+        await alice.pull()
+        digest, size = (await alice.engine.identity()).digest, alice.size("towns")
+        found = await proof(alice, dry_run=True)
+        assert (found.ok, found.transforms, found.pinned, found.recorded) == (True, 1, (old,), None)
+        found = await proof(alice)
+        assert (found.ok, found.engine.digest, alice.size("towns")) == (True, digest, size + 1)
+        last = alice.home.chains.chain(alice.dataset("towns")).block_at(size)
+        assert (found.recorded, last.event.transform.version) == (str(last.hash), digest)
+        assert (await proof(alice)).recorded is None, "it is pinned already"
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull()
+        assert (await alice.api.datasets.tail("towns", 10)).rows[-1][4:] == ("Wels", 60000)
+        assert (await proof(alice)).transforms == 2
+        assert await reproduced(alice)
+
+
+async def test_an_engine_that_gives_something_else_is_not_taken(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, derived(worlds, "cities", "sha256:" + "7" * 64))
+        await alice.pull()
+        size = alice.size("towns")
+
+        def lie(request: Any) -> None:
+            path = Path(request.new_data_path)
+            table = pq.read_table(path)
+            path.unlink()
+            write_slice(table.set_column(5, table.schema.field(5), pa.array([0] * table.num_rows, pa.int64())), path)
+
+        alice.engine.wrong = lie
+        found = await proof(alice)
+        assert (found.ok, found.recorded, alice.size("towns")) == (False, None, size)
+        assert [(each.rule, each.block.sequence_number) for each in found.failures] == [("transform-reproduced", 3)]
+
+
+async def test_a_root_has_nothing_to_prove(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        with pytest.raises(Invalid, match="no transaction"):
+            await alice.done(alice.api.proving.prove("cities", wire.ProveRequest()))

@@ -1,0 +1,64 @@
+"""``engine prove``: whether this node's engine gives the history that another one gave, and the record of it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import clean, fields
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "engine",
+        help="take another engine for a dataset",
+        description="What computes derived datasets, and the proof that another one computes the same.",
+        epilog="example:  odfctl engine prove nyc.flights.delays --dry-run",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    prove = actions.add_parser(
+        "prove",
+        help="re-run all of a dataset's history on this node's engine",
+        description=(
+            "Re-run every transform of a dataset, from the first on, on the engine of this node. If all answers are\n"
+            "the same, and the dataset is this node's own, the transform is declared anew with this engine's digest:\n"
+            "a signed block, after which the engine pinned before is not needed any more. Ends with 1 if one differs."
+        ),
+        epilog="example:  odfctl engine prove nyc.flights.delays",
+    )
+    prove.add_argument("ref", metavar="REF")
+    prove.add_argument("--dry-run", action="store_true", help="only compare; record nothing")
+    prove.set_defaults(run=_prove)
+
+
+def _prove(args: argparse.Namespace) -> int:
+    session = Session(args)
+    report = follow(session, session.client.post(f"/datasets/{part(args.ref)}/prove", {"dryRun": args.dry_run}))
+    session.answer(report, _text)
+    if not report["ok"]:
+        session.remark("this engine would make another history: keep the engine that is pinned, or derive it anew")
+    return ExitCode.OK if report["ok"] else ExitCode.NO
+
+
+def _text(report: dict[str, Any]) -> str:
+    engine = report["engine"]
+    name = f"{engine['name']} {engine['version']} ({words.digest(engine['digest'])})"
+    count = words.plural(report["transforms"], "transform")
+    if not report["ok"]:
+        lines = [f"no: {name} does not give the history of {report['ref']}; {count} re-run"]
+    elif report["recorded"]:
+        lines = [f"yes: {name} gives the same in {count} of {report['ref']}, and is pinned from now on"]
+    else:
+        lines = [f"yes: {name} gives the same in {count} of {report['ref']}; nothing was recorded"]
+    for failure in report["failures"]:
+        block = failure["block"]
+        number, digest = block["sequenceNumber"], words.digest(block["hash"])
+        lines.append(f"  #{number} {digest}  {failure['rule']}  {clean(failure['message'], 300)}")
+        pairs = [(each, str(failure[each])) for each in ("expected", "actual")]
+        lines += ["      " + line for line in fields(pairs).splitlines()]
+    return "\n".join(lines)
