@@ -19,7 +19,7 @@ from engines.errors import EngineFault
 from odfd.services.checking import TransformCheck
 from odfd.services.home import STAGING, Home
 from odfd.transform.driver import fresh_folder
-from odfd.transform.plan import INPUT_DIVERGED, TRANSFORM_EVOLUTION, Diverged, diverged
+from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked
 from odfd.transform.succession import judgement
 
 
@@ -40,8 +40,8 @@ class SuccessionCheck:
         way = await trio.to_thread.run_sync(way_anew, chains, name, state)
         async with fresh_folder(self._home.folder(STAGING)) as folder:
             request = await trio.to_thread.run_sync(judgement, chains, state, event, inputs, now, folder)
-            if isinstance(request, Diverged):
-                raise Refused(diverged(request).reason, rule=INPUT_DIVERGED, hint=way)
+            if isinstance(request, Blocked):
+                raise Refused(request.reason, rule=request.rule or TRANSFORM_EVOLUTION, hint=request.hint)
             answer = await self._engine.migrate(request)
         match answer:
             case InvalidQuery(message=message):

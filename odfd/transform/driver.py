@@ -45,7 +45,6 @@ from odfd.transform.plan import (
     TransformPlan,
     UpToDate,
     block_time,
-    diverged,
     plan_transform,
 )
 from odfd.transform.requests import Files
@@ -144,8 +143,8 @@ def plan_at(
         alias, reopen = named.alias or named.dataset_ref, past.reopen.get(each, ())
         views.append(view_input(chains.chain(each), each, alias, position, cuts[each], reopen, declared))
     handover = handover_at(chains, reader, state, views) if is_declared_anew(reader, state) else None
-    if isinstance(handover, Diverged):
-        return diverged(handover)
+    if isinstance(handover, Blocked):
+        return handover
     name = said.hash if said is not None else Multihash()
     return plan_transform(state, name, views, system_time, past, pace, handover)
 

@@ -22,7 +22,7 @@ from engines.contract import MigrateRequest, ValidateInput
 from odfd.datasets.creation import is_same_query
 from odfd.transform.evolution import Declared, declared_at
 from odfd.transform.inputs import consumed_blocks, view_input
-from odfd.transform.plan import Diverged, Handover, InputView, vocabulary
+from odfd.transform.plan import Blocked, Diverged, Handover, InputView, diverged, vocabulary
 from odfd.transform.requests import bare_input, named_inputs
 
 _START = InputPosition(None, None)
@@ -36,7 +36,7 @@ def is_declared_anew(reader: StateReader, state: ChainState) -> bool:
 
 def handover_at(
     chains: ChainStore, reader: StateReader, state: ChainState, views: Iterable[InputView | Diverged]
-) -> Handover | Diverged:
+) -> Handover | Blocked:
     """What a transform that was declared anew takes over; ``views`` are its inputs, on from where they were left."""
     last = reader.last_of(("ExecuteTransform",), state.size)
     assert last is not None
@@ -47,7 +47,7 @@ def handover_at(
     assert declared is not None
     assert isinstance(before.event, SetTransform)
     former = former_views(chains, before.event, declared, state)
-    if isinstance(former, Diverged):
+    if isinstance(former, Blocked):
         return former
     inputs = tuple(view for view in views if isinstance(view, InputView))
     if is_same_query(before.event, state.set_transform) and _columns(former) == _columns(inputs):
@@ -66,7 +66,7 @@ def judgement(
     inputs: Sequence[ValidateInput],
     time: Instant,
     folder: Path,
-) -> MigrateRequest | Diverged:
+) -> MigrateRequest | Blocked:
     """Asks whether ``said``, over ``inputs`` as they are at ``time``, could go on where the dataset stands.
 
     ``folder``: where columns are laid out for the engine, which reads no slices for this. Synchronous.
@@ -82,7 +82,7 @@ def judgement(
     if before is not None and declared is not None:
         assert isinstance(before.event, SetTransform)
         found = former_views(chains, before.event, declared, state)
-        if isinstance(found, Diverged):
+        if isinstance(found, Blocked):
             return found
         old, former = before.event, named_inputs(found, folder, "former")
     return MigrateRequest(
@@ -101,7 +101,7 @@ def judgement(
 
 def former_views(
     chains: ChainStore, said: SetTransform, declared: Declared, state: ChainState
-) -> tuple[InputView, ...] | Diverged:
+) -> tuple[InputView, ...] | Blocked:
     """Inputs of a transform as it knew them, at the positions where it left them; none of their blocks."""
     positions = state.input_positions
     found = []
@@ -111,9 +111,12 @@ def former_views(
         alias = each.alias or each.dataset_ref
         if position.block_hash is None:
             continue
-        view = view_input(chains.chain(dataset), dataset, alias, position, position.block_hash, (), declared)
+        chain = chains.chain(dataset)
+        if chain.head() is None:
+            return Blocked(f"{alias}, an input of the query so far, is not held here", f"odfctl mirror add {dataset}")
+        view = view_input(chain, dataset, alias, position, position.block_hash, (), declared)
         if isinstance(view, Diverged):
-            return view
+            return diverged(view)
         found.append(view)
     return tuple(found)
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
+import trio
 
 from chain.model.source import TemporalTable, TransformSql
+from odfd.transform.driver import Committed, run_transform
+from odfd.transform.plan import UpToDate
+from odfd.transform.replay import Replayed, replay
+from worlds.spark_engine import LocalEngine
+from worlds.transform_world import DERIVED, World
 
 pytestmark = pytest.mark.engine
 BLOCKS = 12
@@ -60,6 +68,40 @@ def test_chunked_by_limits_is_the_whole(lab, name):
     assert pieces.with_data > whole.with_data, "the limits must have cut something"
     assert (pieces.rows, pieces.watermark, pieces.late) == (whole.rows, whole.watermark, whole.late)
     assert pieces.state == whole.state
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        WINDOWS.replace("k, sum(v)", "k % 3 as k, sum(k)").replace("'1' day", "'5' second"),
+        "select k % 3 as k, max(event_time) as event_time, sum(k) as s from x group by 1",
+    ],
+)
+def test_a_coordinator_paces_a_backlog_and_a_replay_knows_its_limits(tmp_path, spark_root, sql):  # fmt: skip
+    """A slow input that jumps settles years at once; they leave in several blocks, and again so in a replay."""
+    sql = sql.replace("from a", "from x")
+
+    async def derived(name, rows):
+        world = World(tmp_path / name, LocalEngine(spark_root))
+        world.shop = dataclasses.replace(world.shop, rows=rows)
+        world.found(sql)
+        for number in range(12):
+            world.time = 1_700_000_000_000 + 1000 * (number + 1)
+            world.add_rows([10 * number + more for more in range(5)], watermark=10_000 * number)
+        while isinstance(done := await run_transform(world.shop, DERIVED), Committed):
+            pass
+        assert isinstance(done, UpToDate), done
+        found = [each async for each in replay(world.shop, DERIVED)]
+        assert all(isinstance(each, Replayed) and each.is_reproduced for each in found)
+        tables = [world.rows(each.event.new_data) for each in found if each.event.new_data is not None]
+        return [row for table in tables for row in table.drop_columns(["system_time"]).to_pylist()], len(found), found
+
+    rows, blocks, found = trio.run(derived, "paced", 15)
+    whole, at_once, one = trio.run(derived, "whole", 1_000_000)
+    assert rows == whole
+    assert (at_once, blocks > 3) == (1, True)
+    assert found[-1].checkpoint == one[-1].checkpoint
+    assert b'"settled"' in found[0].checkpoint
 
 
 def quarters(table):
