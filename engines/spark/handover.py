@@ -216,8 +216,8 @@ class _Past(Transaction):
             v=VERSION, transform=identity, mode=shape.mode.value, g=None if since is None else since // MILLISECOND,
             inputs=(), late={}, untimed={},
         )  # fmt: skip
-        limit = EARLIEST if since is None else since
-        step = plan_step(shape, facts, start, Sessions(self._inputs.vocabs).oldest, limit)
+        # With the earliest limit nothing is settled but what is out already.
+        step = plan_step(shape, facts, start, Sessions(self._inputs.vocabs).oldest, EARLIEST)
         late = self._late(step, self._query.declarations)
         versions = self._versions(step, State())
         checkpoint = next_checkpoint(shape, identity, replace(step, watermark=since), late, None)
