@@ -20,7 +20,7 @@ import trio
 
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.ddl import parse_ddl
-from chain.data.evolution import as_in_force
+from chain.data.evolution import as_in_force, enlarged
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Fault, Invalid
 from chain.instant import Instant, to_millis
@@ -121,11 +121,7 @@ def _transform(request: TransformRequest) -> TransformOutcome:
     watermark = max((each.event_time for each in given.explicit_watermarks), default=None)
     known = _read(given.schema_file)
     rows = pa.concat_tables([known, *(as_in_force(_read(path), known.schema) for path in given.data_paths)])
-    own = given.vocab
-    system = {own.offset_column, own.operation_type_column, own.system_time_column}
-    kept = [name for name in rows.column_names if name not in system]
-    kept.sort(key=lambda name: name != own.event_time_column)
-    slice_ = _system_columns(rows.select(kept), request.vocab, request.next_offset, request.system_time)
+    slice_ = _system_columns(_visible(rows, given.vocab), request.vocab, request.next_offset, request.system_time)
     return _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
 
 
@@ -134,11 +130,12 @@ def _migrated(request: MigrateRequest) -> MigrateOutcome:
     given = next((each for each in request.query_inputs if each.query_alias == alias), None)
     if given is None:
         raise Invalid(f"no input called {alias!r}")
-    made = set(_read(given.schema_file).column_names)
-    held = {field.name for field in request.output_schema.fields}
-    if made != held:
-        return DerivationNeeded(message=f"the columns differ in {', '.join(sorted(made ^ held))}")
-    return Success(schema=request.output_schema)
+    rows = _visible(_read(given.schema_file), given.vocab)
+    made = _system_columns(rows, request.vocab, request.next_offset, request.system_time).schema
+    try:
+        return Success(schema=enlarged(request.output_schema, made))
+    except Invalid as fault:
+        return DerivationNeeded(message=str(fault))
 
 
 def _ingest(request: IngestRequest) -> TransformOutcome:
@@ -205,6 +202,14 @@ def _csv(path: Path, read: ReadCsv) -> pa.Table:
 def _read(path: str) -> pa.Table:
     with open_slice(Path(path)) as file:
         return file.read().replace_schema_metadata(None)
+
+
+def _visible(rows: pa.Table, own: Vocabulary) -> pa.Table:
+    """Without the system columns of the input, its event time first."""
+    system = {own.offset_column, own.operation_type_column, own.system_time_column}
+    kept = [name for name in rows.column_names if name not in system]
+    kept.sort(key=lambda name: name != own.event_time_column)
+    return rows.select(kept)
 
 
 def _system_columns(rows: pa.Table, vocab: Vocabulary, offset: int, system_time: Instant) -> pa.Table:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
+from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
+from chain.model.schema import DataSchema
 
 _VERIFY: Final = "verify the dataset: odfctl verify"
 
@@ -29,6 +32,21 @@ def as_in_force(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def enlarged(schema: DataSchema, columns: pa.Schema) -> DataSchema:
+    """``schema`` with what ``columns`` has besides, optional, and in its order; the same value if they agree.
+
+    Raises Invalid if something of the schema goes.
+    """
+    known = {field.name: field for field in schema.fields}
+    if gone := [name for name in known if name not in columns.names]:
+        raise Invalid(f"no {', '.join(gone)}", rule="schema-evolution", hint="a column that is in use stays")
+    if [field.name for field in schema.fields] == columns.names:
+        return schema
+    new = from_arrow(pa.schema([field.with_nullable(True) for field in columns if field.name not in known]))
+    known |= {field.name: field for field in new.fields}
+    return msgspec.structs.replace(schema, fields=tuple(known[name] for name in columns.names))
 
 
 def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

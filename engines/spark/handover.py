@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from chain.data.evolution import as_in_force
+from chain.data.changelog import says_changelog
+from chain.data.evolution import as_in_force, enlarged
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
@@ -40,7 +41,7 @@ from engines.spark.arranged import Kept, Tables, pack, unpack
 from engines.spark.changes import row_codes
 from engines.spark.checkpoint import VERSION, Checkpoint
 from engines.spark.incremental import InputFacts, next_checkpoint, plan_step
-from engines.spark.output import schema_in_force, slice_of
+from engines.spark.output import output_schema, schema_in_force, slice_of
 from engines.spark.plans import HIDDEN_ROUND
 from engines.spark.queries import as_text, blames_query, first_lines
 from engines.spark.rounds import differences, rounds_of
@@ -104,11 +105,13 @@ class _Handover:
         new, columns = self._new.analysed()
         _check_carries_over(old, new)
         try:
-            schema = schema_in_force(columns, request.vocab, request.output_schema)
+            told = enlarged(request.output_schema, output_schema(columns, request.vocab))
+            schema = schema_in_force(columns, request.vocab, told)
         except Invalid as fault:
-            raise _NewDerivation(str(fault)) from fault
+            raise _NewDerivation(f"its columns differ: {fault}") from fault
+        self._check_meaning(new)
         if request.judge_only:
-            return Success(schema=request.output_schema)
+            return Success(schema=told)
         state = self._loaded(old.mode.value)
         assert state.checkpoint is not None
         since = None if state.checkpoint.g is None else state.checkpoint.g * MILLISECOND
@@ -128,7 +131,7 @@ class _Handover:
         return Success(
             new_offset_interval=interval,
             new_watermark=None if g is None else from_millis(g),
-            schema=request.output_schema,
+            schema=told,
         )
 
     def _is_relabelled(self) -> bool:
@@ -158,16 +161,19 @@ class _Handover:
         except Invalid as fault:
             raise _NewDerivation(f"this engine does not run the query so far: {fault}") from fault
 
+    def _check_meaning(self, new: Classification) -> None:
+        """Consumers chose how they read the rows by whether they can be taken back."""
+        now, said = self._new.changes(new), says_changelog(self._request.output_schema)
+        if said is not None and now is not None and said != now:
+            raise _NewDerivation(f"its rows can{'' if now else 'not'} be taken back, unlike those so far")
+
     def _differences(
         self, old: pa.Table | None, new: pa.Table | None, before: TableShape, after: TableShape, schema: pa.Schema
     ) -> pa.Table | None:
         """What takes the old table to the new one, as ops in the order of any tick."""
-        tables = [as_written(table, schema) if table is not None else None for table in (old, new)]
-        columns = [field for field in schema if field.name not in self._supplied]
-        empty = pa.schema(columns).empty_table()
-        both = pa.concat_tables(
-            [empty, *(table.select(empty.column_names).cast(empty.schema) for table in tables if table)]
-        )
+        columns = pa.schema([field.with_nullable(True) for field in schema if field.name not in self._supplied])
+        tables = [as_in_force(as_written(table, columns), columns) for table in (old, new) if table is not None]
+        both = pa.concat_tables([columns.empty_table(), *tables])
         if not both.num_rows:
             return None
         count = 0 if old is None else old.num_rows
@@ -202,6 +208,10 @@ class _Past(Transaction):
             raise Invalid(as_text(found.diagnostics, len(query.steps)), rule="query")
         check_tick(found.classification, query)
         return found.classification, found.columns
+
+    def changes(self, shape: Classification) -> bool | None:
+        """Whether output rows can be taken back; ``None``: not known."""
+        return shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
 
     def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
         """If output before ``since`` (microseconds) is out."""

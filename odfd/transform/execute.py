@@ -100,7 +100,7 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     if files.checkpoint.is_file():
         checkpoint = Checkpoint(physical_hash=sha3_file(files.checkpoint), size=files.checkpoint.stat().st_size)
     event = settle(plan, answer, data, checkpoint)
-    told = answer.schema if plan.output_schema is None else None
+    told = plan.grown or (answer.schema if plan.output_schema is None else None)
     return Executed(
         event=event,
         schema=told,

@@ -143,6 +143,8 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     emission_limit: Instant | None = None
     """Output from this time on waits; ``None``: all that is settled may leave."""
     handover: Handover | None = None
+    grown: DataSchema | None = None
+    """The schema in force from now on, when a handover brought columns."""
 
     @property
     def dataset(self) -> DatasetId:
@@ -270,7 +272,8 @@ def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema |
     Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time. Nor is
     there when nothing moved, as after a transform that was declared anew and taken back.
     """
-    declared = () if plan.output_schema is not None or schema is None else (SetDataSchema(schema=schema),)
+    schema = plan.grown or (schema if plan.output_schema is None else None)
+    declared = () if schema is None else (SetDataSchema(schema=schema),)
     leaves_a_trace = (event.new_data, event.new_checkpoint, event.new_watermark) != (None, None, None)
     checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint is not None else None
     moved = (

@@ -34,6 +34,7 @@ from odfd.transform.pacing import up_to
 from odfd.transform.past import read_past
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.requests import Files
+from odfd.transform.succession import is_declared_anew
 
 
 class ReplayShop(Protocol):
@@ -171,9 +172,9 @@ def plan_recorded(
         )
     before = UpTo(reader, number)
     state = load_state(before)
-    if state.last_transform is None:
+    if state.last_transform is None or is_declared_anew(before, state):
         state = _without_its_schema(state, block, reader)
-    elif checkpoint is None and state.checkpoint is not None:
+    if state.last_transform is not None and checkpoint is None and state.checkpoint is not None:
         raise Invalid("a replay needs the checkpoint of the step before", rule="replay", hint="begin at the first one")
     for each in block.event.query_inputs:
         if chains.chain(each.dataset_id).head() is None:
@@ -189,11 +190,16 @@ def plan_recorded(
 
 
 def _without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> ChainState:
-    """The first transaction brought its schema along, in the block before: it was computed, not given."""
+    """The first transaction of a query may bring its schema along, in the block before: it was computed, not given."""
     declared = reader.last_of(("SetDataSchema",), block.sequence_number)
     if declared is None or declared.sequence_number != block.sequence_number - 1:
         return state
-    return state if declared.system_time != block.system_time else msgspec.structs.replace(state, schema=None)
+    if declared.system_time != block.system_time:
+        return state
+    former = reader.last_of(("SetDataSchema",), declared.sequence_number)
+    event = former.event if former is not None else None
+    assert event is None or isinstance(event, SetDataSchema)
+    return msgspec.structs.replace(state, schema=event)
 
 
 def _declared_schema(reader: ChainReader, number: int) -> DataSchema | None:

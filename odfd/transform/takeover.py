@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import trio
 
+from chain.codec.arrow_schema import schema_of
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import NotFound
 from chain.model.events import OffsetInterval
@@ -70,6 +71,8 @@ def _after(plan: TransformPlan, handover: Handover, answer: Success, files: File
         )
         plan = msgspec.structs.replace(plan, inputs=views)
     plan = msgspec.structs.replace(plan, handover=None)
+    if answer.schema is not None and plan.state.schema is not None and answer.schema != schema_of(plan.state.schema):
+        plan = msgspec.structs.replace(plan, grown=answer.schema, output_schema=answer.schema)
     files = msgspec.structs.replace(files, previous=taken or files.previous)
     return TakenOver(plan, files, answer.new_offset_interval)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 import trio
 
@@ -211,7 +212,7 @@ def test_a_map_goes_on_with_the_next_block(make_world):
     ("old", "new", "why"),
     [
         (LOG[0], window(5, "max(k) as k"), "log mode so far, final mode"),
-        (window(5), window(5, "sum(k) as s, count(*) as c"), "c besides"),
+        (window(5), window(5, "count(*) as c"), "no s"),
         (window(5), window(5, "cast(sum(k) as string) as s"), "s string where the dataset has s int64"),
         (TABLES["the same"][0], "select k % 3 as g, k % 2 as s, max(event_time) as event_time from x group by 1, 2",
          "another primary key"),
@@ -234,6 +235,39 @@ def test_what_cannot_go_on_needs_a_new_derivation(make_world, old, new, why):
         assert isinstance(await derive(world), UpToDate)
 
     trio.run(run)
+
+
+GROWING = {
+    "windows": (window(10), window(10, "count(*) as c, sum(k) as s")),
+    "table": (TABLES["the same"][0], TABLES["the same"][0].replace("count(*) as s", "max(k) as m, count(*) as s")),
+    "map": (LOG[0], "select event_time, k, k % 2 = 0 as even from x"),
+}
+
+
+@pytest.mark.parametrize("name", list(GROWING))
+def test_a_new_query_may_bring_columns(make_world, name):
+    """Rows from before have null in them; a table corrects those that are in force."""
+    changed, always = trio.run(handed_over, make_world, *GROWING[name], history(3), 6)
+    names = [[field.name for field in each.event.schema.fields] for each in blocks_of(changed, "SetDataSchema")]
+    assert (len(names), set(names[0]) < set(names[1])) == (2, True)
+    slices = [each.event.new_data for each in blocks_of(changed, "ExecuteTransform") if each.event.new_data]
+    assert {tuple(changed.rows(each).column_names) for each in slices} == {tuple(each) for each in names}
+    assert state_of(changed) == state_of(always)
+    assert trio.run(reproduced, changed) >= 4
+    if name == "table":
+        both = pa.concat_tables([changed.rows(each) for each in slices], promote_options="default")
+        table = Counter()
+        for row in both.to_pylist():
+            table[row["g"], row["event_time"], row["m"], row["s"]] += 1 if row["op"] in (0, 3) else -1
+            assert min(table.values()) >= 0
+        assert len(+table) == 3
+        assert None not in [found[2] for found in +table]
+
+
+def blocks_of(world, kind):
+    chain = world.chains.chain(DERIVED)
+    found = [chain.block_at(number) for number in range(chain.head().sequence_number + 1)]
+    return [block for block in found if type(block.event).__name__ == kind]
 
 
 def test_another_engine_alone_takes_the_state_as_it_is(make_world):

@@ -10,10 +10,11 @@ import pytest
 
 from chain.compaction import Limits
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.evolution import as_in_force
+from chain.data.evolution import as_in_force, enlarged
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.model.events import AddData, DatasetKind, Seed, SetDataSchema
+from chain.model.schema import Option
 from chain.state import load_state
 from chain.store.rewriting import plan_merging, prepare
 from odfd.datasets import reading
@@ -149,3 +150,16 @@ def test_rows_of_no_earlier_schema_are_refused_by_name(rows: pa.Table, why: str)
 def test_a_schema_in_the_legacy_form_is_shown(grown: Grown) -> None:
     said = SetDataSchema(raw_arrow_schema=legacy(OLD))
     assert reading.columns_of(said) == reading.columns_of(SetDataSchema(schema=from_arrow(OLD)))
+
+
+def test_a_schema_grows_by_optional_columns_in_the_order_given() -> None:
+    held = from_arrow(pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())]))
+    same = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string())])
+    assert enlarged(held, same) is held
+    new = pa.field("n", pa.int64(), nullable=False)
+    made = enlarged(held, pa.schema([same.field("b"), new, same.field("a")]))
+    assert [field.name for field in made.fields] == ["b", "n", "a"]
+    assert (made.fields[0], made.fields[2]) == (held.fields[1], held.fields[0])
+    assert isinstance(made.fields[1].type, Option)
+    with pytest.raises(Invalid, match="no b"):
+        enlarged(held, pa.schema([same.field("a"), pa.field("n", pa.int64())]))

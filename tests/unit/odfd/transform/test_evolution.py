@@ -85,6 +85,21 @@ async def test_a_column_that_came_before_the_declaration_is_known(make_world: An
         assert all(await reproduced(world))
 
 
+async def test_a_star_that_is_declared_again_brings_what_came_since(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    before = await derive(world)
+    grow(world, 2)
+    assert await derive(world) == before
+    declare(world)
+    grow(world, 3)
+    assert await derive(world) == [*before, "note"]
+    state = load_state(world.chains.chain(DERIVED))
+    assert [field.name for field in state.schema.schema.fields] == [*before, "note"]
+    assert state.next_offset == 3
+    assert await reproduced(world) == [True, True, True]
+
+
 async def test_without_a_schema_at_the_declaration_the_first_one_counts(world: Any) -> None:
     world.found()
     world.add_rows([1])
