@@ -101,17 +101,23 @@ def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
     correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
     out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
     """
+    rows, ops, _ = placed_log_rows(result, schema)
+    return rows, ops
+
+
+def placed_log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray]:
+    """As ``log_rows``, and of each row the number of its input and the offset there, as two lines of an array."""
     rows = as_written(result, schema)
     if rows.num_rows and not _in_order(rows):
         visible = [name for name in rows.column_names if name not in HIDDEN]
         rows = rows.take(total_order(rows, [HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET, *visible]))
     offsets, ops, sources, _ = (_numbers(rows, name) for name in HIDDEN)
     ops = ops.copy()
-    rows = rows.drop_columns(list(HIDDEN))
+    rows, places = rows.drop_columns(list(HIDDEN)), np.stack([sources, offsets]).astype(np.int64)
     if not ops.any():
-        return rows, pa.array(ops, pa.int32())
+        return rows, pa.array(ops, pa.int32()), places
     keep = _mend(rows, offsets, sources, ops)
-    return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32())
+    return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32()), places[:, keep]
 
 
 def stated_ops(rows: pa.Table, name: str) -> pa.Array:
