@@ -29,6 +29,8 @@ from engines.contract import (
     MigrateRequest,
     OnProgress,
     Progress,
+    ProvenanceOutcome,
+    ProvenanceRequest,
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
@@ -39,7 +41,17 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.errors import DEADLINE, DISK, JVM_LOST, MEMORY, EngineFault, EngineLost, LimitExceeded
-from engines.io_plan import CHECKPOINT, DATA, IoPlan, View, plan_ingest, plan_migrate, plan_raw_query, plan_transform
+from engines.io_plan import (
+    CHECKPOINT,
+    DATA,
+    IoPlan,
+    View,
+    plan_ingest,
+    plan_migrate,
+    plan_provenance,
+    plan_raw_query,
+    plan_transform,
+)
 from engines.staging import Staging
 
 Q = TypeVar("Q", bound=msgspec.Struct)
@@ -117,6 +129,13 @@ class GrpcEngine:
 
     async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
         outcome: MigrateOutcome = await self._work(codec.MIGRATE, plan_migrate(request, self._view), on_progress)
+        return outcome
+
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome:
+        plan = plan_provenance(request, self._view)
+        outcome: ProvenanceOutcome = await self._work(codec.PROVENANCE, plan, on_progress)
         return outcome
 
     async def _ask(self, method: codec.Method[Q, A], request: Q) -> A:

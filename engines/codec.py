@@ -58,7 +58,8 @@ INGEST: Final = Method("/odfd.Engine/ExecuteIngest", contract.IngestRequest, con
 VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest, contract.ValidateResponse, False)
 MIGRATE: Final = Method("/odfd.Engine/MigrateQuery", contract.MigrateRequest, contract.MigrateResponseRoot)
 IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity, False)
-METHODS: Final[tuple[Method[Any, Any], ...]] = (TRANSFORM, RAW_QUERY, INGEST, VALIDATE, IDENTITY, MIGRATE)
+PROVENANCE: Final = Method("/odfd.Engine/DeriveProvenance", contract.ProvenanceRequest, contract.ProvenanceResponseRoot)
+METHODS: Final[tuple[Method[Any, Any], ...]] = (TRANSFORM, RAW_QUERY, INGEST, VALIDATE, IDENTITY, MIGRATE, PROVENANCE)
 
 
 def frame(payload: bytes) -> bytes:

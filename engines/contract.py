@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -280,9 +280,127 @@ class EngineIdentity(_Table, frozen=True, kw_only=True):
     """``linux/amd64``."""
 
 
+MAX_QUESTIONS: Final = 64
+"""Records of one ProvenanceRequest."""
+MAX_WITNESSES: Final = 10_000
+"""Rows told of one record, whatever the limit asked for: the answer has to fit into a message."""
+
+
+class ProvenanceRecord(_Table, frozen=True, kw_only=True):
+    """A record that is asked about."""
+
+    offset: U64
+
+
+class ProvenanceRequest(_Table, frozen=True, kw_only=True):
+    """Ask of which rows of the inputs some rows of a transform's output were made, and why of these."""
+
+    dataset_id: DatasetId
+    vocab: Vocabulary
+    transform: Transform
+    query_inputs: tuple[TransformInput, ...]
+    """As of the transaction that wrote the rows: ``blocks`` from the first up to its cut; ``reopened`` are those that
+    earlier transactions consumed."""
+    data_path: str
+    """The slice that holds the rows."""
+    records: tuple[ProvenanceRecord, ...]
+    """1 to ``MAX_QUESTIONS``."""
+    column: str | None = None
+    """Only what this column of the rows was made of."""
+    limit: U64
+    """Rows told of each record, at the most."""
+    watermark_before: Time | None = None
+    """Of the output, before the transaction: how far earlier ones had come, where they were held back."""
+    watermark_after: Time | None = None
+    transaction_id: str | None = None
+    """Tells two questions about the same rows apart while both are worked on."""
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return tuple(each.offset for each in self.records)
+
+
+class ProvenanceStep(_Table, frozen=True, kw_only=True):
+    """One operator between an input and the result, with what it asks and where that is written."""
+
+    number: U64
+    """Of the operator: paths that meet in one name it by the same number."""
+    operator: str
+    """``where``, ``group by``, ``left outer join``, ``over``, ``explode``, ``distinct``, ``union all``, …"""
+    detail: str
+    query: U64 = 0
+    line: U64 | None = None
+    column: U64 | None = None
+
+
+class ProvenancePath(_Table, frozen=True, kw_only=True):
+    """One occurrence of an input in the query; a self-join has two to one input."""
+
+    input: U64
+    """Place in ``query_inputs``."""
+    steps: tuple[ProvenanceStep, ...] = ()
+    """From the input up."""
+
+
+class ProvenanceRow(_Table, frozen=True, kw_only=True):
+    """A row of an input that had a part in a record."""
+
+    input: U64
+    offset: U64
+    role: str
+    """``value``: its values are in the record. ``decides``: it was looked at, as one ranked before or one that a semi
+    join found. ``change``: a retraction or correction that made the record be written."""
+    path: U64 | None = None
+    """``None`` for a statement that takes a row back: it flows nowhere."""
+    cause: bool = False
+    """Of a changing table: this row's coming made the record be written when it was."""
+
+
+class ProvenanceAbsence(_Table, frozen=True, kw_only=True):
+    """A path of which a record has no row, and is there, or as it is, because there was none."""
+
+    path: U64
+
+
+class RecordProvenance(_Table, frozen=True, kw_only=True):
+    """Of one record of the output."""
+
+    offset: U64
+    op: U64
+    rows: tuple[ProvenanceRow, ...] = ()
+    """In order of input, offset and path."""
+    count: U64
+    """Rows that there are, told or not."""
+    absences: tuple[ProvenanceAbsence, ...] = ()
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        return tuple(each.path for each in self.absences)
+
+    @property
+    def truncated(self) -> bool:
+        return self.count > len(self.rows)
+
+
+class ProvenanceSuccess(_Variant, frozen=True, kw_only=True, tag="ProvenanceSuccess"):
+    mode: str
+    """``log``, ``final`` or ``table``."""
+    paths: tuple[ProvenancePath, ...]
+    records: tuple[RecordProvenance, ...]
+    """In the order in which they were asked for."""
+
+
+ProvenanceResponse: TypeAlias = Progress | ProvenanceSuccess | InvalidQuery | InternalError
+
+
+class ProvenanceResponseRoot(_Table, frozen=True, kw_only=True):
+    value: ProvenanceResponse
+
+
 TransformOutcome: TypeAlias = Success | InvalidQuery | InternalError
 MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | InternalError
 RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
+ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | InternalError
 OnProgress = Callable[[], None]
 
 
@@ -306,3 +424,6 @@ class Engine(Protocol):
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome: ...
 
     async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome: ...
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome: ...

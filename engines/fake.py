@@ -36,9 +36,15 @@ from engines.contract import (
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
+    ProvenanceOutcome,
+    ProvenancePath,
+    ProvenanceRequest,
+    ProvenanceRow,
+    ProvenanceSuccess,
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
+    RecordProvenance,
     Severity,
     Success,
     TransformOutcome,
@@ -93,6 +99,15 @@ class FakeEngine:
         on_progress()
         try:
             return await trio.to_thread.run_sync(_migrated, request)
+        except Invalid as fault:
+            return InvalidQuery(message=str(fault))
+
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome:
+        on_progress()
+        try:
+            return await trio.to_thread.run_sync(_provenance, request)
         except Invalid as fault:
             return InvalidQuery(message=str(fault))
 
@@ -251,3 +266,21 @@ def _raw_query(request: RawQueryRequest) -> RawQueryOutcome:
     rows = pa.concat_tables(_read(path) for path in request.input_data_paths)
     write_slice(rows, Path(request.output_data_path))
     return RawQuerySuccess(num_records=rows.num_rows)
+
+
+def _provenance(request: ProvenanceRequest) -> ProvenanceSuccess:
+    """Records stand in the order of the rows that they repeat."""
+    _alias(request.transform)
+    (given,) = request.query_inputs
+    fresh = [block.data_path for block in given.blocks or () if block.data_path is not None and not block.reopened]
+    inside = [offset for path in fresh for offset in _read(path).column(given.vocab.offset_column).to_pylist()]
+    mine = _read(request.data_path)
+    offsets = mine.column(request.vocab.offset_column).to_pylist()
+    if request.column is not None and request.column not in mine.column_names:
+        raise Invalid(f"the records have no column {request.column!r}", rule="provenance-column")
+    records = []
+    for offset in request.offsets:
+        row = ProvenanceRow(input=0, offset=inside[offsets.index(offset)], role="value", path=0)
+        rows = (row,) if request.limit else ()
+        records.append(RecordProvenance(offset=offset, op=0, rows=rows, count=1))
+    return ProvenanceSuccess(mode="log", paths=(ProvenancePath(input=0),), records=tuple(records))

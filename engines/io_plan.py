@@ -18,6 +18,7 @@ from engines.contract import (
     IngestRequest,
     InputBlock,
     MigrateRequest,
+    ProvenanceRequest,
     RawQueryRequest,
     TransformInput,
     TransformRequest,
@@ -158,6 +159,18 @@ def plan_raw_query(request: RawQueryRequest, view: View) -> IoPlan[RawQueryReque
             request,
             input_data_paths=tuple(draft.input(path) for path in request.input_data_paths),
             output_data_path=draft.output(DATA, request.output_data_path),
+        )
+    )
+
+
+def plan_provenance(request: ProvenanceRequest, view: View) -> IoPlan[ProvenanceRequest]:
+    """Nothing is written."""
+    draft = _Draft(_folder("provenance", request.transaction_id, request.data_path), view)
+    return draft.plan(
+        msgspec.structs.replace(
+            request,
+            query_inputs=tuple(_input(draft, each) for each in request.query_inputs),
+            data_path=draft.input(request.data_path),
         )
     )
 

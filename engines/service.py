@@ -34,6 +34,9 @@ from engines.contract import (
     MigrateRequest,
     MigrateResponseRoot,
     Progress,
+    ProvenanceOutcome,
+    ProvenanceRequest,
+    ProvenanceResponseRoot,
     RawQueryOutcome,
     RawQueryRequest,
     RawQueryResponseRoot,
@@ -70,6 +73,7 @@ class Handler(Protocol):
     def raw_query(self, request: RawQueryRequest, control: Control) -> RawQueryOutcome: ...
 
     def migrate(self, request: MigrateRequest, control: Control) -> MigrateOutcome: ...
+    def derive_provenance(self, request: ProvenanceRequest, control: Control) -> ProvenanceOutcome: ...
 
 
 class RequestCancelled(Fault):
@@ -196,6 +200,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             _Route(codec.INGEST, handler.ingest, IngestResponseRoot, _dataset, _data_output),
             _Route(codec.RAW_QUERY, handler.raw_query, RawQueryResponseRoot, _query_output, lambda _: ()),
             _Route(codec.MIGRATE, handler.migrate, MigrateResponseRoot, _dataset, lambda _: ()),
+            _Route(codec.PROVENANCE, handler.derive_provenance, ProvenanceResponseRoot, _asked, lambda _: ()),
         )
         self._streams = {route.method.path: route for route in streams}
         self._unary: dict[str, tuple[codec.Method[Any, Any], Callable[[Any], Any]]] = {
@@ -382,3 +387,8 @@ def _transform_outputs(request: TransformRequest) -> tuple[str, ...]:
 
 def _data_output(request: IngestRequest) -> tuple[str, ...]:
     return (request.new_data_path,)
+
+
+def _asked(request: ProvenanceRequest) -> bytes:
+    """A question waits for no transaction: it reads what is there for good."""
+    return b"provenance " + bytes(request.dataset_id)

@@ -24,6 +24,8 @@ from engines.contract import (
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
+    ProvenanceOutcome,
+    ProvenanceRequest,
     RawQueryOutcome,
     RawQueryRequest,
     TransformOutcome,
@@ -127,6 +129,12 @@ class WarmEngine:
         async with self._lease() as engine:
             return await engine.migrate(request, on_progress)
 
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome:
+        async with self._lease() as engine:
+            return await engine.derive_provenance(request, on_progress)
+
     @asynccontextmanager
     async def _lease(self) -> AsyncIterator[Engine]:
         async with self._starting:
@@ -228,6 +236,11 @@ class _Held:
 
     async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
         return await self._with(lambda engine: engine.migrate(request, on_progress))
+
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome:
+        return await self._with(lambda engine: engine.derive_provenance(request, on_progress))
 
     async def _with(self, work: Callable[[GrpcEngine], Awaitable[A]]) -> A:
         process = self._process

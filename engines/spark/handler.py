@@ -26,6 +26,8 @@ from engines.contract import (
     InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
+    ProvenanceOutcome,
+    ProvenanceRequest,
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
@@ -49,6 +51,7 @@ from engines.spark.jvm import REAPED_SECONDS, Jvm
 from engines.spark.limits import DiskWatch, limit_met
 from engines.spark.output import schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
+from engines.spark.provenance.derive import derive
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
 from engines.spark.spark_types import as_written, slice_types, struct_type
 from engines.spark.transform import Workbench, check_tick, run_transform
@@ -131,6 +134,10 @@ class SparkHandler:
             if not blames_query(fault):
                 raise
             return InvalidQuery(message=first_lines(fault))
+
+    def derive_provenance(self, request: ProvenanceRequest, control: Control) -> ProvenanceOutcome:
+        with self._session(control) as session:
+            return derive(session, request, control, self._bench)
 
     @contextlib.contextmanager
     def _session(self, control: Control) -> Iterator[SparkSession]:

@@ -19,6 +19,8 @@ from engines.contract import (
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
+    ProvenanceOutcome,
+    ProvenanceRequest,
     RawQueryOutcome,
     RawQueryRequest,
     TransformOutcome,
@@ -122,3 +124,8 @@ class NodeEngine:
 
     async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
         return await (await self._engine()).migrate(request, on_progress)
+
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome:
+        return await (await self._engine()).derive_provenance(request, on_progress)

@@ -17,7 +17,13 @@ from engines.client import CallLimits, GrpcEngine
 from engines.contract import (
     EngineIdentity,
     InputBlock,
+    ProvenanceAbsence,
+    ProvenancePath,
+    ProvenanceRow,
+    ProvenanceStep,
+    ProvenanceSuccess,
     RawQuerySuccess,
+    RecordProvenance,
     Success,
     TransformInput,
     TransformRequest,
@@ -62,6 +68,16 @@ class Scripted:
         self.seen.append(request)
         Path(request.output_data_path).write_bytes(b"rows")
         return RawQuerySuccess(num_records=4)
+
+    def derive_provenance(self, request: Any, control: Control) -> Any:
+        self.seen.append(request)
+        row = ProvenanceRow(input=0, offset=7, role="value", path=0, cause=True)
+        record = RecordProvenance(
+            offset=request.offsets[0], op=3, rows=(row,), count=9, absences=(ProvenanceAbsence(path=1),)
+        )
+        step = ProvenanceStep(number=4, operator="where", detail="v > 1", line=2, column=3)
+        paths = (ProvenancePath(input=0, steps=(step,)), ProvenancePath(input=0))
+        return ProvenanceSuccess(mode="table", paths=paths, records=(record,))
 
     @staticmethod
     def concatenate(request: TransformRequest, _: Control) -> Success:

@@ -48,6 +48,9 @@ class Handler:
     ingest = transform
     migrate = transform
 
+    def derive_provenance(self, request: Any, control: Any) -> Any:
+        return InvalidQuery(message="rows of this engine come from nowhere")
+
     def raw_query(self, request: Any, control: Any) -> Any:
         return RawQuerySuccess(num_records=0)
 

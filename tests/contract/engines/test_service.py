@@ -12,7 +12,17 @@ import trio
 
 from chain.instant import Instant
 from engines import codec
-from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success, ValidateRequest, Vocabulary
+from engines.contract import (
+    InternalError,
+    InvalidQuery,
+    ProvenanceRecord,
+    ProvenanceRequest,
+    ProvenanceSuccess,
+    RawQueryRequest,
+    Success,
+    ValidateRequest,
+    Vocabulary,
+)
 from engines.errors import EngineFault, EngineLost, LimitExceeded
 
 pytestmark = pytest.mark.slow
@@ -55,6 +65,26 @@ async def test_raw_query(bench: Any) -> None:
     )
     assert (await bench.engine().raw_query(request)).num_records == 4  # type: ignore[union-attr]
     assert output.read_bytes() == b"rows"
+
+
+async def test_where_records_came_from(bench: Any) -> None:
+    given = bench.request()
+    slice_ = bench.file("slice", b"rows")
+    request = ProvenanceRequest(
+        dataset_id=given.dataset_id, vocab=Vocabulary(), transform=given.transform, query_inputs=given.query_inputs,
+        data_path=slice_, records=(ProvenanceRecord(offset=5),), column="v", limit=1, transaction_id="q1",
+    )  # fmt: skip
+    answer = await bench.engine().derive_provenance(request)
+    assert isinstance(answer, ProvenanceSuccess)
+    (record,) = answer.records
+    assert (record.offset, record.op, record.count, record.truncated, record.absent) == (5, 3, 9, True, (1,))
+    assert [(row.offset, row.role, row.path, row.cause) for row in record.rows] == [(7, "value", 0, True)]
+    assert [(step.operator, step.line, step.column) for step in answer.paths[0].steps] == [("where", 2, 3)]
+    (seen,) = bench.handler.seen
+    assert (seen.offsets, seen.column, seen.limit) == ((5,), "v", 1)
+    inside = [seen.data_path, *(block.data_path for block in seen.query_inputs[0].blocks if block.data_path)]
+    assert all(path.startswith(str(bench.staging.inputs)) for path in inside)
+    assert not any(bench.staging.inputs.iterdir())
 
 
 async def test_messages_name_the_hosts_paths(bench: Any) -> None:

@@ -118,6 +118,33 @@ def test_our_own_messages_survive_the_wire() -> None:
     assert codec.IDENTITY.decode_request(codec.IDENTITY.encode_request(contract.IdentityRequest())) is not None
 
 
+def test_questions_about_provenance_survive_the_wire() -> None:
+    asked = contract.ProvenanceRequest(
+        dataset_id=DatasetId.from_public_key(b"1" * 32),
+        vocab=contract.Vocabulary(),
+        transform=SQL,
+        query_inputs=(),
+        data_path="/d",
+        records=(contract.ProvenanceRecord(offset=0), contract.ProvenanceRecord(offset=2**40)),
+        limit=3,
+    )
+    assert codec.PROVENANCE.decode_request(codec.PROVENANCE.encode_request(asked)) == asked
+    assert asked.offsets == (0, 2**40)
+    step = contract.ProvenanceStep(number=0, operator="where", detail="", line=1, column=0)
+    row = contract.ProvenanceRow(input=1, offset=2**50, role="change", cause=True)
+    answer = contract.ProvenanceSuccess(
+        mode="table",
+        paths=(contract.ProvenancePath(input=0, steps=(step,)), contract.ProvenancePath(input=1)),
+        records=(
+            contract.RecordProvenance(
+                offset=4, op=2, rows=(row,), count=2, absences=(contract.ProvenanceAbsence(path=0),)
+            ),
+        ),
+    )
+    root = contract.ProvenanceResponseRoot(value=answer)
+    assert codec.PROVENANCE.decode_response(codec.PROVENANCE.encode_response(root)) == root
+
+
 @given(st.binary(max_size=300))
 def test_frames_hold_any_payload(payload: bytes) -> None:
     assert codec.unframe(codec.frame(payload)) == payload

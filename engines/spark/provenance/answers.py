@@ -1,0 +1,92 @@
+"""What was found, as the contract says it: rows told up to the limit, paths with their steps, what was missing.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, ProvenanceStep, RecordProvenance
+from engines.spark.provenance.ground import Shown
+from engines.spark.provenance.reasons import Reason
+from engines.spark.provenance.tracing import Traced
+from engines.spark.provenance.witnesses import PATH, Witness, witnesses
+
+_MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer join", "left anti join", "asof join"})
+"""Joins that give a row also where one side has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of one record."""
+
+    traced: Traced
+    lineage: np.ndarray
+    shown: Shown
+    causes: frozenset[tuple[int, int]] = frozenset()
+    """(number of the input, offset) of rows whose coming made a changing table say the record."""
+    others: tuple[ProvenanceRow, ...] = ()
+    """Rows that flow into the record on no path, and yet had a part in it."""
+
+
+def record_of(found: Found, offset: int, op: int, limit: int) -> RecordProvenance:
+    """At most ``limit`` rows are told."""
+    told, count = witnesses(found.lineage, found.shown.sources, found.shown.offsets, limit)
+    rows = [*(_row(each, found.causes) for each in told), *found.others]
+    rows.sort(key=lambda row: (row.input, row.offset, -1 if row.path is None else row.path))
+    return RecordProvenance(
+        offset=offset,
+        op=op,
+        rows=tuple(rows[:limit]),
+        count=count + len(found.others),
+        absences=tuple(ProvenanceAbsence(path=path) for path in absent(found.traced.paths, found.lineage)),
+    )
+
+
+def _row(witness: Witness, causes: frozenset[tuple[int, int]]) -> ProvenanceRow:
+    return ProvenanceRow(
+        input=witness.source,
+        offset=witness.offset,
+        role="decides" if witness.decides else "value",
+        path=witness.path,
+        cause=(witness.source, witness.offset) in causes,
+    )
+
+
+def absent(paths: Sequence[Sequence[Reason]], lineage: np.ndarray) -> tuple[int, ...]:
+    """Paths without a row that meet, in a join which allows that, a path with one."""
+    present = set(np.unique(lineage // PATH).tolist())
+    met = {step.number for path in present for step in paths[path] if step.operator in _MAY_MISS}
+    return tuple(
+        number
+        for number, steps in enumerate(paths)
+        if number not in present and any(step.number in met for step in steps)
+    )
+
+
+def path_views(traced: Traced, inputs: Mapping[str, int], last: int) -> tuple[ProvenancePath, ...]:
+    """``inputs``: place of each input by alias; ``last``: number of the last query."""
+    return tuple(
+        ProvenancePath(input=inputs[alias], steps=tuple(_step(reason, last) for reason in steps))
+        for alias, steps in zip(traced.inputs, traced.paths, strict=True)
+    )
+
+
+def _step(reason: Reason, last: int) -> ProvenanceStep:
+    return msgspec.convert(
+        {
+            "number": reason.number,
+            "operator": reason.operator,
+            "detail": reason.detail,
+            "query": last if reason.query is None else reason.query,
+            "line": reason.line,
+            "column": reason.column,
+        },
+        ProvenanceStep,
+    )

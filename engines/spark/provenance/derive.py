@@ -1,0 +1,76 @@
+"""Answers where records of a transform's output came from. See ``docs/provenance.md`` for what the answer means.
+
+One call of ``derive`` is one question; it reads slices, runs queries over some of their rows and writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from chain.errors import Invalid
+from engines.contract import (
+    MAX_WITNESSES,
+    InvalidQuery,
+    ProvenanceOutcome,
+    ProvenancePath,
+    ProvenanceRequest,
+    ProvenanceSuccess,
+    RecordProvenance,
+)
+from engines.spark.analysis.classify import Mode
+from engines.spark.provenance.answers import Found, path_views, record_of
+from engines.spark.provenance.changing import Changing
+from engines.spark.provenance.ground import Ground
+from engines.spark.provenance.settled import Settled
+from engines.spark.provenance.spoken import Spoken
+from engines.spark.queries import blames_query, first_lines
+from engines.spark.transform import Control, Workbench
+
+
+class _Finder(Protocol):
+    def find(self, place: int) -> Found: ...
+
+
+def derive(session: SparkSession, request: ProvenanceRequest, control: Control, bench: Workbench) -> ProvenanceOutcome:
+    """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
+    try:
+        return _derive(session, request, control, bench)
+    except Invalid as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
+    except PySparkException as fault:
+        if not blames_query(fault):
+            raise
+        return InvalidQuery(message=first_lines(fault))
+
+
+def _derive(session: SparkSession, request: ProvenanceRequest, control: Control, bench: Workbench) -> ProvenanceSuccess:
+    ground = Ground(session, request, bench.analyst, bench.slices)
+    if request.column is not None and request.column not in ground.data.column_names:
+        raise Invalid(
+            f"the records have no column {request.column!r} that a query made", rule="provenance-column",
+            hint=f"columns: {', '.join(ground.data.column_names)}",
+        )  # fmt: skip
+    places = [ground.place_of(offset) for offset in request.offsets]
+    finder = _finder(ground)
+    records: list[RecordProvenance] = []
+    paths: tuple[ProvenancePath, ...] = ()
+    inputs = {alias: number for number, alias in enumerate(ground.aliases)}
+    for offset, place in zip(request.offsets, places, strict=True):
+        control.check()
+        control.progress()
+        found = finder.find(place)
+        records.append(record_of(found, offset, int(ground.ops[place]), min(request.limit, MAX_WITNESSES)))
+        paths = path_views(found.traced, inputs, len(ground.query.steps) - 1)
+    return ProvenanceSuccess(mode=ground.shape.mode.value, paths=paths, records=tuple(records))
+
+
+def _finder(ground: Ground) -> _Finder:
+    if ground.shape.mode is Mode.LOG:
+        return Spoken(ground)
+    if ground.shape.table is not None:
+        return Changing(ground, ground.shape.table)
+    return Settled(ground)

@@ -1,0 +1,79 @@
+"""What stands between an input and the result, told to people: operators with what they ask and their place in the SQL.
+
+Read from the JVM's plan, whose nodes know where in the text they were written; nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engines.spark.provenance.catalyst import items
+
+MAX_DETAIL: Final = 300
+"""Characters of what an operator asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One operator on the way from an input to the result."""
+
+    number: int
+    """Of the operator in its plan."""
+    operator: str
+    """``where``, ``group by``, ``left outer join``, ``over``, …"""
+    detail: str
+    """Its condition, keys or functions, as Spark writes them."""
+    query: int | None
+    """Number of the query; ``None``: the last."""
+    line: int | None
+    column: int | None
+
+
+def reason_of(plan: Any, kind: str, number: int, query: int | None) -> Reason | None:
+    """``None`` for operators that say nothing: names and plain lists of columns."""
+    told = _TOLD.get(kind)
+    if told is None:
+        return None
+    operator, detail = told(plan)
+    origin = plan.origin()
+    known = not (origin.line().isEmpty() or origin.startPosition().isEmpty())
+    line, column = (origin.line().get(), origin.startPosition().get() + 1) if known else (None, None)
+    detail = detail if len(detail) <= MAX_DETAIL else detail[: MAX_DETAIL - 1] + "…"
+    return Reason(number, operator, detail, query, line, column)
+
+
+def name_of_view(view: Any) -> str:
+    return str(view.desc().identifier().table())
+
+
+def _listed(expressions: Any) -> str:
+    return ", ".join(str(each.sql()) for each in items(expressions))
+
+
+def _join(plan: Any) -> tuple[str, str]:
+    condition = plan.condition()
+    return f"{str(plan.joinType().sql()).lower()} join", str(condition.get().sql()) if condition.isDefined() else ""
+
+
+def _as_of(plan: Any) -> tuple[str, str]:
+    asked = [str(plan.asOfCondition().sql())]
+    asked += [str(plan.condition().get().sql())] if plan.condition().isDefined() else []
+    return "asof join", " and ".join(asked)
+
+
+def _window(plan: Any) -> tuple[str, str]:
+    return "over", ", ".join(str(each.child().sql()) for each in items(plan.windowExpressions()))
+
+
+_TOLD: Final[Mapping[str, Any]] = {
+    "Filter": lambda plan: ("where", str(plan.condition().sql())),
+    "Aggregate": lambda plan: ("group by", _listed(plan.groupingExpressions())),
+    "Distinct": lambda _: ("distinct", ""),
+    "Generate": lambda plan: ("explode", str(plan.generator().sql())),
+    "Union": lambda _: ("union all", ""),
+    "Join": _join,
+    "AsOfJoin": _as_of,
+    "Window": _window,
+}

@@ -1,0 +1,310 @@
+"""The user's query with one more column: which rows of which inputs each row of the result was made of.
+
+Every operator of the analysed plan hands the column on by a rule of its own: a group has the rows of its members, a
+pair those of both sides, a rank its row's and those ranked before it. Values are computed as ever; the column rides
+along. Asked for one column of the result, only what that column (and the row's being there) depends on is collected:
+of ``max`` the rows that attain it. Engine semantics, sections 4 to 6; docs/provenance.md defines what is a witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from chain.errors import Invalid
+from engines.spark.provenance.catalyst import Catalyst, column, items, kind_of, parts, references
+from engines.spark.provenance.reasons import Reason, name_of_view, reason_of
+from engines.spark.provenance.witnesses import DECIDES, PATH
+
+ROW: Final = "__odf_row"
+"""A number for every row of every input, in a hidden column below the views."""
+LINEAGE: Final = "__odf_lineage"
+"""``array<bigint>``: rows of inputs, with path and role (``witnesses``)."""
+_RIGHT: Final = "__odf_right"
+_UNIQUE: Final = "__odf_unique"
+_NULLS_PASSED: Final = frozenset({
+    "Sum", "Count", "Average", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg",
+    "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "CollectList", "CollectSet",
+})  # fmt: skip
+"""Aggregates to which a row without a value is no row."""
+_RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
+_WHOLE: Final = frozenset({"PercentRank", "CumeDist", "NTile"})
+"""Window functions for which the size of the partition counts."""
+Wanted = frozenset[int] | None
+"""Ids of the attributes that are asked about; ``None``: the row as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A plan whose last column is ``LINEAGE``, and how each path leads to its result."""
+
+    plan: Any
+    paths: tuple[tuple[Reason, ...], ...]
+    """By number of the path: operators from the input up."""
+    inputs: tuple[str, ...]
+    """By number of the path: alias of its input."""
+
+
+def trace(session: SparkSession, plan: Any, aliases: Mapping[str, int], asked: str | None = None) -> Traced:
+    """``plan``: analysed, over views with a hidden column ``ROW``. ``aliases``: number of the query that each named
+    query is, for places in the text. Raises Invalid for a column that there is not.
+    """
+    tracing = _Tracing(Catalyst(session), aliases)
+    whole = tracing.catalyst.inlined(plan)
+    wanted: Wanted = None
+    if asked is not None:
+        found = column(whole, asked)
+        if found is None:
+            names = ", ".join(each.name() for each in items(whole.output()) if not each.name().startswith("__odf_"))
+            raise Invalid(f"the query has no column {asked!r}", rule="provenance-column", hint=f"columns: {names}")
+        wanted = frozenset({found.exprId().id()})
+    traced = tracing.go(whole, wanted)
+    return Traced(traced, tuple(tracing.paths), tuple(tracing.inputs))
+
+
+@dataclass(slots=True)
+class _Tracing:
+    catalyst: Catalyst
+    aliases: Mapping[str, int]
+    paths: list[tuple[Reason, ...]] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    above: list[Reason] = field(default_factory=list)
+    view: str = ""
+    """The view that the operators at hand are in."""
+    operators: int = 0
+    query: int | None = None
+    """Number of the query that the operators at hand are of; ``None``: the last."""
+
+    def go(self, plan: Any, wanted: Wanted) -> Any:
+        if column(plan, ROW) is not None:
+            return self._input(plan)
+        kind = kind_of(plan)
+        rule = _RULES.get(kind)
+        if rule is None:
+            raise Invalid(
+                f"rows cannot be traced through {kind}", rule="provenance-operator",
+                hint="this is a gap of the engine; please report the query",
+            )  # fmt: skip
+        outside = self.query, self.view
+        if kind == "View":
+            self.view = name_of_view(plan)
+            self.query = self.aliases.get(self.view, self.query)
+        reason = reason_of(plan, kind, self.operators, self.query)
+        self.operators += 1
+        self.above += [reason] if reason is not None else []
+        made = rule(self, plan, wanted)
+        self.above = self.above[:-1] if reason is not None else self.above
+        self.query, self.view = outside
+        return made
+
+    def _input(self, plan: Any) -> Any:
+        base = len(self.paths) * PATH
+        self.paths.append(tuple(reversed(self.above)))
+        self.inputs.append(self.view)
+        lineage = self.catalyst.read(f"array({ROW} + {base}L) as {LINEAGE}")
+        return self.catalyst.project([*items(plan.output()), lineage], plan)
+
+    def _pass(self, plan: Any, wanted: Wanted) -> Any:
+        return self._around(plan, self.go(plan.children().apply(0), wanted))
+
+    def _filter(self, plan: Any, wanted: Wanted) -> Any:
+        return self._around(plan, self.go(plan.child(), _more(wanted, [plan.condition()])))
+
+    def _generate(self, plan: Any, wanted: Wanted) -> Any:
+        return self._around(plan, self.go(plan.child(), _more(wanted, [plan.generator()])))
+
+    def _project(self, plan: Any, wanted: Wanted) -> Any:
+        listed = items(plan.projectList())
+        below = self.go(plan.child(), _read_by(listed, wanted))
+        return self.catalyst.project([*listed, _lineage(below)], below)
+
+    def _around(self, plan: Any, below: Any) -> Any:
+        return self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence([below])))
+
+    def _union(self, plan: Any, wanted: Wanted) -> Any:
+        places = [at for at, each in enumerate(items(plan.output())) if wanted is None or each.exprId().id() in wanted]
+        branches = []
+        for child in items(plan.children()):
+            columns = items(child.output())
+            mine = None if wanted is None else frozenset(columns[at].exprId().id() for at in places)
+            below = self.go(child, mine)
+            branches.append(self.catalyst.project([*columns, _lineage(below)], below))
+        return self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence(branches)))
+
+    def _expand(self, plan: Any, wanted: Wanted) -> Any:
+        rows = [items(row) for row in items(plan.projections())]
+        places = [at for at, each in enumerate(items(plan.output())) if wanted is None or each.exprId().id() in wanted]
+        mine = None if wanted is None else references([row[at] for row in rows for at in places])
+        below = self.go(plan.child(), mine)
+        lineage = _lineage(below)
+        longer = self.catalyst.sequence(self.catalyst.sequence([*row, lineage]) for row in rows)
+        return self.catalyst.analysed(plan.copy(longer, plan.output().appended(lineage), below))
+
+    def _distinct(self, plan: Any, _: Wanted) -> Any:
+        below = self.go(plan.children().apply(0), None)
+        columns = items(plan.output())
+        return self.catalyst.aggregate(columns, [*columns, self.catalyst.read(_ALL)], below)
+
+    def _aggregate(self, plan: Any, wanted: Wanted) -> Any:
+        keys, made = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+        asked = [each for each in made if wanted is not None and each.exprId().id() in wanted]
+        functions = [part for each in asked for part in parts(each) if kind_of(part) == "AggregateExpression"]
+        by_value = wanted is not None and all(any(kind_of(p) == "AggregateExpression" for p in parts(a)) for a in asked)
+        if not by_value:
+            # A key is what it is because of any row of the group, so all of them stand for it.
+            below = self.go(plan.child(), None if wanted is None else references([*keys, *asked]))
+            listed = plan.aggregateExpressions().appended(self.catalyst.read(_ALL))
+            return self.catalyst.analysed(plan.copy(plan.groupingExpressions(), listed, below, plan.hint()))
+        below = self.go(plan.child(), references([*keys, *functions]))
+        return self._valued(plan, functions, below)
+
+    def _valued(self, plan: Any, functions: list[Any], below: Any) -> Any:
+        """Of each function the rows that its value is made of; of ``min`` and ``max`` those that attain it."""
+        read = self.catalyst.read
+        facts, pieces = [], []
+        for number, function in enumerate(functions):
+            call, counts = function.aggregateFunction(), "true"
+            arguments = items(call.children())
+            if function.filter().isDefined():
+                facts.append(self.catalyst.named(function.filter().get(), f"__odf_if{number}"))
+                counts = f"coalesce(__odf_if{number}, false)"
+            extreme = kind_of(call) in ("Min", "Max")
+            for place, argument in enumerate(arguments if kind_of(call) in _NULLS_PASSED else []):
+                facts.append(self.catalyst.named(argument, f"__odf_x{number}_{place}"))
+                counts += f" and __odf_x{number}_{place} is not null"
+            if extreme:
+                value = f"__odf_x{number}_0"
+                pieces.append(read(
+                    f"collect_list(struct({value} as x, {LINEAGE} as l)) filter (where {counts}) as __odf_p{number}"
+                ))  # fmt: skip
+                name = "min" if kind_of(call) == "Min" else "max"
+                pieces.append(read(f"{name}({value}) filter (where {counts}) as __odf_v{number}"))
+            else:
+                pieces.append(read(f"collect_list({LINEAGE}) filter (where {counts}) as __odf_p{number}"))
+        wide = self.catalyst.project([*items(below.output()), *facts], below)
+        made = plan.aggregateExpressions()
+        for piece in (*pieces, read(_ALL)):
+            made = made.appended(piece)
+        grouped = self.catalyst.analysed(plan.copy(plan.groupingExpressions(), made, wide, plan.hint()))
+        found = ", ".join(_collected(number, kind_of(f.aggregateFunction())) for number, f in enumerate(functions))
+        # Where no row gave a value, all rows of the group are why there is none.
+        chosen = f"array_distinct(concat({found}))"
+        final = read(f"if(size({chosen}) = 0, {LINEAGE}, {chosen}) as {LINEAGE}")
+        return self.catalyst.project([*items(plan.output()), final], grouped)
+
+    def _join(self, plan: Any, wanted: Wanted) -> Any:
+        stated = plan.joinType().sql()
+        conditions = [plan.condition().get()] if plan.condition().isDefined() else []
+        left, right = (self.go(side, _more(wanted, conditions)) for side in (plan.left(), plan.right()))
+        if stated == "LEFT ANTI":
+            # The right side was walked for its paths alone: what it has let nothing through.
+            return self.catalyst.analysed(plan.copy(left, plan.right(), plan.joinType(), plan.condition(), plan.hint()))
+        left, right = self._renamed(left, LINEAGE), self._renamed(right, _RIGHT)
+        if stated == "LEFT SEMI":
+            return self._semi(plan, left, right)
+        joined = self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence([left, right])))
+        return self.catalyst.project([*items(plan.output()), self.catalyst.read(_BOTH)], joined)
+
+    def _as_of(self, plan: Any, _: Wanted) -> Any:
+        left, right = (self.go(side, None) for side in (plan.left(), plan.right()))
+        both = self.catalyst.sequence([self._renamed(left, LINEAGE), self._renamed(right, _RIGHT)])
+        joined = self.catalyst.analysed(plan.withNewChildren(both))
+        return self.catalyst.project([*items(plan.output()), self.catalyst.read(_BOTH)], joined)
+
+    def _renamed(self, side: Any, name: str) -> Any:
+        """The lineage of one side under an id of its own: both sides may be of one input."""
+        columns = [each for each in items(side.output()) if each.name() != LINEAGE]
+        return self.catalyst.project([*columns, self.catalyst.named(_lineage(side), name)], side)
+
+    def _semi(self, plan: Any, left: Any, right: Any) -> Any:
+        """A row of the left side once, with all rows of the right that let it pass."""
+        columns = [each for each in items(left.output()) if each.name() != LINEAGE]
+        unique = self.catalyst.read(f"monotonically_increasing_id() as {_UNIQUE}")
+        left = self.catalyst.project([*items(left.output()), unique], left)
+        pairs = plan.copy(left, right, self.catalyst.join_type("inner"), plan.condition(), plan.hint())
+        decide = f"transform(flatten(collect_list({_RIGHT})), each -> each | {DECIDES}L)"
+        lineage = self.catalyst.read(f"array_distinct(concat({LINEAGE}, {decide})) as {LINEAGE}")
+        pairs = self.catalyst.analysed(pairs)
+        keys = [*columns, _lineage(left), column(left, _UNIQUE)]
+        return self.catalyst.project(
+            [*columns, self.catalyst.read(LINEAGE)],
+            self.catalyst.aggregate(keys, [*columns, lineage], pairs),
+        )
+
+    def _window(self, plan: Any, wanted: Wanted) -> Any:
+        made = items(plan.windowExpressions())
+        asked = [each for each in made if wanted is None or each.exprId().id() in wanted]
+        inner = _more(wanted, [*asked, *items(plan.partitionSpec()), *items(plan.orderSpec())] if asked else [])
+        below = self.go(plan.child(), inner)
+        frames, pieces = [], [LINEAGE]
+        for number, each in enumerate(asked):
+            window = next(part for part in parts(each) if kind_of(part) == "WindowExpression")
+            added, piece = self._framed(window, number)
+            frames += added
+            pieces.append(piece)
+        listed = plan.windowExpressions()
+        for frame in frames:
+            listed = listed.appended(frame)
+        wide = self.catalyst.analysed(plan.copy(listed, plan.partitionSpec(), plan.orderSpec(), below, plan.hint()))
+        lineage = self.catalyst.read(f"array_distinct(concat({', '.join(pieces)})) as {LINEAGE}")
+        return self.catalyst.project([*items(plan.output()), lineage], wide)
+
+    def _framed(self, window: Any, number: int) -> tuple[list[Any], str]:
+        """Columns that collect the rows which a window function looks at, and how to put them together."""
+        function, frame = window.windowFunction(), window.windowSpec()
+        name = kind_of(function.aggregateFunction() if kind_of(function) == "AggregateExpression" else function)
+        collect, seen, peers = f"collect_list({LINEAGE})", f"__odf_seen{number}", f"__odf_peers{number}"
+        if name in _WHOLE:
+            frame = self.catalyst.window(frame, False, "UnboundedPreceding", "UnboundedFollowing")
+        elif name in _RANKS:
+            # Rows that tie have no part in a rank: it counts those before it.
+            columns = [
+                self.catalyst.over(collect, self.catalyst.window(frame, True, low, "CurrentRow"), into)
+                for low, into in (("UnboundedPreceding", seen), ("CurrentRow", peers))
+            ]
+            return columns, f"transform(array_except(flatten({seen}), flatten({peers})), each -> each | {DECIDES}L)"
+        rows = f"flatten({seen})"
+        if kind_of(function) != "AggregateExpression":
+            rows = f"transform({rows}, each -> each | {DECIDES}L)"
+        return [self.catalyst.over(collect, frame, seen)], rows
+
+
+_ALL: Final = f"array_distinct(flatten(collect_list({LINEAGE}))) as {LINEAGE}"
+_NONE: Final = "cast(array() as array<bigint>)"
+_BOTH: Final = f"concat(coalesce({LINEAGE}, {_NONE}), coalesce({_RIGHT}, {_NONE})) as {LINEAGE}"
+_RULES: Final[Mapping[str, Callable[[_Tracing, Any, Wanted], Any]]] = {
+    "Project": _Tracing._project,
+    "Filter": _Tracing._filter,
+    "SubqueryAlias": _Tracing._pass,
+    "View": _Tracing._pass,
+    "Generate": _Tracing._generate,
+    "Aggregate": _Tracing._aggregate,
+    "Distinct": _Tracing._distinct,
+    "Union": _Tracing._union,
+    "Join": _Tracing._join,
+    "AsOfJoin": _Tracing._as_of,
+    "Window": _Tracing._window,
+    "Expand": _Tracing._expand,
+}
+
+
+def _lineage(plan: Any) -> Any:
+    return column(plan, LINEAGE)
+
+
+def _more(wanted: Wanted, expressions: list[Any]) -> Wanted:
+    """What decides that a row is there is wanted with everything."""
+    return None if wanted is None else wanted | references(expressions)
+
+
+def _read_by(listed: list[Any], wanted: Wanted) -> Wanted:
+    return None if wanted is None else references([each for each in listed if each.exprId().id() in wanted])
+
+
+def _collected(number: int, kind: str) -> str:
+    if kind not in ("Min", "Max"):
+        return f"flatten(__odf_p{number})"
+    return f"flatten(transform(filter(__odf_p{number}, each -> each.x <=> __odf_v{number}), each -> each.l))"

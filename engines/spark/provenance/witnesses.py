@@ -1,0 +1,55 @@
+"""Rows of inputs as numbers, and back: path, role and row of a witness in one whole number. Pure.
+
+A number is what travels through Spark in the column of lineage; it is taken apart here, put in the order in which
+witnesses are told, and counted. Nothing of a request lives longer than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+ROWS: Final = 1 << 40
+"""Rows of all inputs of one request, at the most."""
+DECIDES: Final = ROWS
+"""Set for a row that was looked at, but is not itself in the result: one ranked before, one that a semi join found."""
+PATH: Final = DECIDES << 1
+"""One occurrence of an input in the plan; there are at most 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A row of an input that had a part in a row of the result."""
+
+    source: int
+    """Number of the input."""
+    offset: int
+    path: int
+    decides: bool
+
+
+def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, limit: int) -> tuple[list[Witness], int]:
+    """The first ``limit`` by input, offset, path; and how many there are.
+
+    ``sources`` and ``offsets``: of every row of the request, by its number. A row that is in the result on a path is
+    not named again there for deciding something.
+    """
+    numbers = np.unique(lineage)
+    rows, decides, paths = numbers % ROWS, (numbers // DECIDES) % 2, numbers // PATH
+    places = np.stack([sources[rows], offsets[rows], paths, decides]) if len(rows) else np.empty((4, 0), np.int64)
+    order = np.lexsort(places[::-1])
+    places = places[:, order]
+    first = np.ones(places.shape[1], bool)
+    first[1:] = np.any(places[:3, 1:] != places[:3, :-1], axis=0)
+    kept = places[:, first]
+    told = [Witness(int(s), int(o), int(p), bool(d)) for s, o, p, d in kept[:, :limit].T]
+    return told, kept.shape[1]
+
+
+def pick(same: Sequence[Sequence[int]], place: int) -> int:
+    """Of rows that are equal, which is the one at ``place`` among them: by their lineage, so always the same."""
+    order = sorted(range(len(same)), key=lambda at: sorted(same[at]))
+    return order[place]
