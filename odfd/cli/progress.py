@@ -25,6 +25,7 @@ _VERBS: Final = {
     "pull": "Pulling",
     "mirror": "Mirroring",
     "verify": "Verifying",
+    "lineage": "Tracing",
     "export": "Exporting",
     "import": "Importing",
     "reset": "Resetting",

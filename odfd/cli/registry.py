@@ -51,6 +51,7 @@ GROUPS: Final = (
             Entry("log", "blocks of a dataset, newest first", _HERE + "reading"),
             Entry("tail", "last records of a dataset", _HERE + "reading"),
             Entry("schema", "columns of a dataset and their types", _HERE + "reading"),
+            Entry("lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"),
             Entry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
             Entry("pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"),
             Entry("reset", "make an earlier block the head", _HERE + "rewriting"),

@@ -140,6 +140,13 @@ class Proving(Protocol):
         """Result: ProofReport."""
 
 
+class Lineage(Protocol):
+    async def trace(self, ref: str, request: wire.LineageRequest) -> wire.TaskRef:
+        """Result: Lineage."""
+
+    async def graph(self, ref: str) -> wire.LineageGraph: ...
+
+
 class Trust(Protocol):
     async def show(self, ref: str) -> wire.TrustView: ...
 
@@ -231,6 +238,9 @@ class Node(Protocol):
 
     @property
     def proving(self) -> Proving: ...
+
+    @property
+    def lineage(self) -> Lineage: ...
 
     @property
     def trust(self) -> Trust: ...

@@ -73,6 +73,10 @@ async def _prove(node: Node, request: Request) -> object:
     return await node.proving.prove(_name(request), await body(request, wire.ProveRequest))
 
 
+async def _lineage(node: Node, request: Request) -> object:
+    return await node.lineage.trace(_name(request), await body(request, wire.LineageRequest))
+
+
 async def _connect(node: Node, request: Request) -> object:
     return await node.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
 
@@ -126,6 +130,8 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/datasets/{ref}/verify", _verify),
     ("POST", "/datasets/{ref}/prove", _prove),
     ("POST", "/datasets/{ref}/rewrite", _rewrite),
+    ("GET", "/datasets/{ref}/lineage", lambda n, r: n.lineage.graph(_name(r))),
+    ("POST", "/datasets/{ref}/lineage", _lineage),
     ("GET", "/datasets/{ref}/trust", lambda n, r: n.trust.show(_name(r))),
     ("POST", "/datasets/{ref}/trust/resolve", _resolve),
     ("GET", "/datasets/{ref}/authority", lambda n, r: n.authority.show_authority(_name(r))),

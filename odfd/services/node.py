@@ -58,6 +58,7 @@ from odfd.services.flow import FlowService
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.ipfs import WayToIpfs, way_to_ipfs
+from odfd.services.lineage import LineageService
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.options import host_options, object_limits, spark_options
 from odfd.services.proving import ProvingService
@@ -421,6 +422,7 @@ class _Node:
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
         self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
+        self.lineage = LineageService(home, parts.transform_shop, ground.board, lambda: secrets.token_hex(8))
         self.trust = TrustService(
             home,
             parts.docket,

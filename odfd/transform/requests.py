@@ -72,10 +72,7 @@ def named_inputs(
     views: Sequence[InputView], folder: Path, name: str, path_of: Callable[[Multihash], str] = str
 ) -> tuple[TransformInput, ...]:
     """Inputs of a request, with their columns as files called ``name`` in ``folder``."""
-    return tuple(
-        _input(view, path_of, _schema_file(folder / f"{name}-{number}.parquet", view))
-        for number, view in enumerate(views)
-    )
+    return tuple(engine_input(view, path_of, folder / f"{name}-{number}.parquet") for number, view in enumerate(views))
 
 
 def bare_input(given: ValidateInput, path: Path) -> TransformInput:
@@ -114,7 +111,11 @@ def transform_request(
     )
 
 
-def _input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformInput:
+def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformInput:
+    """An input as an engine is told of it; its columns are written to ``schema_file``, an empty slice."""
+    assert view.schema is not None
+    write_slice(to_arrow(view.schema).empty_table(), schema_file)
+
     def block(each: DataBlock, reopened: bool) -> InputBlock:
         return InputBlock(
             data_path=path_of(each.new_data.physical_hash) if each.new_data is not None else None,
@@ -143,10 +144,3 @@ def _input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Pa
         blocks=(*(block(each, True) for each in view.reopened), *(block(each, False) for each in view.new)),
         changelog=view.changelog,
     )
-
-
-def _schema_file(path: Path, view: InputView) -> Path:
-    """An empty slice: how ODF tells an engine the columns of an input that brings no rows."""
-    assert view.schema is not None
-    write_slice(to_arrow(view.schema).empty_table(), path)
-    return path

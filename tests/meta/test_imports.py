@@ -69,6 +69,7 @@ LAYERS = {
         "trust",
         "transfer",
         "verify",
+        "lineage",
         "ingest transform",
         "datasets",
         "resources",

@@ -1,0 +1,48 @@
+"""``lineage``: which datasets a dataset is made of; of one record, which records, down to where they were ingested."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli.lineage_text import graph_tree, record_tree
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "lineage",
+        help="where a dataset or a record came from",
+        description=(
+            "Without --record: the datasets that a dataset is made of, and those that are made of it here.\n"
+            "With --record: which records of its inputs that record was made of, and why of these, from dataset\n"
+            "to dataset down to the source of the first ingest. docs/provenance.md says what counts."
+        ),
+        epilog=(
+            "example:  odfctl lineage nyc.flights.delays\n"
+            "          odfctl lineage nyc.flights.delays --record 17 --column delay -o json"
+        ),
+    )
+    parser.add_argument("ref", metavar="REF")
+    parser.add_argument("--record", type=int, metavar="OFFSET", help="of this record")
+    parser.add_argument("--column", metavar="C", help="only what this column of the record was made of")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="records told of each record (20)")
+    parser.set_defaults(run=_lineage)
+
+
+def _lineage(args: argparse.Namespace) -> int:
+    session = Session(args)
+    if args.record is None:
+        if args.column is not None:
+            raise Usage("--column asks about a record", hint="name it: --record OFFSET")
+        session.answer(session.client.get(f"/datasets/{part(args.ref)}/lineage"), graph_tree)
+        return ExitCode.OK
+    if args.record < 0:
+        raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
+    wish = {"record": args.record, "column": args.column, "limit": args.limit}
+    answer = follow(session, session.client.post(f"/datasets/{part(args.ref)}/lineage", wish))
+    session.answer(answer, record_tree)
+    return ExitCode.OK

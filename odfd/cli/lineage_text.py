@@ -1,0 +1,149 @@
+"""Lineage, told to a person: a tree of records down to their sources, or of datasets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from odfd.cli import words
+from odfd.cli.table import clean
+
+_OPS: Final = {1: " -R", 2: " -C", 3: " +C"}
+_ROLES: Final = {"decides": "  (decides)", "change": "  (took back)"}
+_WIDE: Final = 120
+"""Characters of a record's values, or of an operator's."""
+Key = tuple[str, int]
+
+
+def record_tree(answer: Mapping[str, Any]) -> str:
+    """Each record once; where it comes again its first place is named by its number."""
+    known = {(each["id"], each["offset"]): each for each in answer["records"]}
+    lines = list(_record(known, (answer["id"], answer["record"]), set(), ""))
+    if not answer["complete"]:
+        lines.append("not all of it could be followed: see the lines that say why; --limit N tells more of each")
+    return "\n".join(lines)
+
+
+def _record(known: Mapping[Key, Any], key: Key, told: set[Key], note: str) -> Iterator[str]:
+    record = known.get(key)
+    if record is None:
+        yield f"record {key[1]}{note}  (not followed: the answer was long enough)"
+        return
+    head = f"{clean(record['ref'], 60)} {key[1]}{_OPS.get(record.get('op') or 0, '')}"
+    if key in told:
+        yield f"{head}{note}  (told above)"
+        return
+    told.add(key)
+    place = f"  block #{record['sequenceNumber']}" if record.get("sequenceNumber") is not None else ""
+    yield f"{head}{note}{place}{_values(record.get('row'))}"
+    parts = [*_why(record), *_sources(record)]
+    rows = record.get("rows", [])
+    more = record.get("count", 0) - len(rows)
+    last = len(parts) + len(rows) + (1 if more > 0 else 0)
+    at = 0
+    for part in parts:
+        at += 1
+        yield f"{_branch(at == last)}{part}"
+    for row in rows:
+        at += 1
+        below = _record(known, (row["id"], row["offset"]), told, _said(row, record))
+        for number, line in enumerate(below):
+            yield f"{_branch(at == last) if not number else _stem(at == last)}{line}"
+    if more > 0:
+        yield f"{_branch(True)}and {words.plural(more, 'record')} more of {record['count']:,}"
+
+
+def _branch(last: bool) -> str:
+    return "└─ " if last else "├─ "
+
+
+def _stem(last: bool) -> str:
+    return "   " if last else "│  "
+
+
+def _values(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "  (its data is not here)"
+    return "  " + clean("  ".join(f"{name}={_value(value)}" for name, value in row.items()), _WIDE)
+
+
+def _value(value: Any) -> str:
+    return words.NOTHING if value is None else str(value)
+
+
+def _why(record: Mapping[str, Any]) -> Iterator[str]:
+    """Operators between, each once, from the inputs up; and what was missing."""
+    seen: dict[tuple[Any, ...], None] = {}
+    for path in record.get("paths", []):
+        for step in path["steps"]:
+            seen.setdefault((step["operator"], step["detail"], step["query"], step.get("line"), step.get("column")))
+    for operator, detail, query, line, column in seen:
+        place = f"  [query {query}, {line}:{column}]" if line is not None else ""
+        yield f"{operator} {clean(detail, _WIDE)}".rstrip() + place
+    for number in record.get("absent", []):
+        path = record["paths"][number]
+        yield f"no record of {clean(path['ref'], 60)} met it"
+
+
+def _sources(record: Mapping[str, Any]) -> Iterator[str]:
+    origin, problem = record.get("origin"), record.get("problem")
+    if origin is not None:
+        where = origin["address"] or f"push source {origin['name']}".rstrip()
+        state = f"  {origin['stateKind'].removeprefix('odf/')} {origin['state']}" if origin["state"] else ""
+        yield f"ingested {words.moment(record.get('systemTime'))} from {clean(where, _WIDE)}{clean(state, _WIDE)}"
+    if problem is not None:
+        hint = f"  ({problem['hint']})" if problem.get("hint") else ""
+        yield clean(f"{problem.get('detail') or problem.get('title', '')}{hint}", 300)
+
+
+def _said(row: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    note = _ROLES.get(row["role"], "")
+    if row.get("cause") and row["role"] != "change":
+        note += "  (came with it)"
+    paths = [path["id"] for path in record.get("paths", [])]
+    if row.get("path") is not None and paths.count(row["id"]) > 1:
+        note += f"  (path {row['path']})"
+    return note
+
+
+def graph_tree(graph: Mapping[str, Any]) -> str:
+    """What it is made of, and what is made of it."""
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    lines = list(_above(nodes, graph["id"], set()))
+    below = [node for node in graph["nodes"] if node["relation"] == "downstream"]
+    if below:
+        lines += ["", "derived from it here:"]
+        lines += [f"  {clean(node['ref'], 60)}  from {_named(node['inputs'])}" for node in below]
+    return "\n".join(lines)
+
+
+def _named(inputs: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(clean(each["ref"], 60) for each in inputs)
+
+
+def _above(nodes: Mapping[str, Any], identity: str, told: set[str]) -> Iterator[str]:
+    node = nodes[identity]
+    if identity in told:
+        yield f"{clean(node['ref'], 60)}  (told above)"
+        return
+    told.add(identity)
+    yield _dataset(node)
+    inputs = node.get("inputs", [])
+    for number, each in enumerate(inputs, 1):
+        if each["id"] not in nodes:
+            yield f"{_branch(number == len(inputs))}{clean(each['ref'], 60)}  (not followed)"
+            continue
+        for at, line in enumerate(_above(nodes, each["id"], told)):
+            yield f"{_branch(number == len(inputs)) if not at else _stem(number == len(inputs))}{line}"
+
+
+def _dataset(node: Mapping[str, Any]) -> str:
+    head = clean(node["ref"], 60)
+    if node.get("problem"):
+        return f"{head}  {clean(node['problem'].get('detail', ''), 200)}  ({node['problem'].get('hint', '')})"
+    parts = [head, str(node["kind"]), f"{words.count(node.get('records'))} records"]
+    if node.get("watermark"):
+        parts.append(f"watermark {words.moment(node['watermark'])}")
+    if node.get("source"):
+        parts.append(f"from {clean(node['source'], _WIDE)}")
+    return "  ".join(parts)
