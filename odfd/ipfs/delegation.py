@@ -1,6 +1,6 @@
 """A dataset whose key is offline keeps its name: one long-lived record by that key points to the name of a writer.
 
-Made where the key is, checked where it is published. trust.md section 11.1; ADR 0007.
+Made where the key is, checked where it is published. trust.md section 11.1; ADR 0009.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The daemon's own folder says how far the last publication came: its head is written last, so one that was cut off is
 gone on with, and a daemon that lost everything gets everything. What is added lies among the daemon's own files, which
 its collector leaves alone; blocks of a history that was given up go with the whole folder, which is then built anew.
-Nothing leaves without being hashed on the way. ADR 0007.
+Nothing leaves without being hashed on the way. ADR 0009.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Of few new blocks each is asked for from the head backwards, as they are linked; of many the whole folder of blocks is
 taken as one stream into a staging folder, which stays until the mirror has them. Here blocks are only checked to be
-those that were asked for; rules, tree and signatures are for whoever asked. ADR 0007.
+those that were asked for; rules, tree and signatures are for whoever asked. ADR 0009.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     trust/head                                  the newest signed head, as it is gossiped
     trust/authority-1 …                         the walk of the authority up to the version that the head names
 
-ADR 0007.
+ADR 0009.
 """
 
 from __future__ import annotations
