@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import trio
@@ -18,6 +18,10 @@ PROBE_AGAIN_SECONDS: Final = 300.0
 """How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
 
 
+Inquire: TypeAlias = Callable[[DatasetId, str], Awaitable[None]]
+"""Raises Remote, Invalid."""
+
+
 class _Said(msgspec.Struct, frozen=True):
     """Who said to serve a dataset, and when (trio's clock)."""
 
@@ -28,7 +32,9 @@ class _Said(msgspec.Struct, frozen=True):
 class Holders:
     """See the module."""
 
-    def __init__(self, replication: Replication) -> None:
+    def __init__(self, replication: Replication, inquire: Inquire | None = None) -> None:
+        """``inquire`` hears what is published at a place on IPFS; ``None``: this node has no IPFS."""
+        self._inquire = inquire
         self._replication = replication
         self._said: dict[DatasetId, _Said] = {}
 
@@ -47,6 +53,19 @@ class Holders:
         await self._ask_all(ask)
         self._said[dataset] = _Said(trio.current_time(), frozenset(found))
         return found
+
+    async def published(self, dataset: DatasetId, place: str) -> Remote | None:
+        """Hear what is published at a place on IPFS; why that cannot be told, as peers may serve it all the same.
+
+        Raises Invalid for a place that holds something else.
+        """
+        if self._inquire is None:
+            return Remote("this node has no IPFS any more", rule="ipfs-none", hint="set [ipfs] api in the settings")
+        try:
+            await self._inquire(dataset, place)
+        except Remote as fault:
+            return fault
+        return None
 
     async def news(self, dataset: DatasetId) -> None:
         """Ask all for statements on a dataset, which are then heard of like any others: gossip may have been lost."""

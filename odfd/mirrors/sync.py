@@ -12,7 +12,7 @@ looked at again before something else is signed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -111,11 +111,8 @@ class MirrorSync:
         meeting: Meeting,
         *,
         follow: bool = False,
-        inquire: Callable[[DatasetId, str], Awaitable[None]] | None = None,
     ) -> None:
-        """``follow``: an epoch is followed even if it gives up blocks which are here. ``inquire``: hears what is
-        published at a place on IPFS (``odfd.ipfs.replication``); ``None``: this node has no IPFS."""
-        self._inquire = inquire
+        """``follow``: an epoch is followed even if it gives up blocks which are here."""
         self._meeting = meeting
         self._database = database
         self._chains = chains
@@ -135,7 +132,7 @@ class MirrorSync:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
-        unheard = await self._hear(wish)
+        unheard = None if wish.via is None else await self._holders.published(wish.id, wish.via)
         outcome = await self._sync(wish, tally, begun)
         served = not isinstance(outcome, Waiting) and outcome.peers
         if unheard is not None and not served:
@@ -145,18 +142,6 @@ class MirrorSync:
     async def ask_around(self, dataset: DatasetId) -> None:
         """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
         await self._holders.news(dataset)
-
-    async def _hear(self, wish: Wish) -> Remote | None:
-        """What is published on IPFS, for wishes that look there; why it cannot be told, when peers may still serve."""
-        if wish.via is None:
-            return None
-        if self._inquire is None:
-            return Remote("this node has no IPFS any more", rule="ipfs-none", hint="set [ipfs] api in the settings")
-        try:
-            await self._inquire(wish.id, wish.via)
-        except Remote as fault:
-            return fault
-        return None
 
     async def _sync(self, wish: Wish, tally: Tally, begun: Callable[[], None]) -> Outcome:
         held = await trio.to_thread.run_sync(self._held, wish)

@@ -172,10 +172,9 @@ class NodeParts:
         """What brings datasets of others here, from peers and by way of IPFS."""
         home, settings, ground = self.home, self.settings, self.ground
         replication: Replication = self.membership if way is None else way.replication
-        inquire = None if way is None else way.replication.inquire
         follow = follows_rewrites(settings.policy)
         self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), replication, object_limits(settings))
-        holders = Holders(replication)
+        holders = Holders(replication, None if way is None else way.replication.inquire)
         self.sync = MirrorSync(
             home.database,
             home.chains,
@@ -184,7 +183,6 @@ class NodeParts:
             holders,
             self._meeting(),
             follow=follow,
-            inquire=inquire,
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
