@@ -22,12 +22,13 @@ from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
-from chain.statements.proof import MAX_PROOF, Proof
+from chain.statements.proof import AUTHORITY_FORK, MAX_PROOF, Proof
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, AnyPredicate, Authority
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.network.room import Room
 from odfd.network.waiting import Waiting
+from odfd.trust import ties
 from odfd.trust.admission import EARLY_LIMIT, Outcome
 from odfd.trust.authorities import Authorities
 from odfd.trust.hearing import Heard, Hearing
@@ -168,6 +169,8 @@ class LedgerNoticeboard:
             if not self._room.admits(connection, said, sender, now):
                 return None
             heard = Hearing(connection, self._leaves, sender, now).hear(said, signed)
+            if isinstance(said, Authority) and heard.outcome.changes:
+                ties.settle(connection, said.dataset, self._room.witnesses(), now)
             if heard.outcome.changes:
                 self._room.took(connection, said.dataset)
         if heard.proof is not None:
@@ -204,7 +207,10 @@ class LedgerNoticeboard:
         with self._database.write() as connection:
             if not Ledger(connection).speaks_of(dataset):
                 return Judgement.IGNORE, False
-            is_new = Cosignatures(connection).keep(made, listed=self._room.is_witness(made.witness))
+            witnesses = self._room.witnesses()
+            is_new = Cosignatures(connection).keep(made, listed=made.witness in witnesses.groups)
+            if is_new and made.checkpoint.epoch is None:
+                ties.settle(connection, dataset, witnesses, self._clock())
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), True
 
     def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
@@ -216,7 +222,10 @@ class LedgerNoticeboard:
             later = fault.rule in ("proof-authority", "proof-kind")
             return (Judgement.IGNORE, False) if later else (Judgement.REJECT, True)
         with self._database.write() as connection:
-            is_new = Hearing(connection, self._leaves, sender, self._clock()).hear_proof(proof)
+            now = self._clock()
+            is_new = Hearing(connection, self._leaves, sender, now).hear_proof(proof)
+            if is_new and proof.kind == AUTHORITY_FORK:
+                ties.settle(connection, proof.dataset, self._room.witnesses(), now)
         if not is_new:
             return Judgement.IGNORE, True
         self._on_proof(proof, False)

@@ -15,6 +15,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation
 from odfd.trust.ledger import Ledger
+from odfd.trust.quorum import Witnesses
 from p2p.peers.budget import Budget, Rate
 from p2p.ports import PeerId
 
@@ -35,11 +36,10 @@ class Room:
         is_listed: Callable[[KeyDid], bool] = lambda _: False,
         is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: False,
         most: int = MAX_NOT_HELD,
-        is_witness: Callable[[KeyDid], bool] = lambda _: False,
+        witnesses: Callable[[], Witnesses] = Witnesses,
     ) -> None:
-        """``is_listed``: whether a validator's word counts here, ``is_witness``: a witness's; ``is_wished``: whether a
-        dataset is to be mirrored."""
-        self.is_witness = is_witness
+        """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored."""
+        self.witnesses = witnesses
         self._is_listed = is_listed
         self._is_wished = is_wished
         self._most = most

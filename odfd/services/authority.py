@@ -27,7 +27,7 @@ from odfd.kit.clock import Clock
 from odfd.services.home import Home
 from odfd.trust import drafting
 from odfd.trust.authorities import Authorities
-from odfd.trust.hearing import is_disputed
+from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.versioning import keep_version, note_version, sign_version

@@ -264,7 +264,7 @@ class NodeParts:
     def _room(self) -> Room:
         return Room(
             is_listed=lambda key: self.policy.group_of(key) is not None,
-            is_witness=lambda key: key in self.policy.witnesses.groups,
+            witnesses=lambda: self.policy.witnesses,
             is_wished=lambda connection, dataset: wishes.of(Resources(connection), dataset) is not None,
         )
 
@@ -283,7 +283,8 @@ class NodeParts:
     def _cosigned(self, made: Cosignature) -> None:
         self.outbox.put(Topic.HEADS, made.encode())
         tree = made.checkpoint
-        self.ground.events.emit("cosignature.signed", self._name(tree.dataset), f"{tree.size} blocks", size=tree.size)
+        what = "versions of its authority" if tree.epoch is None else "blocks"
+        self.ground.events.emit("cosignature.signed", self._name(tree.dataset), f"{tree.size} {what}", size=tree.size)
 
     def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
@@ -330,6 +331,7 @@ class NodeParts:
             self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
         elif isinstance(said, Authority):
             self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
+            self.witnessing.rounds.poke()
         else:
             wrong = [each.sequence_number for each in said.mismatch]
             verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"

@@ -30,7 +30,7 @@ from odfd.obs.events import EventLog
 from odfd.services.home import Home
 from odfd.trust import resolving
 from odfd.trust.authorities import Authorities
-from odfd.trust.hearing import is_disputed
+from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import Resolutions

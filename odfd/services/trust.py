@@ -270,6 +270,7 @@ def decision_view(made: Resolution) -> wire.DecisionView:
         matter=made.matter,
         hash=str(made.name),
         block=None if made.matter == VERSION else made.place,
+        by="witnesses" if made.matter == VERSION and made.place else "person",
     )
 
 

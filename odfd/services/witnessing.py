@@ -44,12 +44,13 @@ class Witnessing:
 
     async def _round(self) -> float:
         for dataset in await trio.to_thread.run_sync(self._chains.datasets) if self._is_asked() else ():
-            await self._consider(dataset)
+            for consider in (self._witness.consider_authority, self._witness.consider):
+                await self._consider(dataset, consider)
         return ROUND_SECONDS
 
-    async def _consider(self, dataset: DatasetId) -> None:
+    async def _consider(self, dataset: DatasetId, consider: Callable[[DatasetId], Cosignature | None]) -> None:
         try:
-            made = await trio.to_thread.run_sync(self._witness.consider, dataset)
+            made = await trio.to_thread.run_sync(consider, dataset)
         except Fault as fault:
             if self._refused.get(dataset) != str(fault):
                 self._refused[dataset] = str(fault)

@@ -17,13 +17,13 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements import proof as proofs
-from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
-from chain.statements.proof import AUTHORITY_FORK, Proof
+from chain.statements.proof import Proof
 from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Authority, HeadStatement
 from chain.statements.tree import Tree
 from odfd.trust.admission import Ground, Outcome, Verdict, admit_attestation, admit_authority, admit_head, writer_of
 from odfd.trust.authorities import Authorities
+from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Ledger
 from odfd.trust.proofs import Proofs, fork_of_last_block
 from odfd.trust.resolutions import Resolutions
@@ -49,13 +49,6 @@ class Heard(msgspec.Struct, frozen=True):
     @property
     def outcome(self) -> Outcome:
         return self.verdict.outcome
-
-
-def is_disputed(connection: sqlite3.Connection, dataset: DatasetId, rights: Rights) -> bool:
-    """Whether another statement of this version is known, and no person said to follow this one."""
-    if not Proofs(connection).has(dataset, AUTHORITY_FORK, rights.version):
-        return False
-    return Resolutions(connection).of(dataset).version(rights.version) != rights.sid
 
 
 class Hearing:

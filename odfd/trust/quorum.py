@@ -20,6 +20,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.statements.checkpoint import Checkpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
@@ -108,15 +109,13 @@ def young(witnesses: Witnesses, made: Cosignature, now: Instant) -> bool:
 
 def behind(witnesses: Witnesses, head: HeadStatement, made: Iterable[Cosignature], now: Instant) -> int:
     """Groups that cosigned the very tree of a head."""
-    tree = (head.dataset, head.epoch, head.size, head.root_hash)
+    return standing_behind(witnesses, Checkpoint(head.dataset, head.epoch, head.size, head.root_hash), made, now)
+
+
+def standing_behind(witnesses: Witnesses, tree: Checkpoint, made: Iterable[Cosignature], now: Instant) -> int:
+    """Groups that cosigned this very tree."""
     return len(
-        {
-            witnesses.groups[each.witness]
-            for each in made
-            if young(witnesses, each, now)
-            and (each.checkpoint.dataset, each.checkpoint.epoch, each.checkpoint.size, each.checkpoint.root_hash)
-            == tree
-        }
+        {witnesses.groups[each.witness] for each in made if each.checkpoint == tree and young(witnesses, each, now)}
     )
 
 

@@ -22,6 +22,8 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
 from chain.store.database import Database
+from odfd.trust.authorities import Authorities
+from odfd.trust.disputes import is_disputed
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import COSIGNATURES, WITNESSED, Checked, Ledger
 
@@ -62,6 +64,11 @@ class Cosignatures:
         return None if row is None else bytes(row[6])
 
 
+def may_follow(last: tuple[int, bytes] | None, size: int, root_at: Callable[[int], bytes]) -> bool:
+    """Whether a tree begins with the one that was cosigned last (its size and root)."""
+    return last is None or (last[0] <= size and root_at(last[0]) == last[1])
+
+
 class Witness:
     """Cosigns with the node's key. Safe to use from any thread; one decision at a time."""
 
@@ -84,22 +91,40 @@ class Witness:
             if newest is None or not _is_here(newest[0], checked):
                 return None
             tree = Checkpoint(dataset, checked.epoch, checked.frontier.size, checked.frontier.root)
-            if not self._is_due(connection, tree):
+            leaves = self._leaves_of
+            mine = Tree(lambda start, stop: leaves(dataset, start, stop))
+            return self._cosign(connection, tree, mine, newest[1].envelope)
+
+    def consider_authority(self, dataset: DatasetId) -> Cosignature | None:
+        """The same of the log of who may write: never two versions of one number. Raises Refused."""
+        if self._keys.has_dataset_key(dataset):
+            return None
+        with self._database.write() as connection:
+            versions = Authorities(connection).versions(dataset)
+            leaves = [signed.sid.digest for _, signed in versions]
+            if not leaves or is_disputed(connection, dataset, Authorities(connection).rights(dataset)):
                 return None
-            made = cosignature.cosign(self._keys.node_key(), tree, self._clock())
-            WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, newest[1].envelope)
-            Cosignatures(connection).keep(made)
-            self._keys.note(made.witness, f"cosign/{tree.origin}", (tree.size,), tree.root_hash.hex())
+            mine = Tree(lambda start, stop: leaves[start:stop])
+            tree = Checkpoint(dataset, None, len(leaves), mine.root(len(leaves)))
+            return self._cosign(connection, tree, mine, versions[-1][1].envelope)
+
+    def _cosign(
+        self, connection: sqlite3.Connection, tree: Checkpoint, mine: Tree, evidence: bytes
+    ) -> Cosignature | None:
+        if not self._is_due(connection, tree, mine):
+            return None
+        made = cosignature.cosign(self._keys.node_key(), tree, self._clock())
+        WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, evidence)
+        Cosignatures(connection).keep(made)
+        self._keys.note(made.witness, f"cosign/{tree.origin}", (tree.size,), tree.root_hash.hex())
         return made
 
-    def _is_due(self, connection: sqlite3.Connection, tree: Checkpoint) -> bool:
+    def _is_due(self, connection: sqlite3.Connection, tree: Checkpoint, mine: Tree) -> bool:
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
         if row is None:
             return True
         _, size, root, at, _ = row
-        leaves = self._leaves_of
-        begins = size <= tree.size and Tree(lambda start, stop: leaves(tree.dataset, start, stop)).root(size) == root
-        if not begins:
+        if not may_follow((size, root), tree.size, mine.root):
             raise Refused(
                 f"this node cosigned {size} blocks of {tree.origin} that are not the beginning of what is here",
                 rule="trust.behind",

@@ -140,7 +140,8 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
     if view.get("unlisted"):
         lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
     for made in view.get("decisions", []):
-        lines.append(f"  You decided {words.ago(made['at'], now)}: {made['matter']} {words.digest(made['hash'])}")
+        who = "Witnesses" if made.get("by") == "witnesses" else "You"
+        lines.append(f"  {who} decided {words.ago(made['at'], now)}: {made['matter']} {words.digest(made['hash'])}")
     for choice in view.get("choices", []):
         lines.append(f"  You may follow {choice['hash']}  {clean(choice['message'], 100)}")
     if view.get("choices"):

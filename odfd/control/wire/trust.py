@@ -161,6 +161,7 @@ class DecisionView(Value, frozen=True, kw_only=True):
     """``branch``, ``verdict``, ``version``, ``epoch`` or ``abandoned``."""
     hash: str
     block: int | None = None
+    by: Literal["person", "witnesses"] = "person"
 
 
 class ResolveRequest(Request, frozen=True, kw_only=True):

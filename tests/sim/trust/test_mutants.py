@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from odfd.trust import admission, judge, suspension
+from odfd.trust import admission, judge, quorum, suspension
 from odfd.trust import policy as policies
 from odfd.trust.admission import Outcome, Verdict
 from odfd.trust.judge import Voice
@@ -189,6 +189,21 @@ def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.Mo
     else:
         monkeypatch.setattr(suspension, "look_again", lambda *_: frozenset())
     assert found(trustnet, monkeypatch, **plan) == "S3"
+
+
+def test_quorums_of_a_half_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum.Witnesses, "preventing", property(lambda self: max(len(self.groups) // 2, 1)))
+    assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
+
+
+def test_two_keys_of_a_witness_group_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trustnet.network, "witnesses_of", lambda keys: keys)
+    monkeypatch.setattr(quorum.Witnesses, "preventing", property(lambda self: _of_groups(self)))
+    assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
+
+
+def _of_groups(witnesses: Any) -> int:
+    return (len(set(witnesses.groups.values())) + witnesses.faulty) // 2 + 1
 
 
 def test_gossip_alone_is_not_enough(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:

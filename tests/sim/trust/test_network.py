@@ -91,6 +91,8 @@ def test_worlds_hold_what_they_should(trustnet: Any) -> None:
     assert kinds == set(trustnet.network.KINDS)
     assert plots >= set(trustnet.liars.PLOTS) - {"mixed"}
     assert eclipsed
+    assert seen["cosigned on both sides"]
+    assert seen["a quorum"]
     assert {"pending", "disputed", "attested", "reproduced", "refuted", "own-mismatch", "fork", "double-vote"} <= set(
         +seen
     )

@@ -7,7 +7,7 @@ round is a minute: each node sits down once in it, and asks two neighbours.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, log2
@@ -19,10 +19,14 @@ from chain import instant
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import HeadStatement
 from odfd.trust.policy import load_policy
+from odfd.trust.quorum import Witnesses
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
@@ -31,7 +35,7 @@ from .fabric import STRICT, Branch, Machine, digest, key_of
 from .liars import MIXED, PLOTS, Liar
 from .node import Book, Node
 from .promises import Broken, Promises
-from .sealing import START, RememberedJournal, head_of, opened
+from .sealing import START, RememberedJournal, cosigned, head_of, opened
 
 ROUND = 60.0
 """Seconds of virtual time."""
@@ -70,6 +74,7 @@ class Source:
     journal: RememberedJournal = field(default_factory=RememberedJournal)
     heads: list[tuple[Branch, Signed]] = field(default_factory=list)
     name: str = ""
+    cosignatures: list[Cosignature] = field(default_factory=list)
 
     @property
     def dataset(self) -> DatasetId:
@@ -85,7 +90,7 @@ class Source:
         if len(self.branches) < 2:
             return None
         pairs = zip(*(branch.blocks for branch in self.branches[:2]), strict=False)
-        return next(place for place, (one, other) in enumerate(pairs) if one != other)
+        return next((place for place, (one, other) in enumerate(pairs) if one != other), None)
 
 
 class World:
@@ -126,6 +131,9 @@ class World:
         self.policy = load_policy(use=use, serve="data", groups=listed, tolerated=f)
         mirror = load_policy(use=f"data & attested:{quorum}", serve="data", groups=listed, tolerated=f)
         runner = load_policy(use="data & reproduced", serve="data", groups=listed, tolerated=f)
+        self.witnesses = Witnesses(
+            groups={key_of(key).did: group for group, keys in groups.items() for key in witnesses_of(keys)}, faulty=f
+        )
         spare = count - liars - broken - max(quorum, f + 1)
         """Groups that may go without counting."""
         plot = plan.plot or rng.choice(["affirm", "deny"] if plan.faulty else PLOTS)
@@ -328,6 +336,19 @@ class World:
         node.unreviewed = node.unread = True
         self._touched.add((node.name, dataset))
 
+    def cosigned(self, key: SigningKey, branch: Branch, size: int) -> None:
+        """An honest witness signed; the faulty ones sign whatever there is of a dataset."""
+        source = self.source_of[branch.dataset]
+        if source.kind != "fork":
+            return
+        signs = [(key, branch, size)]
+        liars = [liar.key for liar in self.liars.values() if liar.key.did in self.witnesses.groups]
+        signs += [(liar, each, len(each)) for liar in liars for each in source.branches]
+        for who, tree, blocks in signs:
+            checkpoint = Checkpoint(tree.dataset, 0, blocks, tree.root(blocks))
+            source.cosignatures.append(cosigned(who, checkpoint, self.clock()))
+        self.promises.no_two_quorums(source)
+
     def accused(self, found: Proof) -> None:
         self.promises.accused(found)
 
@@ -390,6 +411,11 @@ class World:
         self.look()
         self.promises.at_rest()
         return self
+
+
+def witnesses_of(keys: Sequence[str]) -> Sequence[str]:
+    """One key of a group: two honest ones could stand on two sides."""
+    return keys[:1]
 
 
 def quorum_between(rng: Random, least: int, most: int) -> int:

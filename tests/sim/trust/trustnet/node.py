@@ -17,7 +17,7 @@ from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
-from odfd.trust import admission, judge, suspension
+from odfd.trust import admission, judge, suspension, witness
 from odfd.trust.admission import Outcome
 from odfd.trust.judge import Decision, Voice
 from odfd.trust.ledger import Run
@@ -55,6 +55,8 @@ class Book:
     runs: dict[int, Run] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
     fork: Proof | None = None
+    cosigned: tuple[int, bytes] | None = None
+    """The last tree that I put my name to as a witness."""
 
     def root_at(self, size: int) -> bytes | None:
         return self.branch.root(size) if self.branch is not None and size <= self.size else None
@@ -223,6 +225,13 @@ class Node:
         if size > book.size:
             book.branch, book.size, book.adopted = branch, size, head
             self.world.touch(self, branch.dataset)
+            self._cosign(book, branch)
+
+    def _cosign(self, book: Book, branch: Branch) -> None:
+        """As a witness: of one origin never two trees of which neither begins the other."""
+        if self.key.did in self.world.witnesses.groups and witness.may_follow(book.cosigned, book.size, branch.root):
+            book.cosigned = book.size, branch.root(book.size)
+            self.world.cosigned(self.key, branch, book.size)
 
     # A sitting
 

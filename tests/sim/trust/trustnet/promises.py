@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from chain.ids import DatasetId
 from chain.statements.proof import Proof
 from odfd.trust.judge import Decision, Reach, Status
+from odfd.trust.quorum import witnessed
 from p2p.ports import PeerId
 
 from .fabric import STRICT
@@ -103,6 +104,21 @@ class Promises:
         self.seen[found.kind] += 1
         wronged = self.world.honest_keys.intersection(found.accused)
         self.expect(not wronged, "S6", f"a {found.kind} of an honest key on {self.world.source_of[found.dataset].kind}")
+
+    def no_two_quorums(self, source: Source) -> None:
+        """S4, of all cosignatures that there are, whoever has seen them: no quorum stands on both sides of a fork."""
+        part = source.forked_at
+        if part is None or self.world.plan.faulty:
+            return
+        witnesses = self.world.witnesses
+        sides = []
+        for branch in source.branches[:2]:
+            roots = lambda sizes, branch=branch: {size: branch.root(size) for size in sizes}  # noqa: E731
+            sizes = witnessed(witnesses, source.cosignatures, len(branch), roots, self.world.clock())
+            sides.append(sum(size > part for size in sizes))
+        self.seen["cosigned on both sides"] += min(sides) > 0
+        self.seen["a quorum"] += max(sides) >= witnesses.preventing
+        self.expect(min(sides) < witnesses.preventing, "S4", f"{sides} of {len(witnesses.groups)} on two sides")
 
     def nobody_honest_suspended(self) -> None:
         for node in self.world.sound:

@@ -12,7 +12,9 @@ from chain import instant
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements import envelope, proof, statement
+from chain.statements import cosignature, envelope, proof, statement
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
@@ -57,6 +59,11 @@ def opened(topic: Topic, raw: bytes) -> Opened | None:
         return None
     fits = isinstance(predicate, HeadStatement) == (topic is Topic.HEADS)
     return Opened(predicate, signed) if fits and isinstance(predicate, HeadStatement | Attestation) else None
+
+
+@lru_cache(maxsize=100_000)
+def cosigned(key: SigningKey, tree: Checkpoint, now: Instant) -> Cosignature:
+    return cosignature.cosign(key, tree, now)
 
 
 def head_of(branch: Branch, size: int, key: SigningKey, now: Instant, epoch: int = 0) -> Signed:

@@ -14,9 +14,14 @@ from chain.instant import Instant
 from chain.statements import cosignature, envelope, statement
 from chain.statements.checkpoint import Checkpoint
 from chain.statements.keys import SigningKey
+from chain.statements.statement import Authority, Roots, Writer
+from chain.statements.tree import Frontier
 from config import model
 from odfd.mirrors.wish import Wish
-from odfd.trust.ledger import Ledger
+from odfd.trust.authorities import Authorities
+from odfd.trust.disputes import is_disputed
+from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.resolutions import Resolutions
 from odfd.trust.witness import MAX_WITNESSES, RENEW, Cosignatures, Witness
 from p2p.ports import Judgement, PeerId, Topic
 
@@ -234,3 +239,55 @@ async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds:
         ]
         assert judged[-2:] == [Judgement.IGNORE, Judgement.ACCEPT]
         assert len(cosigned(alice, tree.dataset)) == MAX_WITNESSES + 1
+
+
+def version_of(node: Any, dataset: DatasetId, writer: bytes) -> bytes:
+    """A first version of the authority, signed by the dataset's key; two of them contradict each other."""
+    key, until = node.home.keys.dataset_key(dataset), "2026-06-01T00:00:00Z"
+    said = Authority(
+        dataset=dataset,
+        version=1,
+        issued_at=statement.when(node.clock.now()),
+        roots=Roots(threshold=1, keys=(key.did,)),
+        writers=tuple(Writer(key=each, expires_at=until) for each in (key.did, SigningKey(writer).did)),
+        head=node.home.chains.chain(dataset).block_at(0).hash,
+    )
+    return envelope.seal(statement.encode(said), key)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1)])
+async def test_witnesses_decide_between_two_versions_for_a_newcomer(
+    world: Any, worlds: Any, order: tuple[int, ...]
+) -> None:
+    """Bob saw the other version first and cosigned it; Carol holds nothing yet, Dave holds blocks and asks."""
+    async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
+        cities = await published(world, worlds, alice)
+        one, other = (version_of(alice, cities, bytes([number]) * 32) for number in (1, 2))
+        await bob.mirror(cities, "theirs")
+        assert bob.parts.board.judge(Topic.HEADS, other, PEER) is Judgement.ACCEPT
+        await bob.heard("cosignature.signed", 2)
+        (made,) = [each for each in cosigned(bob, cities) if each.checkpoint.epoch is None]
+        assert (made.checkpoint.size, made.checkpoint.origin) == (1, f"{cities}/authority")
+        bob.parts.board.judge(Topic.HEADS, one, PEER)
+        assert witness_of(bob, [world.clock.now()]).consider_authority(cities) is None, "while it is disputed"
+        head = alice.parts.board.envelope(alice.parts.board.refs([cities])[0].sid)
+        for name, policy, settled in (
+            ("carol", asks(bob.key, quorum=1), True),
+            ("dave", asks(bob.key, quorum=1), False),
+            ("erin", asks(bob.key), False),
+        ):
+            node = world.node(name, policy)
+            node.parts.board.judge(*head, PEER)
+            if name == "dave":
+                with node.home.database.write() as connection:
+                    Ledger(connection).keep_chain(cities, Checked(Frontier().extend([b"x" * 32]), 1))
+            for each in order:
+                node.parts.board.judge(Topic.HEADS, (one, other, made.encode())[each], PEER)
+            with node.home.database.read() as connection:
+                rights = Authorities(connection).rights(cities)
+                disputed = is_disputed(connection, cities, rights)
+                decided = Resolutions(connection).of(cities).version(1)
+            chosen = envelope.unseal(other, statement.MAX_ANY).sid
+            assert (disputed, decided) == (not settled, chosen if settled else None), name
+            if settled:
+                assert rights.sid == chosen

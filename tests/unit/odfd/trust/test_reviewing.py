@@ -32,7 +32,7 @@ from odfd.obs.events import EventLog
 from odfd.trust import ledger as ledger_room
 from odfd.trust.judge import Status
 from odfd.trust.ledger import Checked, Ledger, Run
-from odfd.trust.policy import Group, Policy
+from odfd.trust.policy import Group, Policy, parse_expression
 from odfd.trust.reviewing import Reviewing, contradicted
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.standing import Standing
@@ -46,11 +46,11 @@ POLICY = Policy(groups=tuple(Group(f"g{at}", frozenset({key.did})) for at, key i
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 
 
-def chain_of(owner: SigningKey) -> list[Block]:
-    """A derived chain of one step."""
+def chain_of(owner: SigningKey, steps: int = 1) -> list[Block]:
+    """A derived chain."""
     events: list[Any] = [
         Seed(dataset_id=owner.dataset_id, dataset_kind=DatasetKind.DERIVATIVE),
-        ExecuteTransform(query_inputs=(), new_watermark=NOW),
+        *(ExecuteTransform(query_inputs=(), new_watermark=Instant(NOW + step)) for step in range(steps)),
     ]
     blocks: list[Block] = []
     for number, event in enumerate(events):
@@ -212,6 +212,18 @@ def test_canary_catches_lazy(node: Node) -> None:
     node.reviewing.review()
     node.later(GRACE + instant.SECOND)
     assert set(node.reviewing.review()) == {"g1"}
+
+
+def test_alternatives_end_where_their_facts_end_also_between_verdicts(node: Node) -> None:
+    """Of three steps that nobody judged the objects of two are missing: ``reproduced`` does not stand in for them."""
+    owner = SigningKey(b"z" * 32)
+    blocks = chain_of(owner, steps=3)
+    node.chains.commit([Append(dataset=owner.dataset_id, expected=None, blocks=blocks)])
+    tree = Frontier().extend(block.hash.digest for block in blocks)
+    with node.database.write() as connection:
+        Ledger(connection).keep_chain(owner.dataset_id, Checked(tree, 2))
+    found = node.standing.reach(owner.dataset_id, parse_expression("data | reproduced"))
+    assert (found.blocks, found.why.rule) == (2, "pending")
 
 
 def test_one_that_is_taken_back_within_the_grace_was_nothing(node: Node) -> None:
