@@ -306,7 +306,8 @@ class NodeParts:
             view = proof_view(self._name(proof.dataset), proof)
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
             self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
-            self._token.run_sync_soon(self.reviewing.touch_all)
+            if any(self.policy.group_of(key) is not None for key in proof.accused):
+                self._token.run_sync_soon(self.reviewing.touch_all)
 
     def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""

@@ -13,11 +13,13 @@ import trio
 
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.statements.statement import ATTESTATION
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.kit.rounds import Rounds
 from odfd.obs.events import EventLog
 from odfd.trust import suspension
+from odfd.trust.ledger import Ledger
 from odfd.trust.policy import Policy
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.standing import Standing
@@ -77,12 +79,18 @@ class Reviewing:
         policy, now = self._standing.policy, self._clock()
         if touched is None or policy is not self._policy:
             self._policy, self._found = policy, {}
-            touched = set(self._chains.datasets())
+            touched = self._spoken_of()
         for dataset in touched:
             self._found.pop(dataset, None)
             if found := suspension.strikes(policy, self._standing.view(dataset)):
                 self._found[dataset] = found
         return self._suspend(now)
+
+    def _spoken_of(self) -> set[DatasetId]:
+        """Datasets held here that anybody attested."""
+        with self._database.read() as connection:
+            said = Ledger(connection).datasets(ATTESTATION)
+        return {dataset for dataset in said if self._chains.chain(dataset).head() is not None}
 
     def _suspend(self, now: Instant) -> dict[str, str]:
         found = frozenset[Strike]().union(*self._found.values())
