@@ -318,10 +318,11 @@ def _latest(duck: Duck, case: Case, histories: Histories) -> Expected:
 
 _VALID = "{0}.event_time >= {1}.valid_from and {0}.event_time < {1}.valid_to"
 _ENRICH = "select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and " + _VALID.format("a", "b")
+_DROP = "set odf.late = 'drop';\n"
 _UNSURE = {"a": grows, "b": lambda rng: grows(rng, late=0.25)}
 CHANGING = (
     Case("patient-days", _DAYS, {"a": grows}, _patient, head="set odf.lateness = '5 days';\n", lows={"a": (day,)}),
-    Case("versions", _ENRICH, {"a": grows, "b": changes}, _enriched, changelogs=("b",), temporal=("b",)),
+    Case("versions", _ENRICH, {"a": grows, "b": changes}, _enriched, "", _DROP, changelogs=("b",), temporal=("b",)),
     Case(
         "versions-as-of",
         "select a.event_time, a.k, a.v, b.v as w from a left asof join b "
@@ -329,10 +330,11 @@ CHANGING = (
         {"a": grows, "b": changes},
         _enriched,
         _ENRICH,
+        _DROP,
         changelogs=("b",),
         temporal=("b",),
     ),
-    Case("versions-that-only-grow", _ENRICH, _UNSURE, _enriched, temporal=("b",)),
+    Case("versions-that-only-grow", _ENRICH, _UNSURE, _enriched, "", _DROP, temporal=("b",)),
     Case(
         "two-dimensions",
         "select a.event_time, a.k, a.v, b.v as w, c.v as x from a "
@@ -340,6 +342,7 @@ CHANGING = (
         f"left join c on a.k = c.k and {_VALID.format('a', 'c')}",
         {"a": grows, "b": changes, "c": changes},
         _enriched,
+        head=_DROP,
         changelogs=("b", "c"),
         temporal=("b", "c"),
     ),
@@ -352,13 +355,14 @@ CHANGING = (
         "select a.event_time, a.k, a.v, b.v as w from (select *, row_number() over () as n from a) a left join b "
         "on a.k = b.k and a.event_time >= b.event_time "
         "qualify row_number() over (partition by a.n order by b.event_time desc) = 1",
+        _DROP,
     ),
     Case(
         "days-of-changes",
         _DAYS,
         {"a": moves},
         final_oracle,
-        head="set odf.late = 'drop';\n",
+        head=_DROP,
         changelogs=("a",),
         lows={"a": (day,)},
     ),

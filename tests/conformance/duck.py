@@ -24,6 +24,7 @@ import engines.spark.tables as tables
 import engines.spark.transform as transform
 from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
+from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.incremental import Read
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_ROUND, HIDDEN_SOURCE
 from engines.spark.rows import event_times, read_rows
@@ -111,16 +112,26 @@ def _texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
 
 
 def _slices(
-    duck: Duck, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int = 0
-) -> Frame:  # fmt: skip
+    duck: Duck,
+    reads: Sequence[Read],
+    schema: st.StructType,
+    vocab: Vocabulary,
+    number: int = 0,
+    events: bool = False,
+) -> Frame:
+    """As ``views.slices_view``. ``events``: every row is an addition there."""
     parts = [_with_hidden(read_rows((), schema), vocab, number, 0)]
     for read in reads:
         rows = read_rows(read.paths, schema)
         times, timed = event_times(rows, vocab)
-        bounded = (read.low, read.high) != (Read(()).low, Read(()).high)
+        bounded = (read.low, read.high) != (EARLIEST, LATEST)
         inside = (timed & (times >= read.low) & (times < read.high)) if bounded else np.ones(len(times), bool)
         parts.append(_with_hidden(rows.filter(pa.array(inside)), vocab, number, read.before))
-    return Frame(duck, pa.concat_tables(parts))
+    whole = pa.concat_tables(parts)
+    if events:
+        at = whole.column_names.index(HIDDEN_OP)
+        whole = whole.set_column(at, HIDDEN_OP, pa.array(np.zeros(whole.num_rows, np.int32)))
+    return Frame(duck, whole)
 
 
 def _with_hidden(rows: pa.Table, vocab: Vocabulary, number: int, before: int) -> pa.Table:

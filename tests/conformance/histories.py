@@ -74,7 +74,7 @@ def final_mark(blocks: History) -> int | None:
     return blocks[-1].after
 
 
-def grows(rng: random.Random, blocks: int = 14, days: int = 40, late: float = 0.08, untimed: float = 0.03) -> History:
+def grows(rng: random.Random, blocks: int = 12, days: int = 40, late: float = 0.08, untimed: float = 0.03) -> History:
     parts, clock, number = [], START, 0
     for _ in range(blocks):
         clock += rng.randrange(2 * days * DAY // blocks)

@@ -68,7 +68,7 @@ def run(case: Case, number: int, bed: Bed, duck: Duck, folder: Path, troubles: T
     assert late in (None, whole.late), (whole.late, late)
     rng, pieces = here.rng, here.coordinator("pieces")
     routes = [pieces.run(schedule(rng, here.sizes), rng, troubles)]
-    if number % 5 == 0:
+    if number % 10 == 0:
         routes.append(here.block_by_block())
     for got in routes:
         assert got.rows == rows, _differing("in pieces", got.rows, rows)

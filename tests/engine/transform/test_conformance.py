@@ -26,7 +26,7 @@ from conformance.mutants import NAMED, OWN, PAIRS, mutate
 from conformance.runs import FIRST, RUNS, run, world
 
 pytestmark = pytest.mark.engine
-CAUGHT_WITHIN = 25
+CAUGHT_WITHIN = 60
 """Runs in which a broken engine has to be noticed."""
 KINDS = (
     "bucket-day", "overlapping", "sessions", "left-interval-join", "self-join", "versions", "latest-as-of",

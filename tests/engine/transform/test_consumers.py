@@ -34,7 +34,7 @@ CHANGING = {
 OF_CHANGES = ("days-of-changes", "map-of-changes", "group-changes", "top-of-a-key")
 
 
-ENOUGH = RUNS // 25 - 1
+ENOUGH = max(0, RUNS // 50 - 1)
 """The last run, if by then there were rows."""
 
 
