@@ -16,10 +16,10 @@ from typing import Final
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.determinism import Finding
-from engines.spark.analysis.influence import Influence, Life
+from engines.spark.analysis.influence import Half, Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
 from engines.spark.analysis.readings import UNKNOWN, Readings
-from engines.spark.analysis.refusals import HISTORY, OPERATION
+from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
 from engines.spark.analysis.relation import Relation, path_of
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
@@ -118,8 +118,12 @@ def classify(
     influence = _event_time(relation, output)
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
+        half = any(isinstance(relation.scope.get(identity), Half) for name, identity in relation.columns
+                   if name == output.event_time_column)  # fmt: skip
         findings.append(
-            Finding(
+            Finding(OUTER_TIME.code, OUTER_TIME.message, OUTER_TIME.replace)
+            if half
+            else Finding(
                 "event-time-unbounded",
                 f"{output.event_time_column} does not follow from the event time of {', '.join(missing)}",
                 "select the start or end of the window, such as window.start or time_bucket(…), under that name",
