@@ -15,6 +15,7 @@ from pyspark.sql import types as st
 
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
+from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.plans import analysed
 from engines.spark.views import empty_view, name_view
 
@@ -34,18 +35,22 @@ COLUMNS = st.StructType(
 )
 
 
+VERSIONS = st.StructType([*COLUMNS, *(st.StructField(name, st.TimestampType()) for name in (VALID_FROM, VALID_TO))])
+
+
 def test_recorded_plans_are_those_of_this_spark(spark):
     times = {"a": "event_time", "b": "event_time"}
-    for alias in times:
-        name_view(empty_view(spark, COLUMNS), alias)
     differing = []
     for name, case in yaml.safe_load((PLANS / "queries.yaml").read_text()).items():
+        temporal = {alias: tuple(keys) for alias, keys in case.get("temporal", {}).items()}
+        for alias in times:
+            name_view(empty_view(spark, VERSIONS if alias in temporal else COLUMNS), alias)
         plan = analysed(spark, case["sql"]).toJSON().encode()
         path = PLANS / f"{name}.json.gz"
         if os.environ.get("ODF_RECORD"):
             path.write_bytes(gzip.compress(plan, mtime=0))
-        live = classify(plan, times, Vocabulary())
-        recorded = classify(gzip.decompress(path.read_bytes()), times, Vocabulary())
+        live = classify(plan, times, Vocabulary(), temporal)
+        recorded = classify(gzip.decompress(path.read_bytes()), times, Vocabulary(), temporal)
         facts = [
             (one.classification, [(f.code, f.message, f.replace) for f in one.findings]) for one in (live, recorded)
         ]

@@ -13,6 +13,7 @@ from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.determinism import literals
+from engines.spark.analysis.influence import Session, Versions
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
 from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
@@ -46,7 +47,12 @@ def influence(path):
     """``input: low .. high`` without the cut to milliseconds that every path ends with."""
     low, high = (written(function).removesuffix("floor(1ms)").strip() or "t" for function in (path.low, path.high))
     words = f"{path.input}: {low}" if low == high else f"{path.input}: {low} .. {high}"
-    return words + (f" of sessions({span(path.life.gap)}: {','.join(path.life.keys)})" if path.life else "")
+    match path.life:
+        case Session(gap, keys):
+            return f"{words} of sessions({span(gap)}: {','.join(keys)})"
+        case Versions(keys, clamped):
+            return f"{words} of versions({','.join(keys)}{'' if clamped else ', by time'})"
+    return words
 
 
 def readings(case):
@@ -59,8 +65,9 @@ def readings(case):
 def test_verdict(name):
     case = CASES[name]
     verdict = classify(
-        gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary(), readings=readings(case)
-    )
+        gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary(),
+        {alias: tuple(keys) for alias, keys in case.get("temporal", {}).items()}, readings(case),
+    )  # fmt: skip
     assert {finding.code for finding in verdict.findings} == set(case.get("codes", ()))
     if "codes" in case:
         assert verdict.classification is None
