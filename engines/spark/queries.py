@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -25,9 +25,11 @@ from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
+from engines.spark.analysis.zones import Zone
 from engines.spark.plans import analysed, frame_of, place_of, refuse_commands
 from engines.spark.spark_types import slice_types
 from engines.spark.views import empty_view, name_view
+from engines.spark.zones import zones_in
 
 REMEMBERED: Final = 256
 """Queries whose analysis is kept."""
@@ -79,6 +81,7 @@ class Analyst:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[object, ...], Analysis] = OrderedDict()
+        self._zones: dict[str, Zone] = {}
 
     def analyse(
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
@@ -86,7 +89,8 @@ class Analyst:
         """Judge the queries. Names views in ``session``. What is wrong with them is in the answer."""
         known = self.known(steps, inputs, vocab)
         if known is None:
-            known = _analyse(session, steps, inputs, vocab)
+            zones = zones_in(session, [step.query for step in steps], self._zones)
+            known = _analyse(session, steps, inputs, vocab, zones)
             self._known[_key(steps, inputs, vocab)] = known
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
@@ -113,8 +117,9 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
 
 
 def _analyse(
-    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
-) -> Analysis:
+    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary,
+    zones: Mapping[str, Zone],
+) -> Analysis:  # fmt: skip
     event_times = {view.alias: view.event_time for view in inputs}
     temporal = {view.alias: view.primary_key for view in inputs if view.primary_key}
     readings = _readings(inputs)
@@ -131,11 +136,11 @@ def _analyse(
             return Analysis(None, None, (_spark_diagnostic(fault, number),))
         text = plan.toJSON()
         if last:
-            verdict = classify(text, event_times, vocab, temporal, readings)
+            verdict = classify(text, event_times, vocab, temporal, readings, zones)
             found.extend(verdict.findings)
         else:
             walk = Walk(event_times, temporal, readings)
-            walk.of(parse_plan(text))
+            walk.of(parse_plan(text, zones))
             found.extend(walk.findings)
         if not found and not plan.deterministic():
             found.append(Finding("not-deterministic", "Spark says that the query is not deterministic"))

@@ -18,7 +18,7 @@ from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance import oracles
 from conformance.duck import Duck
 from conformance.histories import DAY, HOUR, Histories, Maker, Said, careless, changes, grows, moves
-from conformance.oracles import Expected, Fact, Low, day, days, month, next_month, same
+from conformance.oracles import Expected, Fact, Low, day, days, local_day, month, next_month, same
 
 Oracle = Callable[[Duck, "Case", Histories], Expected]
 
@@ -223,8 +223,7 @@ FINAL = (
         "local-days",
         "select to_utc_timestamp(date_trunc('day', from_utc_timestamp(event_time, 'America/New_York')), "
         "'America/New_York') as event_time, sum(v) as s from a group by 1",
-        # Local time is only enclosed: up to twelve hours behind and fourteen ahead.
-        lambda time: day(time - 16 * HOUR) - 16 * HOUR,
+        local_day,
     ),
     _one(
         "self-join",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,12 @@ def same(time: int) -> int:
 
 def day(time: int) -> int:
     return time // DAY * DAY
+
+
+def local_day(time: int) -> int:
+    """Midnight in New York, where clocks were never changed at midnight."""
+    moment = dt.datetime.fromtimestamp(time / 1000, ZoneInfo("America/New_York"))
+    return int(moment.replace(hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
 
 
 def days(count: int) -> Low:

@@ -24,6 +24,7 @@ from engines.spark.analysis.relation import Relation, path_of
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
+from engines.spark.analysis.zones import Zone
 
 END: Final = Floor(MILLISECOND)
 """What every path ends with: output is written in milliseconds."""
@@ -92,15 +93,17 @@ def classify(
     output: Vocabulary,
     temporal: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     readings: Readings = UNKNOWN,
+    zones: Mapping[str, Zone] = MappingProxyType({}),
 ) -> Verdict:
     """Judge an analysed plan. ``event_times``: the event time column of each input by alias; ``temporal``: primary
-    keys of those inputs that the query sees as versions; ``readings``: what rows of inputs are to it.
+    keys of those inputs that the query sees as versions; ``readings``: what rows of inputs are to it; ``zones``: rules
+    of those that it names, as far as they are known.
 
     Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
     """
     walk = Walk(event_times, temporal, readings)
     try:
-        root = parse_plan(plan)
+        root = parse_plan(plan, zones)
         relation = walk.of(root)
     except Invalid as fault:
         if fault.rule != "plan-too-large":

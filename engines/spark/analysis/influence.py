@@ -30,6 +30,7 @@ from engines.spark.analysis.monotone import (
     least_of,
 )
 from engines.spark.analysis.tree import Node, same
+from engines.spark.analysis.zones import FURTHEST, LocalFloor, Zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,26 @@ def _date_add(node: Node, scope: Scope) -> Influence | None:
 
 def _to_local(node: Node, scope: Scope) -> Influence | None:
     """Local time of any zone, now or long ago: within 16 hours of UTC. Falls back in autumn, so it is enclosed."""
-    return _after(node.children[0], scope, (Shift(-_ZONES),), (Shift(_ZONES),))
+    return _local_floor(node, scope) or _enclosed(node, scope)
+
+
+def _enclosed(node: Node, scope: Scope) -> Influence | None:
+    return _after(node.children[0], scope, (Shift(-FURTHEST),), (Shift(FURTHEST),))
+
+
+def _local_floor(node: Node, scope: Scope) -> Influence | None:
+    """``to_utc_timestamp(date_trunc('day', from_utc_timestamp(t, zone)), zone)``, and longer units than days."""
+    inner = node.children[0]
+    if node.kind != "ToUTCTimestamp" or inner.kind != "TruncTimestamp" or inner.children[1].kind != "FromUTCTimestamp":
+        return None
+    time, *names = inner.children[1].children[0], inner.children[1].children[1], node.children[1]
+    zones = {str(name.fields.get("value")) if name.kind == "Literal" else "" for name in names}
+    zone = node.fields.get("zones", {}).get(next(iter(zones))) if len(zones) == 1 else None
+    step = _UNITS.get(str(inner.children[0].fields.get("value", "")).lower())
+    whole_days = isinstance(step, FloorMonths) or (isinstance(step, Floor) and step.size >= DAY)
+    if not isinstance(zone, Zone) or step is None or not whole_days:
+        return None
+    return _after(time, scope, (LocalFloor(zone, step, high=False),), (LocalFloor(zone, step, high=True),))
 
 
 def _subtract(node: Node, scope: Scope) -> Influence | None:
@@ -341,8 +361,6 @@ def constant_span(node: Node) -> int | None:
     return span[1] if span is not None and not span[0] else None
 
 
-_ZONES: Final = 16 * 3600 * SECOND
-"""No zone was ever further from UTC than local mean time at the date line."""
 _RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
     "Cast": _cast,
     "ParseToDate": _to_date,

@@ -60,8 +60,11 @@ class Node:
             stack.extend(reversed(node.children))
 
 
-def parse_plan(text: str | bytes) -> Node:
-    """The tree of a plan's JSON. Raises Invalid for a plan over the limits or one that is not of this form."""
+def parse_plan(text: str | bytes, zones: Mapping[str, Any] | None = None) -> Node:
+    """The tree of a plan's JSON. Raises Invalid for a plan over the limits or one that is not of this form.
+
+    ``zones``: rules by name, which conversions from and to local time then have in a field of that name.
+    """
     if len(text) > MAX_PLAN:
         raise Invalid(f"the query's plan has {len(text)} bytes", rule="plan-too-large", hint=_HINT)
     try:
@@ -70,7 +73,22 @@ def parse_plan(text: str | bytes) -> Node:
         raise Invalid(f"not a plan: {error}", rule="plan") from error
     if not isinstance(nodes, list):
         raise Invalid("not a plan: expected a list of nodes", rule="plan")
+    if zones:
+        _equip(nodes, zones)
     return build(nodes)
+
+
+def _equip(plan: list[Any], zones: Mapping[str, Any]) -> None:
+    stack: list[Any] = [plan]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, list):
+            stack += each
+        elif isinstance(each, dict):
+            if str(each.get("class", "")).endswith("UTCTimestamp"):
+                each["zones"] = zones
+            else:
+                stack += [value for value in each.values() if isinstance(value, list | dict)]
 
 
 def build(nodes: Sequence[Any]) -> Node:
