@@ -116,10 +116,10 @@ def _slices(
     reads: Sequence[Read],
     schema: st.StructType,
     vocab: Vocabulary,
-    number: int = 0,
+    number: int | None = 0,
     events: bool = False,
 ) -> Frame:
-    """As ``views.slices_view``. ``events``: every row is an addition there."""
+    """As ``views.slices_view``. ``None``: without hidden columns. ``events``: every row is an addition there."""
     parts = [_with_hidden(read_rows((), schema), vocab, number, 0)]
     for read in reads:
         rows = read_rows(read.paths, schema)
@@ -128,13 +128,15 @@ def _slices(
         inside = (timed & (times >= read.low) & (times < read.high)) if bounded else np.ones(len(times), bool)
         parts.append(_with_hidden(rows.filter(pa.array(inside)), vocab, number, read.before))
     whole = pa.concat_tables(parts)
-    if events:
+    if events and number is not None:
         at = whole.column_names.index(HIDDEN_OP)
         whole = whole.set_column(at, HIDDEN_OP, pa.array(np.zeros(whole.num_rows, np.int32)))
     return Frame(duck, whole)
 
 
-def _with_hidden(rows: pa.Table, vocab: Vocabulary, number: int, before: int) -> pa.Table:
+def _with_hidden(rows: pa.Table, vocab: Vocabulary, number: int | None, before: int) -> pa.Table:
+    if number is None:
+        return rows
     found: dict[str, Any] = {
         HIDDEN_OFFSET: rows.column(vocab.offset_column).cast(pa.int64()),
         HIDDEN_OP: rows.column(vocab.operation_type_column).cast(pa.int32()),
