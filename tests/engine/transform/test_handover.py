@@ -46,6 +46,14 @@ TABLES = {
         "select k % 3 as g, max(event_time) as event_time, count(*) as s from x group by k % 3",
         "select k % 3 as g, max(event_time) as event_time, count(k) as s from x group by 1",
     ),
+    "one computed of several": (
+        "select k % 3 as g, max(event_time) as event_time, sum(k) div count(*) as s from x group by k % 3",
+        "select k % 3 as g, max(event_time) as event_time, sum(k) div max(k) as s from x where k > 5 group by k % 3",
+    ),
+    "other ticks": (
+        "select k % 3 as g, max(event_time) as event_time, count(*) as s from x group by k % 3",
+        "set odf.tick = 'event'; select k % 3 as g, max(event_time) as event_time, count(*) as s from x group by 1",
+    ),
 }
 LOG = ("select event_time, k from x", "select event_time, k * 10 as k from x where k % 2 = 0")
 
