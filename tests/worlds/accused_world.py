@@ -90,12 +90,12 @@ class Accused:
         """Both chains, without data."""
         world = self.world
         world.append(INPUT.dataset_id, Seed(dataset_id=INPUT.dataset_id, dataset_kind=DatasetKind.ROOT))
-        transform = TransformSql(engine="spark", version=pin, queries=(SqlQueryStep(query=query),))
-        world.append(
-            self.dataset,
-            Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.DERIVATIVE),
-            SetTransform(inputs=(TransformInput(dataset_ref=str(INPUT.dataset_id), alias="x"),), transform=transform),
-        )
+        seed = Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.DERIVATIVE)
+        world.append(self.dataset, seed, _declaration(query, pin))
+
+    def declare(self, query: str, pin: str | None) -> None:
+        """The transform anew."""
+        self.world.append(self.dataset, _declaration(query, pin))
 
     async def derive(self, *, lies: bool) -> None:
         self.engine.lies = lies
@@ -141,6 +141,11 @@ class Accused:
 
     async def bundle(self) -> bytes:
         return packed(await self.gathered())
+
+
+def _declaration(query: str, pin: str | None) -> SetTransform:
+    transform = TransformSql(engine="spark", version=pin, queries=(SqlQueryStep(query=query),))
+    return SetTransform(inputs=(TransformInput(dataset_ref=str(INPUT.dataset_id), alias="x"),), transform=transform)
 
 
 def packed(found: Gathered) -> bytes:

@@ -58,6 +58,17 @@ async def test_a_truth_is_refuted(accused: Any, accused_world: Any, tmp_path: Pa
     assert found.result == "refuted"
 
 
+@pytest.mark.parametrize("query", ["select * from x", "SELECT * FROM x"])
+async def test_a_lie_in_a_handover_is_confirmed(accused: Any, accused_world: Any, tmp_path: Path, query: str) -> None:
+    """The first transaction of a transform that is declared anew needs what came before; the file has it."""
+    await accused.publish(2, lies=False, pin="sha256:" + "1" * 64)
+    accused.declare(query, accused_world.PIN)
+    accused.world.add_rows([31, 32], 3000)
+    await accused.derive(lies=True)
+    found = await answer(await accused.bundle(), accused_world.LyingEngine(), tmp_path / "recheck")
+    assert (found.result, found.sequence_number) == ("confirmed", accused.chain.head().sequence_number)
+
+
 async def test_wrong_digest_abstains(accused: Any, accused_world: Any, tmp_path: Path) -> None:
     """An engine that is not the pinned one accuses nobody, and neither does a transform that pins none."""
     await accused.publish(1, pin="sha256:" + "1" * 64)
