@@ -18,7 +18,7 @@ from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
 from engines.contract import Vocabulary
 from engines.spark.ordering import total_order
-from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_SOURCE
+from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.spark_types import as_written, computed_type, spark_type
 
 INSTANT: Final = pa.timestamp("ms", "UTC")
@@ -97,7 +97,8 @@ def final_rows(
 def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
     """Rows in the order of those they came from, and the op of each, after mending pairs that the query split.
 
-    The order is by the watermark before a row's block, then input, then offset. A query may drop one half of a
+    The order is by the watermark before a row's block, then input, then offset; of a single input only the offset need
+    be there. A query may drop one half of a
     correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
     out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
     """
@@ -108,12 +109,14 @@ def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
 def placed_log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray]:
     """As ``log_rows``, and of each row the number of its input and the offset there, as two lines of an array."""
     rows = as_written(result, schema)
+    hidden = [name for name in HIDDEN if name in rows.column_names]
     if rows.num_rows and not _in_order(rows):
         visible = [name for name in rows.column_names if name not in HIDDEN]
-        rows = rows.take(total_order(rows, [HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET, *visible]))
-    offsets, ops, sources, _ = (_numbers(rows, name) for name in HIDDEN)
-    ops = ops.copy()
-    rows, places = rows.drop_columns(list(HIDDEN)), np.stack([sources, offsets]).astype(np.int64)
+        ranks = [name for name in (HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET) if name in hidden]
+        rows = rows.take(total_order(rows, [*ranks, *visible]))
+    offsets, ops = _numbers(rows, HIDDEN_OFFSET), _numbers(rows, HIDDEN_OP).copy()
+    sources = _numbers(rows, HIDDEN_SOURCE) if HIDDEN_SOURCE in hidden else np.zeros(len(ops), np.int32)
+    rows, places = rows.drop_columns(hidden), np.stack([sources, offsets]).astype(np.int64)
     if not ops.any():
         return rows, pa.array(ops, pa.int32()), places
     keep = _mend(rows, offsets, sources, ops)
@@ -139,7 +142,7 @@ def _numbers(rows: pa.Table, name: str) -> np.ndarray:
 
 def _in_order(rows: pa.Table) -> bool:
     """Whether rows of a single block, or blocks with one watermark, came as they were read, one for one."""
-    places = [_numbers(rows, name) for name in (HIDDEN_BEFORE, HIDDEN_SOURCE)]
+    places = [_numbers(rows, name) for name in (HIDDEN_BEFORE, HIDDEN_SOURCE) if name in rows.column_names]
     return all((place == place[0]).all() for place in places) and bool(
         np.all(np.diff(_numbers(rows, HIDDEN_OFFSET)) > 0)
     )

@@ -24,6 +24,7 @@ HIDDEN_ROUND: Final = "__odf_round"
 """Of a changing table the key and tick that a row is evaluated for."""
 HIDDEN: Final = (HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE, HIDDEN_BEFORE)
 """Of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
+HIDDEN_OF_ONE: Final = (HIDDEN_OFFSET, HIDDEN_OP)
 _IDS: Final = re.compile(r"#(\d+)")
 
 

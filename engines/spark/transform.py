@@ -39,7 +39,7 @@ from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_st
 from engines.spark.inputs import Inputs, micros
 from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
-from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
+from engines.spark.plans import HIDDEN, HIDDEN_OF_ONE, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
 from engines.spark.rows import frame_of_rows
 from engines.spark.sessions import Sessions
@@ -288,7 +288,9 @@ class Transaction:
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
         plan = run_queries(self._session, query.steps)
-        frame = carried(self._session, plan, HIDDEN) if shape.mode is Mode.LOG else frame_of(self._session, plan)
+        # Of one input source and place are the same for all rows: half of what would have to leave the JVM.
+        hidden = HIDDEN if len(step.reads) > 1 else HIDDEN_OF_ONE
+        frame = carried(self._session, plan, hidden) if shape.mode is Mode.LOG else frame_of(self._session, plan)
         self._control.progress()
         result = frame.toArrow()
         request = self._request
