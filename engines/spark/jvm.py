@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -50,6 +51,8 @@ class Jvm:
         self._lock = threading.Lock()
         self._life: _Life | None = None
         self._is_stopped = False
+        self._ended: tuple[_Life, str] | None = None
+        """One that was ended on purpose, and why."""
 
     def session(self) -> SparkSession:
         """The root session; starts a JVM if there is none, or only a dead one. Raises EngineLost."""
@@ -72,11 +75,39 @@ class Jvm:
         while life is not None:
             code = life.code
             if code is not None:
-                return _lost(code)
+                return self._lost(life, code)
             if time.monotonic() >= end:
                 return None
             time.sleep(_POLL_SECONDS)
         return None
+
+    def end_if_busy(self, group: str, patience: float) -> None:
+        """End the JVM if tasks of a cancelled job group go on after so many seconds: nothing else can stop them.
+
+        Spark asks a task to stop where it takes its next row, and a row can be made into billions inside of one. Every
+        core would be lost for as long. Whoever else is at work loses the JVM too.
+        """
+        life = self._life
+        if life is None:
+            return
+        tracker = life.spark.sparkContext.statusTracker()
+        end = time.monotonic() + patience
+        with contextlib.suppress(Py4JError, OSError):  # it is gone already
+            while _is_busy(tracker, group):
+                if time.monotonic() >= end:
+                    self._ended = life, "a cancelled query could not be stopped otherwise"
+                    life.process.kill()
+                    return
+                time.sleep(_POLL_SECONDS)
+
+    def _lost(self, life: _Life, code: int) -> EngineLost:
+        if self._ended is not None and self._ended[0] is life:
+            return EngineLost(
+                f"the JVM was ended, because {self._ended[1]}; the next request gets a new one",
+                rule=JVM_LOST,
+                hint="ask again",
+            )
+        return _lost(code)
 
     def stop(self) -> None:
         """Idempotent."""
@@ -92,7 +123,7 @@ class Jvm:
 
     def _bury(self, life: _Life) -> None:
         """Forget a dead JVM: PySpark keeps it in places of its own, and its files stay where it fell."""
-        sys.stderr.write(f"{_lost(life.code or 0)}\n")
+        sys.stderr.write(f"{self._lost(life, life.code or 0)}\n")
         with contextlib.suppress(OSError):
             life.gateway.shutdown()
         if life.process.stdin is not None:
@@ -102,6 +133,13 @@ class Jvm:
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         for part in ("spark", "tmp"):
             shutil.rmtree(self._options.scratch / part, ignore_errors=True)
+
+
+def _is_busy(tracker: Any, group: str) -> bool:
+    """Whether tasks of a job group are at work; a job may have failed before they have let go."""
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    stages = (tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds)
+    return any(stage is not None and stage.numActiveTasks for stage in stages)
 
 
 def _lost(code: int) -> EngineLost:

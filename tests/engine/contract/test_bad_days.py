@@ -1,0 +1,134 @@
+"""Queries that cannot work, on the whole way through a node: the head stays where it is, and the next one works."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from engines.client import CallLimits
+from engines.errors import JVM_LOST, EngineLost, LimitExceeded
+from engines.provision.host import HostEngine, SparkOptions, spark_engine
+from odfd.transform.driver import Committed, run_transform
+from odfd.transform.execute import Rejected
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+DERIVED = DatasetId.from_public_key(b"d" * 32)
+ENDLESS = """select event_time, a from x lateral view explode(sequence(1, 100000)) t as a
+lateral view explode(sequence(1, 100000)) u as b lateral view explode(sequence(1, 100000)) v as c
+where a + b + c = -1"""
+HUGE = "select event_time, a, repeat('abcdefgh', 500) as s from x lateral view explode(sequence(1, 1000000)) t as a"
+
+
+class Day:
+    """An engine, and worlds of two chains over it."""
+
+    def __init__(self, worlds: Any, folder: Path, host: HostEngine) -> None:
+        self._worlds, self._folder, self._number = worlds, folder, 0
+        self.host = host
+
+    def world(self, query: str) -> Any:
+        self._number += 1
+        world = self._worlds.World(self._folder / f"world-{self._number}", self.host.engine)
+        world.found(query)
+        world.add_rows([1, 2, 3], watermark=2000)
+        return world
+
+    async def works(self) -> bool:
+        world = self.world("select event_time, k + 1 as k from x")
+        done = await run_transform(world.shop, DERIVED)
+        assert isinstance(done, Committed), done
+        assert done.records == 3
+        return True
+
+    def jvm(self) -> int:
+        """Its process, however deep in the sandbox."""
+        waiting = [self.host.engine.pid]
+        while waiting:
+            pid = waiting.pop()
+            if "java" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]:
+                return int(pid)  # type: ignore[arg-type]
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                waiting += [int(child) for child in (task / "children").read_text().split()]
+        raise AssertionError("no JVM")
+
+
+@pytest.fixture
+async def day(worlds: Any, tmp_path: Path) -> AsyncIterator[Day]:
+    calls = CallLimits(work=300.0)
+    options = SparkOptions(scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=1, heap="512m", calls=calls)
+    host = await spark_engine(options, os.environ, lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.engine.run)  # type: ignore[arg-type]
+        yield Day(worlds, tmp_path, host)
+        nursery.cancel_scope.cancel()
+
+
+def heads(world: Any) -> Any:
+    return world.chains.chain(DERIVED).head()
+
+
+async def test_a_query_that_fails_on_a_row_is_rejected_with_its_place(day: Day) -> None:
+    for sql, says in (
+        ("select event_time,\n 10 / (k - 2) as q from x", "line 2, column 2 in: 10 / (k - 2)"),
+        ("select event_time, cast(concat('x', k) as int) as q from x", "cast(concat('x', k) as int)"),
+        ("select event_time, nope from x", "nope"),
+        ("selec event_time from x", "line 1"),
+    ):
+        world = day.world(sql)
+        before = heads(world)
+        done = await run_transform(world.shop, DERIVED)
+        assert isinstance(done, Rejected), done
+        assert says in done.message
+        assert heads(world) == before
+    assert await day.works()
+
+
+async def failing(world: Any) -> Fault:
+    """What a transaction that cannot end well raises."""
+    before = heads(world)
+    with pytest.raises(Fault) as caught:
+        await run_transform(world.shop, DERIVED)
+    assert heads(world) == before
+    return caught.value
+
+
+async def test_a_jvm_that_ends_at_work_is_told_of_and_the_process_goes_on(day: Day) -> None:
+    assert await day.works()
+    process = day.host.engine.pid
+    lost = await failing(day.world(HUGE))
+    assert isinstance(lost, EngineLost | LimitExceeded), lost
+    assert "memory" in str(lost)
+    assert await day.works()
+    faults: list[Fault] = []
+
+    async def fail() -> None:
+        faults.append(await failing(day.world(ENDLESS)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail)
+        await trio.sleep(1)
+        os.kill(day.jvm(), signal.SIGKILL)
+    assert [(type(each), each.rule) for each in faults] == [(EngineLost, JVM_LOST)]
+    assert await day.works()
+    assert day.host.engine.pid == process
+
+
+async def test_who_leaves_takes_no_core_along(day: Day) -> None:
+    """The engine has one, and one row that becomes billions never looks up."""
+    assert await day.works()
+    world = day.world(ENDLESS)
+    before = heads(world)
+    with trio.move_on_after(20) as scope:
+        await run_transform(world.shop, DERIVED)
+    assert scope.cancelled_caught
+    assert heads(world) == before
+    assert await day.works()
