@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
-from odfd.trust.judge import Decision, Extent, Said, Status, Voice, group_voices, judge, reach, voice_on
+from odfd.trust.judge import Bench, Decision, Extent, Said, Status, Voice, decide, group_voices, judge, reach, voice_on
 from odfd.trust.policy import Group, Policy, parse_expression
 
 R = Voice(Said.REPRODUCED)
@@ -185,3 +187,50 @@ def test_no_quorum_of_liars_of_at_most_f_attests_alone(said, tolerated, quorum) 
     liars = dict(itertools.islice(others(*said).items(), tolerated))
     only_lies = dict.fromkeys(liars, R)
     assert judge(tolerated, None, only_lies, quorum).status is not Status.ATTESTED
+
+
+def bench_of(keys: list[KeyDid], **more: Any) -> Bench:
+    groups = tuple(Group(f"g{number}", frozenset({key})) for number, key in enumerate(keys))
+    policy = Policy(groups=groups, **more)
+    return Bench(policy=policy, me=SigningKey(b"m" * 32).did, quorum=2)
+
+
+def on(sandbox: str = "host", digest: str = "sha256:0", *, lie: bool = False) -> Attestation:
+    engine = EngineUsed(name="spark", digest=digest, pinned=True, sandbox=sandbox, platform="linux/amd64")
+    verdict = "mismatch" if lie else "reproduced"
+    said = attestation(
+        Span(first=0, last=2, verdict="not-attempted"),
+        Span(first=3, last=3, verdict=verdict, state="genesis", engine=0),
+        mismatch=(LIE,) if lie else (),
+    )
+    return msgspec.structs.replace(said, engines=(engine,))
+
+
+KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("least", "attested"), [("none", 3), ("host", 2), ("image", 1)], ids=["any", "host or more", "image alone"]
+)
+def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested: int) -> None:
+    heard = dict(zip(KEYS, [on("none"), on("host"), on("image")], strict=True))
+    assert decide(bench_of(KEYS, min_sandbox=least), heard, None, 3).attested == attested
+    lies = {key: on("none", lie=True) for key in KEYS}
+    status = decide(bench_of(KEYS, min_sandbox=least), lies, None, 3).status
+    assert status is (Status.REFUTED if least == "none" else Status.PENDING), "nor do they refute"
+    assert decide(bench_of(KEYS, min_sandbox="host"), {KEYS[0]: on("a new word")}, None, 3).attested == 0
+
+
+def test_as_many_engines_must_agree_as_are_asked_for() -> None:
+    alike, another = on(digest="sha256:0"), on(digest="sha256:1")
+    bench = bench_of(KEYS, min_engines=2)
+    same = decide(bench, dict.fromkeys(KEYS, alike), None, 3)
+    assert (same.status, same.attested) == (Status.PENDING, 0)
+    mixed = decide(bench, {KEYS[0]: alike, KEYS[1]: another}, None, 3)
+    assert (mixed.status, mixed.attested) == (Status.ATTESTED, 2)
+    mine = msgspec.structs.replace(bench, engine="sha256:1")
+    assert decide(mine, {KEYS[0]: alike}, R, 3).attested == 2
+    assert decide(mine, {KEYS[0]: another}, R, 3).attested == 0
+    assert decide(mine, {KEYS[0]: another}, R, 3).reproduced, "what I ran myself needs no second engine"
+    lies = dict.fromkeys(KEYS, on(lie=True))
+    assert decide(bench, lies, None, 3).status is Status.REFUTED, "one engine is enough against it"
