@@ -21,6 +21,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
+from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, MAX_PROOF, Proof
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, AnyPredicate, Authority
@@ -74,7 +75,10 @@ class LedgerNoticeboard:
         on_news: Callable[[News], None],
         on_proof: OnProof = lambda _proof, _made_here: None,
         room: Room | None = None,
+        on_cosignature: Callable[[Cosignature], None] = lambda _: None,
     ) -> None:
+        """``on_cosignature`` is told of new ones of witnesses that count here."""
+        self._on_cosignature = on_cosignature
         self._database = database
         self._chains = chains
         self._clock = clock
@@ -211,6 +215,8 @@ class LedgerNoticeboard:
             is_new = Cosignatures(connection).keep(made, listed=made.witness in witnesses.groups)
             if is_new and made.checkpoint.epoch is None:
                 ties.settle(connection, dataset, witnesses, self._clock())
+        if is_new and made.witness in witnesses.groups:
+            self._on_cosignature(made)
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), True
 
     def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:

@@ -121,7 +121,7 @@ class NodeParts:
         self.docket = Docket(home, self.standing)
         self.engine = engine or NodeEngine(spark_options(settings, home), os.environ, ground.journal)
         self.board = LedgerNoticeboard(
-            home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room()
+            home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room(), self._witnessed
         )
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)
         self.library = ServingLibrary(
@@ -285,6 +285,15 @@ class NodeParts:
         tree = made.checkpoint
         what = "versions of its authority" if tree.epoch is None else "blocks"
         self.ground.events.emit("cosignature.signed", self._name(tree.dataset), f"{tree.size} {what}", size=tree.size)
+
+    def _witnessed(self, made: Cosignature) -> None:
+        """From a worker thread: a witness that counts signed; a mirror may have waited for it."""
+        tree, who = made.checkpoint, self.policy.witnesses.groups.get(made.witness, made.witness.short)
+        if self._token is not None:
+            name = self._name(tree.dataset)
+            emit = partial(self.ground.events.emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size)
+            self._token.run_sync_soon(emit)
+            self._token.run_sync_soon(self.keeper.poke, tree.dataset)
 
     def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from chain import instant
 from chain.errors import Refused
@@ -155,9 +156,11 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
             assert mirror.message == "0 of the 1 witnesses that are asked for cosigned a head of it"
             await bob.mirror(cities, "theirs")
             await bob.heard("cosignature.signed")
-            await carol.member.pull_statements(bob.member.peer_id, [cities])
-            await carol.parts.keeper.pass_now(cities)
-            assert carol.size("theirs") == alice.size("cities")
+            (event,) = await carol.heard("cosignature.heard")
+            assert (event.message, event.data["size"]) == (f"w0: {alice.size('cities')}", alice.size("cities"))
+            with trio.fail_after(20):
+                while carol.size("theirs") < alice.size("cities"):
+                    await carol.parts.keeper.get(cities).turned.wait()
             assert (await carol.api.trust.show("theirs")).facts.witnessed is True
             assert (await bob.api.trust.show("theirs")).facts.witnessed is False, "bob took what he saw first"
             assert (await alice.api.trust.show("cities")).facts.witnessed is None
