@@ -10,10 +10,10 @@ PY := .venv/bin/python
 STAMP := .venv/installed
 T ?=
 
-.PHONY: help install demo test quick check lint types engine bench soak docs lock clean
+.PHONY: help install demo test quick check lint types engine engine-image bench soak docs lock clean
 
 help:  ## list what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 install: $(STAMP)  ## a virtual environment in .venv with odfd and odfctl; instant when nothing changed
 
@@ -44,6 +44,9 @@ bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.
 
 soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 2,000 histories a query; hours
 	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=1 $(PY) -m pytest tests/sim tests/unit/odfd/services/test_flipped_bits.py tests/engine/transform $(T)
+
+engine-image: install  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
+	@$(PY) -m engines.image.build $(if $(LOCK),--lock)
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt

@@ -113,6 +113,11 @@ def code_digests(digests: FileDigests) -> dict[str, str]:
     return {name: digests.of(path) for name, path in _code()}
 
 
+def code_digest(digests: FileDigests) -> str:
+    """Of all of them together: ``sha256:…``."""
+    return digest_of(code_digests(digests))
+
+
 def digest_of(manifest: Mapping[str, object]) -> str:
     """``sha256:…`` over the manifest as JSON with sorted keys and no spaces."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -126,8 +131,17 @@ def identity_of(manifest: Mapping[str, object], sandbox: str) -> EngineIdentity:
         version=str(manifest["pyspark"]),
         digest=digest_of(manifest),
         sandbox=sandbox,
-        platform=f"{platform.system().lower()}/{_PLATFORMS.get(platform.machine(), platform.machine())}",
+        platform=_platform(),
     )
+
+
+def image_identity(version: str, digest: str, sandbox: str) -> EngineIdentity:
+    """Of an engine that runs from an image: the digest of its manifest stands for all that is inside."""
+    return EngineIdentity(name="spark", version=version, digest=digest, sandbox=sandbox, platform=_platform())
+
+
+def _platform() -> str:
+    return f"{platform.system().lower()}/{_PLATFORMS.get(platform.machine(), platform.machine())}"
 
 
 def _remembered(memory: Path) -> dict[str, _Seen]:

@@ -8,7 +8,6 @@ run another Java, Spark, Python or code of ours are refused before the first req
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from engines.errors import EngineLost
-from engines.identity import FileDigests, code_digests
+from engines.identity import FileDigests, code_digest
 from engines.spark.settings import CONFINEMENT, JVM, MEANING
 
 EXECUTOR_SECONDS: Final = 300.0
@@ -142,8 +140,7 @@ def _driver(spark: SparkSession) -> str:
 
 
 def _this_python() -> str:
-    code = hashlib.sha256(msgspec.json.encode(code_digests(FileDigests(None)), order="sorted")).hexdigest()
-    return f"{platform.python_version()} pyarrow {pa.__version__} code {code[:16]}"
+    return f"{platform.python_version()} pyarrow {pa.__version__} code {code_digest(FileDigests(None))}"
 
 
 def _say(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

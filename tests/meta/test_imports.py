@@ -40,6 +40,7 @@ LAYERS = {
         "provision",
         "spark fake",
         "client service sandbox",
+        "image",
         "staging",
         "codec io_plan identity listen",
         "contract",

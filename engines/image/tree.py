@@ -1,0 +1,88 @@
+"""What a root file system holds, as a listing that can be hashed: path, kind, mode, and content by digest.
+
+The listing's digest is an annotation of the image's manifest, so whoever pins the manifest pins every file, and an
+unpacked image can be checked at each start without its layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from chain.errors import Environment
+from engines.identity import FileDigests
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One file, folder or link; ``content``: hex sha256, the text of a link, or nothing."""
+
+    path: str
+    """From the root, without a slash at either end."""
+    kind: str
+    """``f``, ``d`` or ``l``."""
+    mode: int
+    content: str
+
+
+def encode(entries: Iterable[Entry]) -> bytes:
+    """Canonical: sorted, one JSON array a line."""
+    return b"\n".join(msgspec.json.encode(entry) for entry in sorted(entries))
+
+
+def decode(raw: bytes, digest: str) -> list[Entry]:
+    """The listing of ``digest``. Raises Environment."""
+    if digest_of(raw) != digest:
+        raise Environment("the listing of an unpacked image is not the one that its manifest names", rule="image-tree")
+    return [msgspec.json.decode(line, type=Entry) for line in raw.split(b"\n")]
+
+
+def digest_of(raw: bytes) -> str:
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def check(root: Path, entries: Iterable[Entry], digests: FileDigests) -> None:
+    """Compare a folder with a listing. Files are hashed again where they look changed. Raises Environment."""
+    found = dict(_walk(root))
+    for entry in entries:
+        there = found.pop(entry.path, None)
+        if there is None:
+            raise _differs(entry.path, "is missing")
+        if (entry.kind, entry.mode) != (_kind(there), _mode(there)):
+            raise _differs(entry.path, "has another kind or mode")
+        place = root / entry.path
+        content = digests.of(place) if entry.kind == "f" else str(place.readlink()) if entry.kind == "l" else ""
+        if content != entry.content:
+            raise _differs(entry.path, "has another content")
+    for path in found:
+        raise _differs(path, "is not in the image")
+
+
+def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    folders = [""]
+    while folders:
+        with os.scandir(root / folders.pop()) as inside:
+            for item in inside:
+                path = os.path.relpath(item.path, root)
+                yield path, item.stat(follow_symlinks=False)
+                if item.is_dir(follow_symlinks=False):
+                    folders.append(path)
+
+
+def _kind(found: os.stat_result) -> str:
+    if stat.S_ISREG(found.st_mode):
+        return "f"
+    return "d" if stat.S_ISDIR(found.st_mode) else "l" if stat.S_ISLNK(found.st_mode) else "?"
+
+
+def _mode(found: os.stat_result) -> int:
+    return 0o777 if stat.S_ISLNK(found.st_mode) else stat.S_IMODE(found.st_mode)
+
+
+def _differs(path: str, how: str) -> Environment:
+    return Environment(f"the unpacked engine image is damaged: {path} {how}", rule="image-tree",
+                   hint="remove the folder engine-image of the node's cache: it is unpacked anew")  # fmt: skip

@@ -1,0 +1,134 @@
+"""An image as a folder: each layer hashed as it is read, each name looked at, and the whole compared with its listing.
+
+Unprivileged, with the standard library alone. Only what ``layers`` writes is taken: files, folders, links, each once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from chain.errors import Environment
+from engines.identity import FileDigests
+from engines.image.oci import LAYER, TREE, Manifest, blob_path, read_manifest
+from engines.image.tree import Entry, check, decode, digest_of, encode
+
+_CHUNK: Final = 1 << 20
+ROOTFS: Final = "rootfs"
+LISTING: Final = "listing"
+
+
+def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
+    """The image's root file system below ``cache``, unpacked if it is not there, and checked file by file.
+
+    ``digests``: remember them, and only what changed is hashed again. Raises Environment.
+    """
+    digest, manifest = read_manifest(layout)
+    folder = cache / digest.removeprefix("sha256:")[:16]
+    tree = manifest.annotations.get(TREE, "")
+    if not (folder / LISTING).is_file():
+        _unpack(layout, manifest, tree, folder)
+    try:
+        listing = (folder / LISTING).read_bytes()
+    except OSError as error:
+        raise Environment(f"cannot read {folder}: {error.strerror}", rule="image-tree") from error
+    check(folder / ROOTFS, decode(listing, tree), digests)
+    return folder / ROOTFS
+
+
+def _unpack(layout: Path, manifest: Manifest, tree: str, folder: Path) -> None:
+    staged = folder.with_name(folder.name + ".new")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        (staged / ROOTFS).mkdir(parents=True)
+        entries: list[Entry] = []
+        for layer in manifest.layers:
+            if layer.media_type != LAYER:
+                raise Environment(f"a layer of type {layer.media_type}", rule="image-layer", hint="`make engine-image`")
+            entries += _unpack_layer(blob_path(layout, layer.digest), layer.digest, staged / ROOTFS)
+        listing = encode(entries)
+        if digest_of(listing) != tree:
+            raise Environment("the layers of an image do not make the tree that its manifest names", rule="image-tree")
+        (staged / LISTING).write_bytes(listing)
+        shutil.rmtree(folder, ignore_errors=True)
+        staged.replace(folder)
+    except OSError as error:
+        raise Environment(
+            f"cannot unpack the engine image: {error.strerror}", rule="image-unpack", hint="it takes 1 GB of disk"
+        ) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _unpack_layer(blob: Path, digest: str, root: Path) -> list[Entry]:
+    """Raises Environment before anything of a layer is used: the folder is thrown away then."""
+    entries = []
+    with blob.open("rb") as file:
+        hashed = _Hashing(file)
+        try:
+            with tarfile.open(fileobj=hashed, mode="r|") as tar:
+                for member in tar:
+                    entries.append(_place(tar, member, root))
+        except tarfile.TarError as error:
+            raise Environment(f"a layer is no tar: {error}", rule="image-layer") from error
+        while hashed.read(_CHUNK):
+            pass
+    if hashed.digest != digest:
+        raise Environment(f"a layer is not {digest}", rule="image-digest", hint="build or copy the image anew")
+    return entries
+
+
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Entry:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or str(path) != member.name.rstrip("/"):
+        raise Environment(f"a layer names {member.name!r}", rule="image-layer")
+    here = root
+    for part in path.parts[:-1]:
+        here = here / part
+        if here.is_symlink() or not here.is_dir():
+            raise Environment(f"a layer names {member.name!r} below what is no folder", rule="image-layer")
+    target = root / path
+    if target.is_symlink() or target.exists():
+        raise Environment(f"a layer names {member.name!r} twice", rule="image-layer")
+    if member.isdir():
+        target.mkdir(mode=0o755)
+        target.chmod(0o755)
+        return Entry(str(path), "d", 0o755, "")
+    if member.issym():
+        target.symlink_to(member.linkname)
+        return Entry(str(path), "l", 0o777, member.linkname)
+    if not member.isreg():
+        raise Environment(f"a layer holds {member.name!r}, which is no file, folder or link", rule="image-layer")
+    return Entry(str(path), "f", member.mode & 0o755, _write(tar, member, target))
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    source, hashed = tar.extractfile(member), hashlib.sha256()
+    assert source is not None
+    with target.open("xb") as file:
+        while piece := source.read(_CHUNK):
+            hashed.update(piece)
+            file.write(piece)
+    target.chmod(member.mode & 0o755)
+    return hashed.hexdigest()
+
+
+class _Hashing(io.RawIOBase):
+    """Hashes what is read from a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece: bytes = self._file.read(size)
+        self._hash.update(piece)
+        return piece
+
+    @property
+    def digest(self) -> str:
+        return "sha256:" + self._hash.hexdigest()

@@ -1,0 +1,222 @@
+"""Images over small trees: the same inputs make the same digests, and nothing but those inputs is ever unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from chain.errors import Environment
+from engines.identity import FileDigests
+from engines.image import debian
+from engines.image.layers import Item, files_below, write_layer
+from engines.image.oci import LAYER, TREE, Descriptor, read_manifest, write_image
+from engines.image.tree import Entry, digest_of, encode
+from engines.image.unpack import LISTING, ROOTFS, unpacked
+
+
+def grown(folder: Path, order: list[str], mode: int, times: int) -> Path:
+    """The same three files, made in another order, with other times and a loose umask."""
+    contents = {"bin/run": b"#!/bin/sh\n", "lib/a.py": b"a = 1\n", "lib/deep/b.py": b"b = 2\n"}
+    for name in order:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents[name])
+        path.chmod(mode | (0o100 if name == "bin/run" else 0))
+        os.utime(path, (times, times))
+    (folder / "link").symlink_to("lib/a.py")
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "a.pyc").write_bytes(str(times).encode())
+    return folder
+
+
+def built(layout: Path, tree: Path) -> str:
+    blobs = layout / "blobs" / "sha256"
+    first, entries = write_layer(blobs, files_below(tree, "opt/x"), ("tmp",), 7, frozenset())
+    known = frozenset(entry.path for entry in entries if entry.kind == "d")
+    more = [Item(PurePosixPath("opt/x/more"), b"more"), Item(PurePosixPath("etc/hosts"), b"127.0.0.1 localhost\n")]
+    second, added = write_layer(blobs, more, (), 7, known)
+    annotations = {TREE: digest_of(encode([*entries, *added]))}
+    return write_image(layout, [first, second], {"os": "linux"}, annotations, "x")[0]
+
+
+def test_the_same_inputs_make_the_same_digest(tmp_path: Path) -> None:
+    names = ["bin/run", "lib/a.py", "lib/deep/b.py"]
+    one = built(tmp_path / "1", grown(tmp_path / "a", names, 0o644, 1_000))
+    other = built(tmp_path / "2", grown(tmp_path / "b", names[::-1], 0o666, 2_000_000))
+    assert one == other
+    (tmp_path / "b" / "lib" / "a.py").write_bytes(b"a = 2\n")
+    assert built(tmp_path / "3", tmp_path / "b") != one
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Path:
+    built(tmp_path / "layout", grown(tmp_path / "tree", ["bin/run", "lib/a.py", "lib/deep/b.py"], 0o644, 5))
+    return tmp_path / "layout"
+
+
+def test_an_unpacked_image_is_what_went_in(layout: Path, tmp_path: Path) -> None:
+    root = unpacked(layout, tmp_path / "cache", FileDigests(None))
+    assert (root / "opt/x/link").read_bytes() == b"a = 1\n"
+    assert os.access(root / "opt/x/bin/run", os.X_OK)
+    assert (root / "tmp").is_dir()
+    assert not (root / "opt/x/__pycache__").exists()
+    assert unpacked(layout, tmp_path / "cache", FileDigests(None)) == root
+
+
+def add_file(root: Path) -> None:
+    (root / "opt/x/planted").write_bytes(b"")
+
+
+def change_file(root: Path) -> None:
+    (root / "opt/x/lib/a.py").write_bytes(b"a = 9\n")
+
+
+def drop_file(root: Path) -> None:
+    (root / "opt/x/lib/a.py").unlink()
+
+
+def open_file(root: Path) -> None:
+    (root / "opt/x/lib/a.py").chmod(0o666)
+
+
+def turn_link(root: Path) -> None:
+    (root / "opt/x/link").unlink()
+    (root / "opt/x/link").symlink_to("/etc/passwd")
+
+
+def change_listing(root: Path) -> None:
+    listing = root.parent / LISTING
+    listing.write_bytes(listing.read_bytes().replace(b'"opt/x/more"', b'"opt/x/less"'))
+
+
+@pytest.mark.parametrize("damage", [add_file, change_file, drop_file, open_file, turn_link, change_listing])
+def test_a_changed_file_is_found_at_the_next_start(
+    layout: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(unpacked(layout, tmp_path / "cache", FileDigests(None)))
+    with pytest.raises(Environment) as fault:
+        unpacked(layout, tmp_path / "cache", FileDigests(None))
+    assert fault.value.rule == "image-tree"
+
+
+def test_a_changed_byte_of_a_layer_is_found(layout: Path, tmp_path: Path) -> None:
+    _, manifest = read_manifest(layout)
+    blob = layout / "blobs" / "sha256" / manifest.layers[0].digest.removeprefix("sha256:")
+    raw = bytearray(blob.read_bytes())
+    raw[raw.index(b"a = 1")] ^= 1
+    blob.write_bytes(raw)
+    with pytest.raises(Environment, match="a layer is not"):
+        unpacked(layout, tmp_path / "cache", FileDigests(None))
+    assert not list((tmp_path / "cache").glob(f"*/{ROOTFS}"))
+
+
+def test_a_changed_manifest_is_found(layout: Path) -> None:
+    digest, _ = read_manifest(layout)
+    path = layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+    path.write_bytes(path.read_bytes().replace(b'"size":', b'"size" :'))
+    with pytest.raises(Environment, match="the manifest"):
+        read_manifest(layout)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, 0o755
+    return info
+
+
+EVIL = {
+    "upwards": [member("../out")],
+    "absolute": [member("/etc/passwd")],
+    "hidden upwards": [member("a", tarfile.DIRTYPE), member("a/../../out")],
+    "through a link": [member("a", tarfile.SYMTYPE, ".."), member("a/out")],
+    "twice": [member("a"), member("a")],
+    "over a link": [member("a", tarfile.SYMTYPE, "../../out"), member("a")],
+    "a hard link": [member("a", tarfile.LNKTYPE, "/etc/passwd")],
+    "a device": [member("a", tarfile.CHRTYPE)],
+    "no parent": [member("a/b")],
+    "itself": [member("./")],
+}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_a_layer_stays_inside(tmp_path: Path, name: str) -> None:
+    """Of an image whose every digest is right: what it wants is refused for what it is."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for each in EVIL[name]:
+            tar.addfile(each)
+    digest = "sha256:" + hashlib.sha256(raw.getvalue()).hexdigest()
+    blobs = tmp_path / "layout" / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    (blobs / digest.removeprefix("sha256:")).write_bytes(raw.getvalue())
+    layer = Descriptor(media_type=LAYER, digest=digest, size=len(raw.getvalue()))
+    write_image(tmp_path / "layout", [layer], {}, {TREE: "sha256:0"}, "x")
+    with pytest.raises(Environment) as fault:
+        unpacked(tmp_path / "layout", tmp_path / "cache", FileDigests(None))
+    assert fault.value.rule == "image-layer"
+    assert not (tmp_path / "out").exists()
+
+
+def package(folder: Path, *members: tarfile.TarInfo) -> Path:
+    """A .deb with empty files."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:xz") as tar:
+        for each in members:
+            tar.addfile(each)
+    parts = [(b"debian-binary", b"2.0\n"), (b"control.tar.xz", b"odd"), (b"data.tar.xz", data.getvalue())]
+    raw = b"!<arch>\n"
+    for name, content in parts:
+        header = name.ljust(16) + b"0".ljust(12) + b"0".ljust(6) + b"0".ljust(6) + b"100644".ljust(8)
+        raw += header + str(len(content)).encode().ljust(10) + b"`\n" + content + b"\n" * (len(content) % 2)
+    path = folder / "x.deb"
+    path.write_bytes(raw)
+    return path
+
+
+def test_packages_land_below_usr(tmp_path: Path) -> None:
+    deb = package(
+        tmp_path, member("./bin", tarfile.DIRTYPE), member("./bin/tool"),
+        member("./lib64/ld.so", tarfile.SYMTYPE, "/lib/ld"),
+        member("./usr/share/doc/x/copyright"), member("./etc/thing"),
+    )  # fmt: skip
+    found = {str(item.path): item for item in debian.items(deb)}
+    assert set(found) == {"usr/bin/tool", "usr/lib64/ld.so", "etc/thing"}
+    assert found["usr/lib64/ld.so"].source == "/usr/lib/ld"
+    assert found["usr/bin/tool"].executable
+
+
+def test_what_is_no_package_and_no_lock_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.deb").write_bytes(b"!<arch>\nshort")
+    with pytest.raises(Environment, match="no Debian package"):
+        list(debian.items(tmp_path / "x.deb"))
+    (tmp_path / "lock").write_text("# head\nbash 5.2 nothex\n")
+    with pytest.raises(Environment, match="not a lock"):
+        debian.read_lock(tmp_path / "lock")
+
+
+def test_the_lock_names_every_package_once() -> None:
+    locked = debian.read_lock(Path(__file__).parents[4] / "requirements" / "engine-image.txt")
+    assert sorted(each.name for each in locked) == sorted(debian.PACKAGES)
+
+
+def test_a_package_that_is_not_the_locked_one_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(wanted: str, folder: Path) -> Path:
+        assert wanted == "bash=1"
+        (folder / "bash_1.deb").write_bytes(b"another")
+        return folder / "bash_1.deb"
+
+    monkeypatch.setattr(debian, "_download", download)
+    with pytest.raises(Environment, match="not the file that the lock names"):
+        debian.fetch(debian.Locked("bash", "1", "0" * 64), tmp_path)
+    assert not list(tmp_path.glob("*.deb"))
+
+
+def test_entries_sort_by_path() -> None:
+    entries = [Entry("b", "d", 0o755, ""), Entry("a", "l", 0o777, "b")]
+    assert encode(entries) == encode(entries[::-1])
