@@ -78,7 +78,7 @@ class Engine:
     sandbox: str = setting(
         "auto",
         "least isolation that is accepted; auto: host under systemd, none (with a warning) elsewhere",
-        choices=("auto", "none", "host", "image"),
+        choices=("auto", "none", "host", "image", "container"),
     )
     java_home: str = setting("", "Java 17 or newer; empty: JAVA_HOME, the PATH, or the wheel")
 

@@ -6,23 +6,29 @@ are not, which Java) is returned for people to see, and nothing is assumed that 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 import trio
 
 from engines.client import CallLimits
 from engines.contract import EngineIdentity
-from engines.identity import FileDigests, host_manifest, identity_of
+from engines.identity import FileDigests, host_manifest, identity_of, image_identity
+from engines.image.installed import installed
 from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
 from engines.provision.warm import WarmEngine
-from engines.sandbox.base import Level, Mount
+from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.probe import Choice, choose
 from engines.spark.archives import find_archive
 from engines.spark.java import Java, find_java
 from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
+
+MEMORY_TOGETHER: Final = 2
+"""Times the memory of one process, for all: the JVM, Python with the result of a query, and workers of an ingest."""
+PROCESSES: Final = 2048
+"""With threads: a JVM of two cores has a hundred, and each core of more a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,31 +60,42 @@ class HostEngine:
 async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_event: OnEvent) -> HostEngine:
     """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install."""
     java = await trio.to_thread.run_sync(find_java, environ, options.cache)
-    choice = await choose(options.minimum, (java.runtime,))
-    identity = await trio.to_thread.run_sync(_identity, java.runtime, options.cache, choice.level)
+    image = await trio.to_thread.run_sync(installed, options.cache)
+    choice = await choose(options.minimum, (java.runtime,), image)
+    sandbox = choice.sandbox
+    if choice.image is not None:
+        identity = image_identity(choice.image.version, choice.image.manifest, choice.level.value)
+    else:
+        identity = await trio.to_thread.run_sync(_identity, java.runtime, options.cache, choice.level)
     recorded = await trio.to_thread.run_sync(find_archive, options.cache, java)
-    archive = Mount(recorded, PurePosixPath("/odf/archive.jsa")) if recorded is not None else None
+    # Made for the Java of this machine; an image brings another.
+    usable = recorded if sandbox.java_home is None else None
+    archive = Mount(usable, PurePosixPath("/odf/archive.jsa")) if usable is not None else None
+    memory = heap_bytes(options.heap) + MEMORY_BEYOND_HEAP
     settings = WarmSettings(
         name="spark",
-        program=_program(options, choice.level, choice.sandbox.seen(archive) if archive else None),
-        sandbox=choice.sandbox,
+        program=_program(options, sandbox, sandbox.seen(archive) if archive else None),
+        sandbox=sandbox,
         identity=identity,
         scratch=options.scratch,
-        env={"JAVA_HOME": str(java.runtime)},
+        env={"JAVA_HOME": str(sandbox.java_home or java.runtime)},
         mounts=(archive,) if archive else (),
-        memory=heap_bytes(options.heap) + MEMORY_BEYOND_HEAP,
+        memory=memory,
+        total=MEMORY_TOGETHER * memory,
+        processes=PROCESSES,
+        groups=choice.groups,
         limits=options.limits,
         calls=options.calls,
     )
     return HostEngine(WarmEngine(settings, on_event), identity, choice, java)
 
 
-def _program(options: SparkOptions, level: Level, archive: PurePosixPath | None) -> Program:
+def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | None) -> Program:
     def argv(listen: str, scratch: PurePosixPath) -> tuple[str, ...]:
         # -P: the folder the node happens to be started in must not provide modules.
         return (
-            *(sys.executable, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
-            *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", level.value),
+            *(sandbox.python, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
+            *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", sandbox.level.value),
             *(("--archive", str(archive)) if archive is not None else ()),
         )
 

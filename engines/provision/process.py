@@ -83,7 +83,8 @@ class EngineProcess:
                 Mount(sockets, _INSIDE / "run", writable=True),
             )
             seen = [self._settings.sandbox.seen(mount) for mount in mounts]
-            process = start(self._settings.sandbox, self._job(mounts, f"unix:{seen[3] / 's'}", seen[2]))
+            job = self._job(mounts, f"unix:{seen[3] / 's'}", seen[2])
+            process = start(self._settings.sandbox, job, self._settings.groups)
             self.pid = process.pid
             client = GrpcEngine(f"unix:{sockets / 's'}", staging, View(seen[0], seen[1]), self._settings.calls)
             try:
@@ -106,6 +107,8 @@ class EngineProcess:
             env=env,
             mounts=(*self._settings.mounts, *mounts),
             memory=self._settings.memory,
+            total=self._settings.total,
+            processes=self._settings.processes,
         )
 
     async def _attend(self, process: ConfinedProcess, client: GrpcEngine) -> None:

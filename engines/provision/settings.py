@@ -10,6 +10,7 @@ from typing import Protocol
 from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.sandbox.base import Mount, Sandbox
+from engines.sandbox.cgroups import Groups
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
@@ -57,5 +58,11 @@ class WarmSettings:
     """Beyond the runtime and the engine's own folders."""
     memory: int | None = None
     """Bytes of private memory for each of its processes."""
+    total: int | None = None
+    """Bytes of memory for all of them together."""
+    processes: int | None = None
+    """How many there may be, threads included."""
+    groups: Groups | None = None
+    """Where control groups can be made that keep the last two."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)

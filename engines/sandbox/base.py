@@ -7,7 +7,7 @@ differ in what the job could reach besides.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -16,8 +16,10 @@ from typing import Protocol
 class Level(enum.Enum):
     """Strongest first."""
 
+    CONTAINER = "container"
+    """A container of an image pinned by digest, made by podman or docker."""
     IMAGE = "image"
-    """A container of an image pinned by digest."""
+    """Bubblewrap over the unpacked image, each file checked: no network, nothing of the host but given folders."""
     HOST = "host"
     """Bubblewrap over the host's own runtime: no network, only given folders."""
     NONE = "none"
@@ -26,7 +28,7 @@ class Level(enum.Enum):
     @property
     def rank(self) -> int:
         """0 is the weakest."""
-        return {"none": 0, "host": 1, "image": 2}[self.value]
+        return {"none": 0, "host": 1, "image": 2, "container": 3}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class Job:
     memory: int | None = None
     """Bytes of private writable memory for each process of the job (RLIMIT_DATA). The JVM reserves far more
     addresses than it uses, so limits on the address space do not work for it."""
+    total: int | None = None
+    """Bytes of memory of all processes of the job together, where control groups can be made."""
+    processes: int | None = None
+    """Of the job at once, threads included, where they can be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,10 @@ class Command:
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    limited: bool = False
+    """The limits of the job are in ``argv``; whoever starts it must not lay them on the tool."""
+    place: Path | None = None
+    """Where to start it, if that matters: podman's monitor leaves a file there when a job ran out of memory."""
 
 
 class Sandbox(Protocol):
@@ -66,6 +76,18 @@ class Sandbox(Protocol):
 
     @property
     def level(self) -> Level: ...
+
+    @property
+    def python(self) -> str:
+        """The interpreter inside; it imports ``engines`` and what that needs."""
+
+    @property
+    def java_home(self) -> Path | None:
+        """Inside, where the sandbox brings a Java of its own."""
+
+    @property
+    def bounds(self) -> Set[str]:
+        """Which of ``probe.BOUNDS`` it keeps by itself, without control groups of ours."""
 
     def data(self) -> Sequence[bytes]:
         """Contents that ``command`` wants as open files."""

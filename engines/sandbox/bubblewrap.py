@@ -1,4 +1,4 @@
-"""Level ``host``: bubblewrap over the host's runtime: no network, no host processes, given folders, filtered calls.
+"""Bubblewrap over the host's runtime or an unpacked image: no network, no host processes, given folders, few calls.
 
 The command line is a pure function of the job; whether it holds on this machine is for ``probe`` to find out (nested
 containers and AppArmor can refuse any part of it). As root the inner user is still root of the host for files that
@@ -7,18 +7,24 @@ are mounted, so a node should run as a plain user.
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from engines.sandbox.base import Command, Job, Level, Mount
-from engines.sandbox.runtime import WRITTEN, HostRuntime
+from engines.sandbox.runtime import Runtime
 from engines.sandbox.seccomp import assemble, engine_filter
+from engines.sandbox.tethering import tethered
 
 TMP_BYTES: Final = 256 << 20
 """Of /tmp in memory; what is bigger belongs into a folder of the job."""
 RUN_BYTES: Final = 16 << 20
+ROOT: Final = PurePosixPath("/")
+GIVEN: Final = PurePosixPath("/odf")
+"""Where a job's folders are; an image has it as an empty folder."""
 _NAMESPACES: Final = ("user", "pid", "net", "ipc", "uts")
 """``--unshare-all`` would only try the user namespace."""
 
@@ -26,38 +32,67 @@ _NAMESPACES: Final = ("user", "pid", "net", "ipc", "uts")
 class Bubblewrap:
     """One bubblewrap binary and one runtime."""
 
-    level = Level.HOST
-
-    def __init__(self, binary: str, runtime: HostRuntime, machine: str = platform.machine()) -> None:
+    def __init__(self, binary: str, runtime: Runtime, machine: str = platform.machine()) -> None:
         self._binary = binary
         self._runtime = runtime
         self._filter = assemble(engine_filter(machine))
 
+    @property
+    def level(self) -> Level:
+        return self._runtime.level
+
+    @property
+    def python(self) -> str:
+        return self._runtime.python
+
+    @property
+    def java_home(self) -> Path | None:
+        return self._runtime.java_home
+
+    @property
+    def bounds(self) -> Set[str]:
+        # Root of the host is never bound by a number of processes.
+        counted = os.geteuid() != 0 and counts_by_namespace(platform.release())
+        return frozenset({"exceed-processes"} if counted else ())
+
     def data(self) -> Sequence[bytes]:
-        return (self._filter, *WRITTEN.values())
+        return (self._filter, *self._runtime.written.values())
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
         return mount.target
 
     def command(self, job: Job, files: Sequence[int], /) -> Command:
         call_filter, *written = files
+        runtime = self._runtime
+        whole = next((mount for mount in runtime.mounts if mount.target == ROOT), None)
+        counted = job.processes is not None and counts_by_namespace(platform.release())
+        tether = tethered(runtime.python, job.processes) if counted else ()
         argv = (
             self._binary,
             *(f"--unshare-{name}" for name in _NAMESPACES),
             *("--unshare-cgroup-try", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"),
             *("--die-with-parent", "--new-session", "--hostname", "localhost", "--clearenv"),
-            *(word for name, value in job.env.items() for word in ("--setenv", name, value)),
+            *(word for item in {**job.env, **runtime.environment}.items() for word in ("--setenv", *item)),
+            *(_bind(whole) if whole is not None else ()),
             *("--proc", "/proc", "--dev", "/dev"),
             *("--size", str(TMP_BYTES), "--tmpfs", "/tmp"),  # noqa: S108  # inside, and nobody else's
             *("--size", str(RUN_BYTES), "--tmpfs", "/run"),
-            *(word for text, place in self._runtime.links for word in ("--symlink", text, place)),
-            *(word for mount in self._runtime.mounts for word in _bind(mount)),
-            *_write(written),
+            *(("--size", str(RUN_BYTES), "--tmpfs", str(GIVEN)) if whole is not None else ()),
+            *(word for text, place in runtime.links for word in ("--symlink", text, place)),
+            *(word for mount in runtime.mounts if mount is not whole for word in _bind(mount)),
+            *_write(runtime.written, written),
             *(word for mount in job.mounts for word in _bind(mount)),
-            *("--remount-ro", "/", "--chdir", "/tmp", "--seccomp", str(call_filter)),  # noqa: S108
-            *job.argv,
+            *("--remount-ro", str(GIVEN if whole is not None else ROOT)),
+            *("--chdir", "/tmp", "--seccomp", str(call_filter)),  # noqa: S108
+            *(*tether, *job.argv),
         )
         return Command(argv, {"PATH": "/usr/bin:/bin"})
+
+
+def counts_by_namespace(release: str) -> bool:
+    """Whether this Linux counts processes by user namespace, so that a limit within one is that of the sandbox."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
 
 
 def _bind(mount: Mount) -> tuple[str, str, str]:
@@ -65,6 +100,6 @@ def _bind(mount: Mount) -> tuple[str, str, str]:
     return (f"{option}-try" if mount.optional else option), str(mount.source), str(mount.target)
 
 
-def _write(files: Sequence[int]) -> Iterator[str]:
-    for place, file in zip(WRITTEN, files, strict=True):
+def _write(places: Iterable[str], files: Sequence[int]) -> Iterator[str]:
+    for place, file in zip(places, files, strict=True):
         yield from ("--perms", "0444", "--ro-bind-data", str(file), place)

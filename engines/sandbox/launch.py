@@ -1,8 +1,8 @@
 """Last step before a sandboxed command: set its limits, tie its life to the starter's, become it.
 
 Run by path with the system's ``-I -S`` Python, standard library only, because a function between fork and exec
-(``preexec_fn``) is not safe in a process with threads. Arguments: parent's pid, bytes of private memory or ``-``, and
-the command.
+(``preexec_fn``) is not safe in a process with threads. Arguments: parent's pid, bytes of private memory or ``-``, the
+entrances of control groups, ``--``, and the command.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
     """Does not return."""
-    parent, memory, *command = arguments
+    parent, memory, *rest = arguments
+    groups, command = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     # The signal comes when the *thread* that forked us ends: starters must fork from a thread that lives as they do.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         sys.exit("the starter is gone")
+    for entrance in groups:
+        Path(entrance).write_text("0")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory != "-":
         resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))

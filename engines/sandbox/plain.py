@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Sequence, Set
 from pathlib import PurePosixPath
 
 from engines.sandbox.base import Command, Job, Level, Mount
@@ -12,6 +13,15 @@ class PlainProcess:
     """Protects against accidents (memory, orphans), not against intent."""
 
     level = Level.NONE
+    java_home = None
+
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    @property
+    def bounds(self) -> Set[str]:
+        return frozenset()
 
     def data(self) -> Sequence[bytes]:
         return ()

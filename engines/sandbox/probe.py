@@ -13,11 +13,10 @@ import os
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -25,15 +24,18 @@ import trio
 
 from chain.errors import Environment, Refused
 from engines.errors import EngineLost
+from engines.image.installed import Image
 from engines.sandbox.base import Job, Level, Mount, Sandbox
 from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.cgroups import Groups, find_groups
+from engines.sandbox.container import TOOLS, Container
 from engines.sandbox.plain import PlainProcess
 from engines.sandbox.process import ConfinedProcess, start
-from engines.sandbox.runtime import host_runtime
+from engines.sandbox.runtime import host_runtime, image_runtime
 
 TRIAL_SECONDS: Final = 20.0
 _MAX_REPORT: Final = 1 << 16
-_SUSPECT: Final = str(Path(__file__).with_name("suspect.py"))
+_SUSPECT: Final = Path(__file__).with_name("suspect.py").read_text(encoding="utf-8")
 NEEDED: Final = {"own-loopback": "its own loopback is down", "write-writable": "it cannot write its results"}
 """What must work at every level, with what it means if it does not."""
 FORBIDDEN: Final = {
@@ -48,6 +50,15 @@ FORBIDDEN: Final = {
     "new-user-namespace": "it can make namespaces of its own",
 }
 """What must fail at every level but ``none``."""
+BOUNDS: Final = {
+    "exceed-memory": "a process of it takes more memory than allowed",
+    "exceed-memory-together": "its processes together take more memory than allowed",
+    "exceed-processes": "it can start more processes than allowed",
+}
+"""What must fail besides, where something keeps it: the first is kept everywhere, the others by control groups, and the
+last by some levels themselves. Where nothing does, that is said and the level holds: it isolates all the same."""
+TRIAL_MEMORY: Final = 128 << 20
+TRIAL_PROCESSES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +67,12 @@ class Verdict:
 
     level: Level
     problems: tuple[str, ...]
+    unbounded: tuple[str, ...] = ()
+    """What nothing on this machine would stop it from."""
 
     def __str__(self) -> str:
-        return f"{self.level.value}: {'; '.join(self.problems) or 'holds'}"
+        holds = f"holds, but {'; '.join(self.unbounded)}" if self.unbounded else "holds"
+        return f"{self.level.value}: {'; '.join(self.problems) or holds}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +81,56 @@ class Choice:
 
     sandbox: Sandbox
     passed_over: tuple[Verdict, ...]
+    verdict: Verdict
+    groups: Groups | None = None
+    """Where control groups for its jobs can be made."""
+    image: Image | None = None
+    """What it runs, at the levels of images."""
 
     @property
     def level(self) -> Level:
         return self.sandbox.level
 
 
-async def choose(minimum: Level, java_homes: Sequence[Path] = ()) -> Choice:
-    """The strongest level that holds here. Raises Refused if that is weaker than ``minimum``."""
-    passed_over: list[Verdict] = [Verdict(Level.IMAGE, ("engine images are not built yet",))]
-    for candidate in _candidates(java_homes):
+async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image | str | None = None) -> Choice:
+    """The strongest level that holds here. Raises Refused if that is weaker than ``minimum``.
+
+    ``image``: an installed image, unpacked; or why there is none.
+    """
+    found = await trio.to_thread.run_sync(find_groups)
+    groups = found if isinstance(found, Groups) else None
+    if groups is not None:
+        await trio.to_thread.run_sync(groups.sweep)
+    passed_over: list[Verdict] = []
+    for candidate in _candidates(java_homes, image):
         if candidate.level.rank < minimum.rank:
             break
         if isinstance(candidate, Verdict):
             passed_over.append(candidate)
             continue
-        verdict = await trial(candidate)
+        verdict = await trial(candidate, groups)
         if not verdict.problems:
-            return Choice(candidate, tuple(passed_over))
+            used = image if isinstance(image, Image) and candidate.level.rank >= Level.IMAGE.rank else None
+            return Choice(candidate, tuple(passed_over), verdict, groups, used)
         passed_over.append(verdict)
     raise Refused(
         f"no sandbox of level `{minimum.value}` or better holds here: " + "; ".join(map(str, passed_over)),
         rule="sandbox-level",
-        hint="install bubblewrap and allow user namespaces, or accept less with engine.sandbox_minimum",
+        hint="install bubblewrap and allow user namespaces, `make engine-image` for images, or accept less with "
+        "engine.sandbox",
     )
 
 
-def _candidates(java_homes: Sequence[Path]) -> Iterator[Sandbox | Verdict]:
+def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterator[Sandbox | Verdict]:
     binary = shutil.which("bwrap")
+    missing = Verdict(Level.HOST, ("bubblewrap (bwrap) is not installed",))
+    if isinstance(image, Image):
+        yield from (container(tool, image) for tool in TOOLS)
+        yield Bubblewrap(binary, image_runtime(image)) if binary else replace(missing, level=Level.IMAGE)
+    else:
+        yield Verdict(Level.IMAGE, (image or "no engine image is asked for",))
     if binary is None:
-        yield Verdict(Level.HOST, ("bubblewrap (bwrap) is not installed",))
+        yield missing
     else:
         try:
             yield Bubblewrap(binary, host_runtime(java_homes))
@@ -105,7 +139,15 @@ def _candidates(java_homes: Sequence[Path]) -> Iterator[Sandbox | Verdict]:
     yield PlainProcess()
 
 
-async def trial(sandbox: Sandbox) -> Verdict:
+def container(tool: str, image: Image) -> Sandbox | Verdict:
+    """Containers made by ``tool``, or why not."""
+    binary = shutil.which(tool)
+    if binary is None:
+        return Verdict(Level.CONTAINER, (f"{tool} is not installed",))
+    return Container(tool, binary, image)
+
+
+async def trial(sandbox: Sandbox, groups: Groups | None = None) -> Verdict:
     """Start the suspect in ``sandbox`` and judge what it managed."""
     with tempfile.TemporaryDirectory(prefix="odf-trial-") as folder, _baits(Path(folder)) as task:
         mounts = (
@@ -113,26 +155,35 @@ async def trial(sandbox: Sandbox) -> Verdict:
             Mount(Path(folder, "out"), PurePosixPath("/odf/out"), writable=True),
         )
         places = dict(zip(("readable", "writable"), (str(sandbox.seen(mount)) for mount in mounts), strict=True))
-        argv = (sys.executable, "-I", "-S", _SUSPECT, json.dumps({**task, **places}))
+        bounds = {"memory": str(TRIAL_MEMORY), "total": str(2 * TRIAL_MEMORY), "processes": str(TRIAL_PROCESSES)}
+        argv = (sandbox.python, "-I", "-S", "-c", _SUSPECT, json.dumps({**task, **places, **bounds}))
+        job = Job(
+            argv=argv, env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, mounts=mounts,
+            memory=TRIAL_MEMORY, total=2 * TRIAL_MEMORY, processes=TRIAL_PROCESSES,
+        )  # fmt: skip
         try:
-            process = start(sandbox, Job(argv=argv, env={"LANG": "C.UTF-8"}, mounts=mounts))
+            process = start(sandbox, job, groups)
         except EngineLost as error:
             return Verdict(sandbox.level, (str(error),))
         report, said = await _listen(process)
-    return Verdict(sandbox.level, _judge(sandbox.level, report, said))
+    return _judge(sandbox, groups is not None, report, said)
 
 
-def _judge(level: Level, report: bytes, said: str) -> tuple[str, ...]:
+def _judge(sandbox: Sandbox, grouped: bool, report: bytes, said: str) -> Verdict:
+    level = sandbox.level
     try:
         managed = json.loads(report)
     except ValueError:
-        return (f"it does not start: {said.strip() or 'no reason given'}",)
+        return Verdict(level, (f"it does not start: {said.strip() or 'no reason given'}",))
     if not isinstance(managed, dict):
-        return ("the trial gave no report",)
+        return Verdict(level, ("the trial gave no report",))
     problems = [f"{meaning} ({managed.get(name)})" for name, meaning in NEEDED.items() if managed.get(name) != "ok"]
+    exceeded = {name: meaning for name, meaning in BOUNDS.items() if managed.get(name, "ok") == "ok"}
+    kept = {"exceed-memory"} | sandbox.bounds | (set(BOUNDS) if grouped else set())
     if level is not Level.NONE:
         problems += [meaning for name, meaning in FORBIDDEN.items() if managed.get(name, "ok") == "ok"]
-    return tuple(problems)
+        problems += [meaning for name, meaning in exceeded.items() if name in kept]
+    return Verdict(level, tuple(problems), tuple(meaning for name, meaning in exceeded.items() if name not in kept))
 
 
 async def _listen(process: ConfinedProcess) -> tuple[bytes, str]:

@@ -20,18 +20,22 @@ import trio
 
 from engines.errors import EngineLost
 from engines.sandbox.base import Job, Sandbox
+from engines.sandbox.cgroups import Group, Groups
 
+DYING_SECONDS: Final = 5.0
+"""For processes that were killed to give back their memory."""
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 
 
 class ConfinedProcess:
     """A running job. ``stdout`` and ``stderr`` must be read, or the job will stop when a pipe is full."""
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], group: Group | None = None) -> None:
         assert popen.stdin is not None
         assert popen.stdout is not None
         assert popen.stderr is not None
         self._popen = popen
+        self._group = group
         self._pidfd = os.pidfd_open(popen.pid)
         self._stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
         self.stdout = trio.lowlevel.FdStream(os.dup(popen.stdout.fileno()))
@@ -54,10 +58,12 @@ class ConfinedProcess:
         return self._popen.wait()
 
     def kill(self) -> None:
-        """End it and its group now. Idempotent; ``wait`` still has to reap it."""
+        """End it and all that it started now. Idempotent; ``wait`` still has to reap it."""
         if self._popen.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
+        if self._group is not None:
+            self._group.end()
 
     async def stop(self, grace: float) -> int:
         """Ask it to leave; after ``grace`` seconds kill it and its group. Cannot be cancelled."""
@@ -72,22 +78,37 @@ class ConfinedProcess:
             code = await self.wait()
             await self.stdout.aclose()
             await self.stderr.aclose()
+            if self._group is not None:
+                await _emptied(self._group)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
         return code
 
 
-def start(sandbox: Sandbox, job: Job) -> ConfinedProcess:
-    """Start a job. Call it from the thread of the event loop. Raises EngineLost when there is nothing to run."""
-    memory = str(job.memory) if job.memory else "-"
+async def _emptied(group: Group) -> None:
+    """Until all that was killed is gone, which the kernel does in its own time; what stays is swept at a next start."""
+    with trio.move_on_after(DYING_SECONDS):
+        while not group.remove():  # noqa: ASYNC110  # the kernel tells nobody
+            await trio.sleep(0.01)
+
+
+def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedProcess:
+    """Start a job, in a control group of its own if ``groups`` are given.
+
+    Call it from the thread of the event loop. Raises EngineLost when there is nothing to run.
+    """
     with _open_files(sandbox.data()) as files:
         command = sandbox.command(job, files)
-        argv = (sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), memory, *command.argv)
+        memory = str(job.memory) if job.memory and not command.limited else "-"
+        group = _group(groups, job) if groups is not None and not command.limited else None
+        entrances = group.entrances if group is not None else ()
+        argv = (sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), memory, *entrances, "--", *command.argv)
         try:
             popen = subprocess.Popen(
                 argv,
                 env=dict(command.env),
+                cwd=command.place,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -95,10 +116,21 @@ def start(sandbox: Sandbox, job: Job) -> ConfinedProcess:
                 start_new_session=True,
             )
         except OSError as error:
+            if group is not None:
+                group.remove()
             raise EngineLost(
                 f"cannot start {command.argv[0]}: {error.strerror}", rule="engine-start", hint="is memory short?"
             ) from error
-    return ConfinedProcess(popen)
+    return ConfinedProcess(popen, group)
+
+
+def _group(groups: Groups, job: Job) -> Group:
+    try:
+        return groups.make(job.total, job.processes)
+    except OSError as error:
+        raise EngineLost(
+            f"no control group can be made: {error.strerror}", rule="sandbox-limits", hint="start the node anew"
+        ) from error
 
 
 @contextmanager

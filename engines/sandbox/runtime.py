@@ -1,4 +1,5 @@
-"""What of the host a Python and Java engine needs to see: the interpreter, its packages, the JVM, a few files of /etc.
+"""What a sandbox is filled with: an unpacked image, or what of the host a Python and Java engine needs to see: the
+interpreter, its packages, the JVM, a few files of /etc.
 
 Everything is read-only and appears under its own path, so that no path in an interpreter or a JVM has to change.
 Found anew at each start (an upgrade may have moved things); never includes a home directory or the node's state.
@@ -9,38 +10,39 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from engines.sandbox.base import Mount
+from engines.image.etc import WRITTEN
+from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
+from engines.sandbox.base import Level, Mount
 
 CODE: Final = ("chain", "config", "engines")
 """Packages of ours that run inside."""
 FROM_ROOT: Final = ("bin", "sbin", "lib", "lib32", "lib64")
 """Beside /usr; on a merged-/usr system they are links into it."""
 FROM_ETC: Final = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "mime.types")
-WRITTEN: Final = {
-    "/etc/passwd": b"odf:x:1000:1000::/tmp:/bin/sh\n",
-    "/etc/group": b"odf:x:1000:\n",
-    "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
-    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
-}
-"""Without an entry for its user Hadoop finds no home and fails; without hosts nothing resolves ``localhost``."""
 _JAVA_PARTS: Final = ("conf", "lib")
 """Debian links files in these to /etc/java-*; the thousand links in ``legal`` do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostRuntime:
-    """Read-only mounts, and links as (text, place)."""
+class Runtime:
+    """What a sandbox is filled with: read-only mounts, links as (text, place), files as place and content."""
 
+    level: Level
+    python: str
     mounts: tuple[Mount, ...]
-    links: tuple[tuple[str, str], ...]
+    links: tuple[tuple[str, str], ...] = ()
+    written: Mapping[str, bytes] = field(default_factory=dict)
+    java_home: Path | None = None
+    """Inside, if it brings one."""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def host_runtime(java_homes: Iterable[Path]) -> HostRuntime:
+def host_runtime(java_homes: Iterable[Path]) -> Runtime:
     """The runtime of the interpreter that runs this, plus the given Java homes."""
     links = tuple((str(Path("/", name).readlink()), f"/{name}") for name in FROM_ROOT if Path("/", name).is_symlink())
     folders = [Path("/usr"), *(Path("/", name) for name in FROM_ROOT if not Path("/", name).is_symlink())]
@@ -49,7 +51,14 @@ def host_runtime(java_homes: Iterable[Path]) -> HostRuntime:
     folders += list(_code())
     for home in java_homes:
         folders += [home.resolve(), *_outside(home.resolve())]
-    return HostRuntime(tuple(Mount(path, PurePosixPath(path), optional=True) for path in _outermost(folders)), links)
+    mounts = tuple(Mount(path, PurePosixPath(path), optional=True) for path in _outermost(folders))
+    return Runtime(Level.HOST, sys.executable, mounts, links, WRITTEN)
+
+
+def image_runtime(image: Image) -> Runtime:
+    """An unpacked image in place of the host's files."""
+    whole = Mount(image.rootfs, PurePosixPath("/"))
+    return Runtime(Level.IMAGE, PYTHON, (whole,), java_home=Path(JAVA_HOME), environment=ENVIRONMENT)
 
 
 def _code() -> Iterator[Path]:

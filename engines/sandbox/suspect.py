@@ -1,7 +1,7 @@
 """Runs inside a sandbox under trial and tries to do what must not be possible; says what it managed as JSON.
 
-Run by path with ``-I -S``, standard library only. Arguments: a JSON object with what to try (see ``probe``). It never
-hides a success: an attempt that did not fail is reported as ``ok``.
+Given to Python as text (``-I -S -c``), standard library only. Argument: a JSON object with what to try (see ``probe``).
+It never hides a success: an attempt that did not fail is reported as ``ok``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def main(task: dict[str, str]) -> None:
         "write-writable": lambda: Path(task["writable"], "made").write_bytes(b"x"),
         "see-host-process": lambda: _same_process(int(task["pid"]), task["token"]),
         "new-user-namespace": _new_user_namespace,
+        "exceed-memory": lambda: _take_memory(1, int(task["memory"]) * 3 // 2),
+        "exceed-memory-together": lambda: _take_memory(4, int(task["total"]) * 3 // 8),
+        "exceed-processes": lambda: _take_processes(int(task["processes"]) * 2),
     }
     print(json.dumps({name: _try(attempt) for name, attempt in attempts.items()}))  # noqa: T201  # it is the answer
 
@@ -39,7 +42,7 @@ def main(task: dict[str, str]) -> None:
 def _try(attempt: Callable[[], object]) -> str:
     try:
         attempt()
-    except (OSError, LookupError, AttributeError) as error:
+    except (OSError, LookupError, AttributeError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
     return "ok"
 
@@ -73,6 +76,60 @@ def _new_user_namespace() -> None:
         os._exit(ctypes.CDLL(None).unshare(_CLONE_NEWUSER) != 0)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise PermissionError("unshare refused")
+
+
+def _take_memory(children: int, each: int) -> None:
+    """Children that all hold their bytes at the same time."""
+    ready, tell = os.pipe()
+    hold, release = os.pipe()
+    pids = []
+    for _ in range(children):
+        pid = os.fork()
+        if not pid:
+            os.close(release)
+            _hold_memory(each, tell, hold)
+        pids.append(pid)
+    os.close(tell)
+    held = 0
+    while held < children and os.read(ready, 1):
+        held += 1
+    os.close(release)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(hold)
+    if held < children:
+        raise MemoryError(f"{held} of {children} got their {each} bytes")
+
+
+def _hold_memory(size: int, tell: int, hold: int) -> None:
+    """Does not return."""
+    try:
+        taken = bytearray(size)
+        for at in range(0, size, 4096):
+            taken[at] = 1
+        os.write(tell, b"x")
+        os.close(tell)
+        os.read(hold, 1)
+    finally:
+        os._exit(0)
+
+
+def _take_processes(count: int) -> None:
+    hold, release = os.pipe()
+    pids: list[int] = []
+    try:
+        while len(pids) < count:
+            pid = os.fork()
+            if not pid:
+                os.close(release)
+                os.read(hold, 1)
+                os._exit(0)
+            pids.append(pid)
+    finally:
+        os.close(release)
+        for pid in pids:
+            os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

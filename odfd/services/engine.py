@@ -60,6 +60,8 @@ class NodeEngine:
             return
         for refusal in self._host.choice.passed_over:
             self._journal.info("sandbox level passed over", verdict=str(refusal))
+        for weakness in self._host.choice.verdict.unbounded:
+            self._journal.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
         if self._host.identity.sandbox == "none":
             self._journal.error("queries run without a sandbox", hint="install bubblewrap; see odfctl doctor")
         async with trio.open_nursery() as nursery:

@@ -48,7 +48,7 @@ def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str
 @contextmanager
 def _daemon(home: Path, name: str, arguments: tuple[str, ...], env: Mapping[str, str]) -> Iterator[IO[str]]:
     java = (str(home / "bin" / "java"), *OPTIONS, "-cp", f"{PYSPARK / 'jars'}/*", f"org.apache.spark.deploy.{name}")
-    argv = (sys.executable, "-I", "-S", str(launch.__file__), str(os.getpid()), "-", *java, *arguments)
+    argv = (sys.executable, "-I", "-S", str(launch.__file__), str(os.getpid()), "-", "--", *java, *arguments)
     with subprocess.Popen(argv, env=dict(env), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as daemon:
         assert daemon.stderr is not None
         try:

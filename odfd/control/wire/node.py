@@ -13,7 +13,7 @@ class EngineView(Value, frozen=True, kw_only=True):
     name: str
     digest: str | None = None
     sandbox: str | None = None
-    """Level in use: ``image``, ``host`` or ``none``."""
+    """Level in use: ``container``, ``image``, ``host`` or ``none``."""
     state: str = "idle"
     """``stopped``, ``starting``, ``idle``, ``busy``, ``failed``."""
 

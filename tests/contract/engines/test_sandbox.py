@@ -21,8 +21,9 @@ from engines.errors import EngineLost
 from engines.sandbox import probe
 from engines.sandbox.base import Command, Job, Level, Mount
 from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.cgroups import find_groups
 from engines.sandbox.plain import PlainProcess
-from engines.sandbox.probe import FORBIDDEN, choose, trial
+from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial
 from engines.sandbox.process import start
 from engines.sandbox.runtime import host_runtime
 
@@ -44,7 +45,7 @@ class Leaky(Bubblewrap):
         if not self._keep_filter:
             at = argv.index("--seccomp")
             del argv[at : at + 2]
-        return Command(tuple(argv), made.env)
+        return Command(tuple(argv), made.env, made.limited)
 
 
 LEAKS = {
@@ -95,14 +96,64 @@ async def test_without_bubblewrap_the_choice_depends_on_the_minimum(monkeypatch:
     choice = await choose(Level.NONE)
     assert choice.level is Level.NONE
     assert "not installed" in str(choice.passed_over[1])
+    assert choice.passed_over[0].level is Level.IMAGE
     with pytest.raises(Refused, match="not installed") as error:
         await choose(Level.HOST)
     assert "install bubblewrap" in error.value.hint
 
 
-async def test_images_are_refused_plainly() -> None:
-    with pytest.raises(Refused, match="not built yet"):
-        await choose(Level.IMAGE)
+@pytest.mark.parametrize("level", [Level.IMAGE, Level.CONTAINER])
+async def test_images_are_refused_plainly(level: Level) -> None:
+    with pytest.raises(Refused, match="no sandbox of level") as error:
+        await choose(level, image="no engine image is installed")
+    assert "make engine-image" in error.value.hint
+    if level is Level.IMAGE:
+        assert "no engine image is installed" in str(error.value)
+
+
+async def test_what_nothing_keeps_is_said_and_what_is_claimed_is_tried(holds: None) -> None:
+    """Rlimits bind each process alone; a level that claims more and does not keep it does not hold."""
+    assert BOUNDS["exceed-memory-together"] in (await trial(Leaky())).unbounded
+
+    class Boastful(Leaky):
+        @property
+        def bounds(self) -> frozenset[str]:
+            return frozenset(BOUNDS)
+
+    assert BOUNDS["exceed-memory-together"] in (await trial(Boastful())).problems
+
+
+async def test_without_its_rlimit_a_process_takes_what_it_likes(holds: None) -> None:
+    class Unlimited(Leaky):
+        def command(self, job: Job, files: Sequence[int], /) -> Command:
+            made = super().command(job, files)
+            return Command(made.argv, made.env, limited=True)
+
+    assert BOUNDS["exceed-memory"] in (await trial(Unlimited())).problems
+
+
+async def test_control_groups_keep_memory_and_processes_together(holds: None) -> None:
+    groups = find_groups()
+    if isinstance(groups, str):
+        pytest.skip(f"no control groups here: {groups}")
+    verdict = await trial(Leaky(), groups)
+    assert not verdict.problems
+    assert not verdict.unbounded
+
+
+async def test_a_plain_job_in_a_group_leaves_nothing_when_it_is_stopped() -> None:
+    """Not even what went into a session of its own."""
+    groups = find_groups()
+    if isinstance(groups, str):
+        pytest.skip(f"no control groups here: {groups}")
+    job = Job(argv=(sys.executable, "-c", SLEEPER), env={"PATH": "/usr/bin:/bin"}, mounts=(), processes=16)
+    process = start(PlainProcess(), job, groups)
+    grandchild = int(await process.stdout.receive_some())
+    watched = os.pidfd_open(grandchild)
+    await process.stop(grace=0.1)
+    assert select.select([watched], [], [], 10)[0]
+    os.close(watched)
+    assert not [folder for parent in groups.parents.values() for folder in parent.glob(f"odfd-{os.getpid()}-*")]
 
 
 SLEEPER = (

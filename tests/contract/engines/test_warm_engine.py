@@ -282,4 +282,4 @@ async def test_a_pool_names_what_it_has() -> None:
 async def test_the_choice_says_why_better_levels_were_not_taken() -> None:
     choice = await choose(Level.NONE)
     assert choice.passed_over[0].level is Level.IMAGE
-    assert "not built yet" in str(choice.passed_over[0])
+    assert "no engine image" in str(choice.passed_over[0])

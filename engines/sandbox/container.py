@@ -1,0 +1,113 @@
+"""Level ``container``: podman or docker, from an image that is named by digest and never fetched.
+
+Podman keeps the digest of the manifest, docker only that of the configuration (its image id), so each is asked for by
+what it keeps; both are pinned by ``Image``. A container outlives whoever asked for it, so its first process holds the
+standard input that the node holds, and goes with it (``tether``).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+from collections.abc import Sequence, Set
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
+from engines.sandbox.base import Command, Job, Level, Mount
+from engines.sandbox.bubblewrap import RUN_BYTES, TMP_BYTES
+from engines.sandbox.seccomp import container_profile
+from engines.sandbox.tethering import tethered
+
+TOOLS: Final = ("podman", "docker")
+NAME: Final = "odfd-engine"
+"""Of the image in the tool's own store; the digest decides, a name is only a handle."""
+FILES: Final = 20_000
+"""Open files of a container."""
+PROCESSES: Final = 4096
+"""Of a container's user at once; what is allowed to a job is fewer, and kept by its group."""
+
+
+class Container:
+    """One tool and one image."""
+
+    level = Level.CONTAINER
+
+    def __init__(self, tool: str, binary: str, image: Image) -> None:
+        self._tool = tool
+        self._binary = binary
+        self._image = image
+
+    @property
+    def python(self) -> str:
+        return PYTHON
+
+    @property
+    def java_home(self) -> Path | None:
+        return Path(JAVA_HOME)
+
+    @property
+    def bounds(self) -> Set[str]:
+        return frozenset({"exceed-memory", "exceed-memory-together", "exceed-processes"})
+
+    def data(self) -> Sequence[bytes]:
+        return (container_profile(),)
+
+    def seen(self, mount: Mount, /) -> PurePosixPath:
+        return mount.target
+
+    @property
+    def reference(self) -> str:
+        """As the tool finds it by content."""
+        image = self._image
+        return f"localhost/{NAME}@{image.manifest}" if self._tool == "podman" else image.config
+
+    def command(self, job: Job, files: Sequence[int], /) -> Command:
+        (profile,) = files
+        environment = {**job.env, **ENVIRONMENT}
+        bounds = {"--memory": job.total, "--memory-swap": job.total, "--pids-limit": job.processes}
+        argv = (
+            *(self._binary, "run", "--rm", "--interactive", "--pull=never", "--name", f"odfd-{secrets.token_hex(8)}"),
+            *("--network=none", "--hostname=localhost", "--ipc=private", "--read-only"),
+            *("--cap-drop=all", "--security-opt=no-new-privileges"),
+            f"--security-opt=seccomp=/proc/self/fd/{profile}",
+            *("--user", f"{os.geteuid()}:{os.getegid()}", *self._identity()),
+            *(word for name, most in _ours().items() for word in ("--ulimit", f"{name}={most}:{most}")),
+            *(("--ulimit", f"data={job.memory}:{job.memory}") if job.memory else ()),
+            *(f"{option}={value}" for option, value in bounds.items() if value is not None),
+            *("--tmpfs", f"/tmp:rw,nosuid,nodev,mode=1777,size={TMP_BYTES}"),  # noqa: S108  # inside
+            *("--tmpfs", f"/run:rw,nosuid,nodev,size={RUN_BYTES}"),
+            *(word for mount in job.mounts for word in _bind(mount)),
+            *(word for name, value in environment.items() for word in ("--env", f"{name}={value}")),
+            *("--workdir=/tmp", "--entrypoint="),
+            self.reference,
+            *tethered(self.python, None, hold=True),
+            *job.argv,
+        )
+        env = {name: os.environ[name] for name in _TOOL_ENVIRONMENT if name in os.environ}
+        place = next((mount.source for mount in job.mounts if mount.writable), None)
+        return Command(argv, env, limited=True, place=place)
+
+    def _identity(self) -> tuple[str, ...]:
+        """Podman without root: the node's user inside is the node's user outside."""
+        return ("--userns=keep-id",) if self._tool == "podman" and os.geteuid() else ()
+
+
+_TOOL_ENVIRONMENT: Final = (
+    *("PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST"),
+    *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
+)
+
+
+def _ours() -> dict[str, int]:
+    """Limits of a container where the tools would ask for more than the node may have itself, and fail."""
+    asked = {"nofile": (resource.RLIMIT_NOFILE, FILES), "nproc": (resource.RLIMIT_NPROC, PROCESSES)}
+    most = {name: (resource.getrlimit(number)[1], wanted) for name, (number, wanted) in asked.items()}
+    return {
+        name: wanted if hard == resource.RLIM_INFINITY else min(hard, wanted) for name, (hard, wanted) in most.items()
+    }
+
+
+def _bind(mount: Mount) -> tuple[str, str]:
+    return "--volume", f"{mount.source}:{mount.target}:{'rw' if mount.writable else 'ro'}"
