@@ -27,7 +27,7 @@ from odfd.obs.events import EventLog
 from odfd.services.home import Home
 from odfd.services.verification import mismatches
 from odfd.transform.driver import Workshop
-from odfd.transform.plan import block_time
+from odfd.transform.plan import Rejected, block_time
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.signing import OwnerCommitter
 
@@ -75,6 +75,9 @@ class ProvingService:
         transforms = 0
         async with aclosing(replay(self._shop, entry.id, state.size)) as outcomes:
             async for outcome in outcomes:
+                if isinstance(outcome, Rejected):
+                    failures.append(_refused(outcome))
+                    break
                 if not isinstance(outcome, Replayed):
                     raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
                 transforms += 1
@@ -113,6 +116,12 @@ class ProvingService:
             "engine.proven", entry.name, f"{proof.transforms} transforms, same answers", digest=identity.digest
         )
         return msgspec.structs.replace(proof, recorded=str(head.hash))
+
+
+def _refused(outcome: Rejected) -> wire.Failure:
+    """An engine that does not run a query gives another answer than one that does."""
+    nowhere = wire.FailedBlock(hash=None, sequence_number=None)
+    return wire.Failure(block=nowhere, rule="transform-reproduced", message=outcome.message)
 
 
 def _pinned(chain: ChainReader, size: int) -> tuple[str, ...]:

@@ -56,9 +56,9 @@ def _text(report: dict[str, Any]) -> str:
     else:
         lines = [f"yes: {name} gives the same in {count} of {report['ref']}; nothing was recorded"]
     for failure in report["failures"]:
-        block = failure["block"]
-        number, digest = block["sequenceNumber"], words.digest(block["hash"])
-        lines.append(f"  #{number} {digest}  {failure['rule']}  {clean(failure['message'], 300)}")
-        pairs = [(each, str(failure[each])) for each in ("expected", "actual")]
+        number, digest = failure["block"]["sequenceNumber"], words.digest(failure["block"]["hash"])
+        place = "-" if number is None else f"#{number} {digest}"
+        lines.append(f"  {place}  {failure['rule']}  {clean(failure['message'], 300)}")
+        pairs = [(each, str(failure[each])) for each in ("expected", "actual") if failure[each] is not None]
         lines += ["      " + line for line in fields(pairs).splitlines()]
     return "\n".join(lines)

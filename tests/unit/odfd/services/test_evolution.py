@@ -11,6 +11,7 @@ import pytest
 
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
+from engines.contract import InvalidQuery
 from odfd.control import wire
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -121,6 +122,21 @@ async def test_an_engine_that_gives_something_else_is_not_taken(world: Any, worl
         found = await proof(alice)
         assert (found.ok, found.recorded, alice.size("towns")) == (False, None, size)
         assert [(each.rule, each.block.sequence_number) for each in found.failures] == [("transform-reproduced", 3)]
+
+
+async def test_an_engine_that_refuses_the_query_is_not_taken(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, derived(worlds, "cities", "sha256:" + "7" * 64))
+        await alice.pull()
+
+        async def refuse(*_: Any) -> InvalidQuery:
+            return InvalidQuery(message="no such function")
+
+        alice.engine.transform = refuse
+        found = await proof(alice)
+        assert (found.ok, found.recorded, found.transforms) == (False, None, 0)
+        assert [each.message for each in found.failures] == ["no such function"]
 
 
 async def test_a_root_has_nothing_to_prove(world: Any, worlds: Any) -> None:
