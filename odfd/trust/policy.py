@@ -21,7 +21,7 @@ from odfd.trust.quorum import Witnesses, load_witnesses, seconds_of, weaknesses
 
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")
-SANDBOXES: Final = ("none", "host", "image")
+SANDBOXES: Final = ("none", "host", "image", "container")
 """Levels of isolation, the least first."""
 MAX_DEPTH: Final = 16
 """Brackets within brackets."""

@@ -14,8 +14,9 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
+from engines.sandbox.base import Level
 from odfd.trust.judge import Bench, Decision, Extent, Said, Status, Voice, decide, group_voices, judge, reach, voice_on
-from odfd.trust.policy import Group, Policy, parse_expression
+from odfd.trust.policy import SANDBOXES, Group, Policy, parse_expression
 
 R = Voice(Said.REPRODUCED)
 N = Voice(Said.NONDETERMINISTIC)
@@ -206,14 +207,13 @@ def on(sandbox: str = "host", digest: str = "sha256:0", *, lie: bool = False) ->
     return msgspec.structs.replace(said, engines=(engine,))
 
 
-KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 4)]
+KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 5)]
 
 
-@pytest.mark.parametrize(
-    ("least", "attested"), [("none", 3), ("host", 2), ("image", 1)], ids=["any", "host or more", "image alone"]
-)
+@pytest.mark.parametrize(("least", "attested"), [("none", 4), ("host", 3), ("image", 2), ("container", 1)])
 def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested: int) -> None:
-    heard = dict(zip(KEYS, [on("none"), on("host"), on("image")], strict=True))
+    assert [level.value for level in sorted(Level, key=lambda level: level.rank)] == list(SANDBOXES)
+    heard = dict(zip(KEYS, map(on, SANDBOXES), strict=True))
     assert decide(bench_of(KEYS, min_sandbox=least), heard, None, 3).attested == attested
     lies = {key: on("none", lie=True) for key in KEYS}
     status = decide(bench_of(KEYS, min_sandbox=least), lies, None, 3).status
