@@ -7,7 +7,6 @@ answer could depend on. Whatever a request names in its session goes with it.
 from __future__ import annotations
 
 import contextlib
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,7 +166,7 @@ class SparkHandler:
                 with contextlib.suppress(Py4JError, OSError):
                     root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
             if used and isinstance(self._source, Jvm):
-                threading.Thread(target=self._source.end_if_busy, args=(group, STOP_SECONDS), daemon=True).start()
+                self._source.end_if_busy(group, STOP_SECONDS)
 
         with self._disk.over(stop) if self._disk is not None else contextlib.nullcontext() as watched:
             try:

@@ -49,13 +49,21 @@ class Jvm:
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
+        self._settled = threading.Condition()
+        self._doubts = 0
+        """Cancelled requests of which it is not known yet whether their tasks end."""
         self._life: _Life | None = None
         self._is_stopped = False
         self._ended: tuple[_Life, str] | None = None
         """One that was ended on purpose, and why."""
 
     def session(self) -> SparkSession:
-        """The root session; starts a JVM if there is none, or only a dead one. Raises EngineLost."""
+        """The root session; starts a JVM if there is none, or only a dead one. Raises EngineLost.
+
+        After a cancelled request it is first seen whether the JVM is to stay: nobody is given one about to end.
+        """
+        with self._settled:
+            self._settled.wait_for(lambda: not self._doubts)
         with self._lock:
             if self._is_stopped:
                 raise EngineLost("the engine is stopping", rule=JVM_LOST)
@@ -85,8 +93,21 @@ class Jvm:
         """End the JVM if tasks of a cancelled job group go on after so many seconds: nothing else can stop them.
 
         Spark asks a task to stop where it takes its next row, and a row can be made into billions inside of one. Every
-        core would be lost for as long. Whoever else is at work loses the JVM too.
+        core would be lost for as long. Whoever else is at work loses the JVM too. Returns at once.
         """
+        with self._settled:
+            self._doubts += 1
+        threading.Thread(target=self._end_if_busy, args=(group, patience), name="engine-stop", daemon=True).start()
+
+    def _end_if_busy(self, group: str, patience: float) -> None:
+        try:
+            self._watch(group, patience)
+        finally:
+            with self._settled:
+                self._doubts -= 1
+                self._settled.notify_all()
+
+    def _watch(self, group: str, patience: float) -> None:
         life = self._life
         if life is None:
             return
@@ -97,6 +118,7 @@ class Jvm:
                 if time.monotonic() >= end:
                     self._ended = life, "a cancelled query could not be stopped otherwise"
                     life.process.kill()
+                    life.process.wait()
                     return
                 time.sleep(_POLL_SECONDS)
 
