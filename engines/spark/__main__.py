@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
             _limit_memory(heap_bytes(args.heap) + MEMORY_BEYOND_HEAP)
             java = find_java(os.environ, scratch)
             archive = args.archive or find_archive(scratch, java)
-            options = SessionOptions(scratch, args.cores, args.heap, archive, args.record_archive, _cluster(args))
+            options = SessionOptions(
+                scratch, args.cores, args.heap, archive, args.record_archive, _cluster(args, scratch)
+            )
             _serve(args, address, options, java, told)
     except Fault as fault:
         sys.stderr.write(f"{fault}\n{fault.hint}\n")
@@ -136,9 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cluster(args: argparse.Namespace) -> Cluster | None:
+def _cluster(args: argparse.Namespace, scratch: Path) -> Cluster | None:
     if args.master is None:
         return None
+    # What a transaction puts aside must be where executors can read it: with the scratch, on shared storage.
+    tempfile.tempdir = str(scratch / "tmp")
     return Cluster(args.master, args.address, read_settings(args.settings) if args.settings else {})
 
 

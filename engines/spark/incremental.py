@@ -124,6 +124,11 @@ class Step:
     def idle(self) -> bool:
         return not any(self.reads.values())
 
+    @property
+    def paths(self) -> set[str]:
+        """Of all slices that are read."""
+        return {path for reads in self.reads.values() for read in reads for path in read.paths}
+
 
 def plan_step(
     query: Classification,

@@ -42,6 +42,7 @@ from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN, HIDDEN_OF_ONE, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
 from engines.spark.rows import frame_of_rows
+from engines.spark.runs import is_large, write_in_runs
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
 from engines.spark.state import State, load, save
@@ -211,16 +212,23 @@ class Transaction:
         return run_queries(self._session, self._query.steps)
 
     def _answer(
-        self, rows: pa.Table | None, step: Step, late: Mapping[str, int], schema: pa.Schema, changelog: bool | None
+        self,
+        rows: pa.Table | int | None,
+        step: Step,
+        late: Mapping[str, int],
+        schema: pa.Schema,
+        changelog: bool | None,
     ) -> TransformOutcome:
         interval = None
-        if self._foreign and (rows is None or not rows.num_rows):
+        count = rows if isinstance(rows, int) else 0 if rows is None else rows.num_rows
+        if self._foreign and not count:
             # The reference coordinator learns the schema of the output from the file, also when nothing is in it.
             write_slice(schema.empty_table(), Path(self._request.new_data_path))
-        if rows is not None and rows.num_rows:
-            write_slice(rows, Path(self._request.new_data_path))
+        if count:
+            if not isinstance(rows, int):
+                write_slice(rows, Path(self._request.new_data_path))
             start = self._request.next_offset
-            interval = OffsetInterval(start=start, end=start + rows.num_rows - 1)
+            interval = OffsetInterval(start=start, end=start + count - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
         # As the dataset says it, with attributes and what is left unsaid, if it does.
         told = self._request.output_schema or saying_changelog(from_arrow(schema), changelog)
@@ -281,7 +289,8 @@ class Transaction:
 
     def _rows(
         self, query: Query, shape: Classification, step: Step, versions: Mapping[str, Versions], schema: pa.Schema
-    ) -> pa.Table:
+    ) -> pa.Table | int:
+        """The rows to write, or how many were written already."""
         for number, (alias, reads) in enumerate(step.reads.items()):
             origin = number if shape.mode is Mode.LOG else None
             name_view(self._inputs.view(self._session, alias, reads, origin), alias)
@@ -292,15 +301,27 @@ class Transaction:
         hidden = HIDDEN if len(step.reads) > 1 else HIDDEN_OF_ONE
         frame = carried(self._session, plan, hidden) if shape.mode is Mode.LOG else frame_of(self._session, plan)
         self._control.progress()
-        result = frame.toArrow()
         request = self._request
+        if shape.mode is Mode.FINAL and is_large(step.paths):
+            return write_in_runs(
+                self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time_column,
+                lambda run, before: self._settled(run, before, step, schema, shape.operation),
+            )  # fmt: skip
+        result = frame.toArrow()
         if shape.mode is Mode.LOG:
             rows, ops = log_rows(result.drop_columns(list(shape.dropped)), schema)
-        elif step.emit_until is None:
+            if shape.operation is not None:
+                ops = stated_ops(rows, shape.operation)
+            return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)
+        return self._settled(result, 0, step, schema, shape.operation)
+
+    def _settled(self, result: pa.Table, before: int, step: Step, schema: pa.Schema, operation: str | None) -> pa.Table:
+        """Rows of final mode, ``before`` of which are written already."""
+        if step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")
-        else:
-            rows = final_rows(result, schema, request.vocab, step.emit_from, step.emit_until)
-            ops = pa.repeat(pa.scalar(ADDED, pa.int32()), rows.num_rows)
-        if shape.operation is not None:
-            ops = stated_ops(rows, shape.operation)
-        return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)
+        request = self._request
+        rows = final_rows(result, schema, request.vocab, step.emit_from, step.emit_until)
+        ops = pa.repeat(pa.scalar(ADDED, pa.int32()), rows.num_rows)
+        if operation is not None:
+            ops = stated_ops(rows, operation)
+        return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset + before)

@@ -1,0 +1,46 @@
+"""Results that Spark writes in runs are the slices that small results are: same bytes of every row, same order."""
+
+from __future__ import annotations
+
+import pytest
+
+from chain.data.logical_hash import logical_hash
+from chain.model.source import SqlQueryStep, TransformSql
+from engines.spark import runs
+
+pytestmark = pytest.mark.engine
+DAY = "time_bucket(interval '5' day, event_time)"
+QUERIES = {
+    "sums": f"select {DAY} as event_time, k, sum(v) as s, count(*) as c from a group by 1, 2",
+    "zeros": (f"select {DAY} as event_time, case v % 5 when 0 then -0.0D when 1 then 0.0D when 2 then double('NaN') "
+              f"when 3 then null else v / 3.0D end as f, v, rank() over (partition by {DAY} order by k) as n "
+              "from a"),
+    "nested": (f"select {DAY} as event_time, struct(min(k) as k, double(max(v)) / 7 as d) as p, "
+               "array_sort(collect_list(v)) as l, count(*) as c from a group by 1, v % 3"),
+    "dates": (f"select cast({DAY} as date) as event_time, k, v, rank() over (partition by {DAY} order by v) as r "
+              "from a"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_runs_make_the_same_slices(lab, name, monkeypatch):
+    query = TransformSql(engine="spark", queries=(SqlQueryStep(query=QUERIES[name]),))
+    stream = lab.stream(11, days=60, blocks=8, rows=120)
+    schedule = [{"a": 3}, {"a": 2}, {"a": 3}]
+    whole = lab.run(query, {"a": stream}, schedule)
+    made = []
+    join = runs._join
+
+    def counted(files, *rest):
+        made.append(len(files))
+        return join(files, *rest)
+
+    monkeypatch.setattr(runs, "LARGE", -1)
+    monkeypatch.setattr(runs, "RUN", 300)
+    monkeypatch.setattr(runs, "_join", counted)
+    split = lab.run(query, {"a": stream}, schedule)
+    assert max(made) > 2
+    assert split.rows == whole.rows or name == "zeros"  # NaN is not itself
+    assert [logical_hash(table) for table in split.slices] == [logical_hash(table) for table in whole.slices]
+    assert (split.state, split.watermark) == (whole.state, whole.watermark)
+    assert not list(lab.folder.glob("*.runs"))
