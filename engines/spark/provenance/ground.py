@@ -51,7 +51,7 @@ class NotReproduced(Invalid):
 
 
 class Ground:
-    """See the module. ``records``: the slice asked about, whole; ``schema``: its columns and types."""
+    """See the module. ``data`` and ``ops``: the slice asked about, whole, without what every slice has."""
 
     def __init__(
         self, session: SparkSession, request: ProvenanceRequest, analyst: Analyst, slices: SliceReader
@@ -68,12 +68,11 @@ class Ground:
             raise Invalid(as_text(found.diagnostics, len(self.query.steps)), rule="provenance-query")
         self.shape: Classification = found.classification
         with open_slice(Path(request.data_path)) as source:
-            self.schema = source.schema.remove_metadata()
-            self.records = pa.Table.from_batches(list(source.batches()), schema=source.schema)
+            records = pa.Table.from_batches(list(source.batches()), schema=source.schema)
         system = (request.vocab.offset_column, request.vocab.operation_type_column, request.vocab.system_time_column)
-        self.data = self.records.drop_columns(list(system)).replace_schema_metadata(None)
-        self._offsets = np.asarray(self.records.column(request.vocab.offset_column)).astype(np.int64)
-        self.ops = np.asarray(self.records.column(request.vocab.operation_type_column)).astype(np.int64)
+        self.data = records.drop_columns(list(system)).replace_schema_metadata(None)
+        self._offsets = np.asarray(records.column(request.vocab.offset_column)).astype(np.int64)
+        self.ops = np.asarray(records.column(request.vocab.operation_type_column)).astype(np.int64)
         blocks = {given.query_alias: given.blocks or () for given in request.query_inputs}
         self.facts = self.inputs.facts(self.shape, blocks)
 
@@ -121,7 +120,7 @@ class Ground:
 
     def plain_values(self, place: int) -> dict[str, object]:
         """Of a record the columns of which equal values are one value everywhere: text, whole numbers, truth."""
-        plain = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean)
+        plain = (pa.types.is_string, pa.types.is_signed_integer, pa.types.is_boolean)
         return {
             field.name: self.data.column(field.name)[place].as_py()
             for field in self.data.schema

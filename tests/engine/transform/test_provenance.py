@@ -36,6 +36,8 @@ from engines.spark.transform import Workbench
 pytestmark = pytest.mark.engine
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
 BLOCKS = 8
+DAY = 86_400_000
+START = 1_704_067_200_000
 ASKED = 2
 """Records of each run that are asked about."""
 BENCH = Workbench(Analyst(), SliceReader())
@@ -208,11 +210,13 @@ def cut_at_random(seed, aliases):
 class World:
     """One run of a transform, and questions about what came out."""
 
-    def __init__(self, lab, case, seed):
+    def __init__(self, lab, case, seed, limits=()):
+        """``limits``: all blocks come at once, and leave in pieces, up to these times and then the rest."""
         self.lab, self.case, self.seed = lab, case, seed
         self.transform = transform_of(case)
         self.streams = streams_of(lab, case, seed)
-        self.schedule = cut_at_random(seed, case.inputs)
+        self.limits = limits
+        self.schedule = [dict.fromkeys(case.inputs, BLOCKS)] if limits else cut_at_random(seed, case.inputs)
         self.slices = {}
         self.cuts = {}
         self._run()
@@ -223,13 +227,17 @@ class World:
             before = dict(done)
             done = {alias: done[alias] + takes[alias] for alias in done}
             self.cuts[number] = before, done
-        ran = self.lab.run(self.transform, self.streams, self.schedule, changelogs=self.case.changing)
+        for _ in self.limits:
+            self.cuts[len(self.cuts)] = done, done
+        limits = {0: self.limits}
+        ran = self.lab.run(self.transform, self.streams, self.schedule, changelogs=self.case.changing, limits=limits)
         self.rows = ran.rows
+        self.marks = [mark for _, mark in ran.blocks]
         self.whole = Counter(map(told, self.rows))
         # Slices lie in the lab's folder by the number of their transaction.
-        self.first = self.lab.number - len(self.schedule) + 1
+        self.first = self.lab.number - len(self.cuts) + 1
         offset = 0
-        for number in range(len(self.schedule)):
+        for number in self.cuts:
             path = self.lab.folder / f"out-{self.first + number}"
             if path.exists():
                 rows = pa.parquet.read_table(path).num_rows
@@ -270,6 +278,7 @@ class World:
             dataset_id=dataset("o"), vocab=Vocabulary(), transform=self.transform, query_inputs=inputs,
             data_path=str(path), records=tuple(ProvenanceRecord(offset=offset) for offset in offsets),
             column=column, limit=limit,
+            watermark_before=self.marks[number - 1] if number else None, watermark_after=self.marks[number],
         )  # fmt: skip
         return derive(self.lab.spark.newSession(), request, Nobody(), BENCH)
 
@@ -434,6 +443,20 @@ def test_blocks_that_our_checkpoint_keeps_open_are_enough(lab, name):
         whole = world.ask(offset)
         assert isinstance(whole, ProvenanceSuccess)
         assert world.ask(offset, narrow=True) == whole
+
+
+@pytest.mark.parametrize("name", ["bucket", "session", "versions", "table", "table of changes", "by the day"])
+def test_what_was_held_back_is_found_where_it_left(lab, name):
+    """By a limit of emission: the blocks were consumed before, the record was not written then."""
+    world = World(lab, CASES[name], 5, limits=(START + 4 * DAY, START + 8 * DAY))
+    pieces = {}
+    for offset, (number, _) in world.slices.items():
+        pieces.setdefault(number, offset)
+    assert len(pieces) > 1
+    for offset in pieces.values():
+        answer = world.ask(offset)
+        assert isinstance(answer, ProvenanceSuccess), answer
+        assert answer.records[0].rows
 
 
 def test_places_name_the_query_they_are_in(lab):
