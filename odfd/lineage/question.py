@@ -62,6 +62,11 @@ def question(chains: ChainStore, objects: ObjectStore, asked: Asked, folder: Pat
     for number, (each, said) in enumerate(input_ids(state)):
         alias = said.alias or said.dataset_ref
         known = None if needed is None else needed.get(each, ())
+        if each not in consumed:
+            raise Invalid(
+                f"block #{asked.block.sequence_number} does not say what it consumed of input {alias}",
+                rule="lineage-block", hint="whoever made it left that out, so its records cannot be traced",
+            )  # fmt: skip
         view = _view(chains, (each, alias, consumed[each]), known, declared)
         inputs.append(_input(objects, view, folder / f"schema-{number}.parquet"))
     return ProvenanceRequest(

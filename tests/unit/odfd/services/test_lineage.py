@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.model.events import TransformInput
 from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, RecordProvenance
 from engines.errors import EngineFault
 from odfd.control import wire
@@ -153,6 +155,16 @@ async def test_a_strangers_checkpoint_hides_no_block(world: Any, worlds: Any, mo
         monkeypatch.setattr(alice.home.keys, "has_dataset_key", lambda _: False)
         assert (await trace(alice, "towns", 3)).complete
         assert given == [[True, False], [True, True, False]]
+
+
+async def test_a_transaction_that_hides_an_input_is_told(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        stranger = DatasetId.from_public_key(b"x" * 32)
+        declared = [(stranger, TransformInput(dataset_ref=str(stranger), alias="cities"))]
+        monkeypatch.setattr("odfd.lineage.question.input_ids", lambda _: declared)
+        with pytest.raises(Invalid, match="does not say what it consumed of input cities"):
+            await trace(alice, "towns", 0)
 
 
 async def test_a_long_answer_is_cut_and_says_so(world: Any, worlds: Any, monkeypatch: Any) -> None:
