@@ -70,7 +70,7 @@ def test_a_table_of_events_is_merged_and_never_taken_back(lab, streams):
     expected = history(Events(lab), streams, ops)
     got = both_ways(lab, LOG + COUNTED, streams)
     assert seen(got, ("k", "s", "c")) == expected
-    assert b'"written"' in got.state
+    assert b'"name":"written/' in got.state
 
 
 def test_windows_of_events_have_ops_as_numbers(lab, streams):

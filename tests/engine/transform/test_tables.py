@@ -174,13 +174,13 @@ def test_a_catch_up_over_a_thousand_ticks_is_bounded(lab, monkeypatch, tick):
     streams = {"a": lab.changing("many", 5, 1000)}
     most, rows = 5_000, []
     monkeypatch.setattr(tables, "MAX_ROUND_ROWS", most)
-    kept = transform._Transaction._evaluate
+    kept = transform.Transaction._evaluate
 
     def counted(transaction, given):
         rows.append(sum(table.num_rows for table in given.values()))
         return kept(transaction, given)
 
-    monkeypatch.setattr(transform._Transaction, "_evaluate", counted)
+    monkeypatch.setattr(transform.Transaction, "_evaluate", counted)
     following = None if tick == "watermark" else GRIDS[tick]
     expected = history(lab, streams, kinds, following=following)
     got = lab.run(f"set odf.tick = '{tick}';" + DISTINCT_COUNT, streams, [{"a": 1000}], changelogs=["a"])
@@ -198,14 +198,14 @@ def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, c
     """Rows read of the state, and rows that the query sees, for five rows on a table of 1,000 keys and of 8,000."""
     monkeypatch.setattr(buckets, "BUCKET", 64)
     read, seen_rows = [], []
-    table, evaluate = arranged.Stored.table, transform._Transaction._evaluate
+    table, evaluate = arranged.Stored.table, transform.Transaction._evaluate
 
     def counted(transaction, given):
         seen_rows.append(sum(each.num_rows for each in given.values()))
         return evaluate(transaction, given)
 
     monkeypatch.setattr(arranged.Stored, "table", lambda self: read.append(self.rows) or table(self))
-    monkeypatch.setattr(transform._Transaction, "_evaluate", counted)
+    monkeypatch.setattr(transform.Transaction, "_evaluate", counted)
     for keys in (1_000, 8_000):
         first = [(DAY, f"key {number}", number) for number in range(keys)]
         more = [(2 * DAY, f"key {number * 150}", number) for number in range(5)]
