@@ -102,6 +102,10 @@ class Shelf:
         outgrown, self._outgrown = self._outgrown, []
         return [each.table() for each in outgrown] + [_rows(self._closed.pop(bits)) for bits in wanted]
 
+    def take_all(self) -> list[pa.Table]:
+        """Open all buckets. Raises Invalid for damaged ones."""
+        return self.take(np.array([int(bits.ljust(_WIDTH, "0"), 2) for bits in self._closed], np.uint64))
+
     def keep(self, rows: pa.Table, hash_of: Callable[[pa.Table], np.ndarray]) -> dict[str, Kept]:
         """The state again. ``rows``: of opened buckets, and of other keys for which there were none."""
         found: dict[str, Kept] = {}

@@ -44,29 +44,45 @@ class Late(enum.Enum):
     """What becomes of late rows."""
 
     DROP = "drop"
+    APPLY = "apply"
     FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What was said about late rows."""
+
+    late: Late
+    within: int | None = None
+    """Of ``APPLY``: rows that are later than this are dropped, microseconds; ``None``: none are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
     """What was declared; for an input that is not named the value under ``""`` holds."""
 
-    late: Mapping[str, Late] = field(default_factory=dict)
+    late: Mapping[str, Policy] = field(default_factory=dict)
     lateness: Mapping[str, int] = field(default_factory=dict)
     """Microseconds."""
     readings: Mapping[str, Reading] = field(default_factory=dict)
     tick: Floor | FloorMonths | None = None
     """Of a table the grid of times at which it is looked at; ``None``: at the watermarks of its inputs."""
+    only_late: frozenset[str] = frozenset()
+    """Inputs of which the query sees late rows only; ``""``: all of them."""
+    behind: int | None = None
+    """How far the output's watermark stays behind the greatest event time that was emitted, microseconds; ``None``: it
+    follows from those of the inputs."""
 
     def reading_of(self, alias: str) -> Reading:
         return self.readings.get(alias, self.readings.get("", Reading.TABLE))
 
-    def states_late(self, alias: str) -> bool:
-        """Whether the author said anything about late rows of an input."""
-        return alias in self.late or "" in self.late
+    def late_of(self, alias: str) -> Policy | None:
+        """``None``: the author said nothing about it."""
+        return self.late.get(alias, self.late.get(""))
 
-    def late_of(self, alias: str) -> Late:
-        return self.late.get(alias, self.late.get("", Late.DROP))
+    def sees_only_late(self, alias: str) -> bool:
+        """Whether the query sees nothing but late rows of an input."""
+        return alias in self.only_late or "" in self.only_late
 
     def lateness_of(self, alias: str) -> int:
         return self.lateness.get(alias, self.lateness.get("", 0))
@@ -85,7 +101,7 @@ class Query:
     def check_inputs(self, aliases: Collection[str]) -> None:
         """Raises Invalid for what is said of something that is no input."""
         said = {"temporal-table": self.temporal, "late": self.declarations.late, "lateness": self.declarations.lateness,
-                "read": self.declarations.readings}  # fmt: skip
+                "read": self.declarations.readings, "rows": self.declarations.only_late}  # fmt: skip
         for rule, named in said.items():
             for alias in sorted(set(named) - {""} - set(aliases)):
                 word = f"temporal table {alias}" if rule == "temporal-table" else f"SET odf.{rule}.{alias}: {alias}"
@@ -143,7 +159,7 @@ def _given(transform: Transform) -> Sequence[SqlQueryStep]:
 def _declared(said: Declarations, name: str, value: str) -> Declarations:
     """With one more statement. Raises Invalid."""
     word, _, alias = name.removeprefix("odf.").partition(".")
-    if word not in _WORDS or (alias and word == "tick"):
+    if word not in _WORDS or (alias and word in ("tick", "watermark")):
         raise Invalid(
             f"SET {name}: this engine does not know it", rule="declaration",
             hint=f"known: {', '.join('odf.' + each for each in _WORDS)}",
@@ -152,9 +168,15 @@ def _declared(said: Declarations, name: str, value: str) -> Declarations:
 
 
 def _late(said: Declarations, name: str, alias: str, value: str) -> Declarations:
-    known = {policy.value: policy for policy in Late}
+    known = {policy.value: Policy(policy) for policy in Late}
+    words = value.split(maxsplit=2)
+    if words[:2] == ["apply", "within"] and len(words) == 3 and (span := _SPAN.match(words[2])) is not None:
+        known[value] = Policy(Late.APPLY, _micros(span))
     if value not in known:
-        raise Invalid(f"SET {name} = '{value}': not a policy of this engine", rule="late", hint="use 'drop' or 'fail'")
+        raise Invalid(
+            f"SET {name} = '{value}': not a policy of this engine", rule="late",
+            hint="use 'drop', 'fail', 'apply' or 'apply within 90 days'",
+        )  # fmt: skip
     return replace(said, late={**said.late, alias: known[value]})
 
 
@@ -162,7 +184,25 @@ def _lateness(said: Declarations, name: str, alias: str, value: str) -> Declarat
     span = _SPAN.match(value)
     if span is None:
         raise Invalid(f"SET {name} = '{value}': not a span of time", rule="lateness", hint="write it like '2 days'")
-    return replace(said, lateness={**said.lateness, alias: int(span[1]) * _UNIT[span[2].lower()]})
+    return replace(said, lateness={**said.lateness, alias: _micros(span)})
+
+
+def _rows(said: Declarations, name: str, alias: str, value: str) -> Declarations:
+    if value != "late":
+        raise Invalid(f"SET {name} = '{value}': not a choice of rows", rule="late-rows", hint="use 'late'")
+    return replace(said, only_late=said.only_late | {alias})
+
+
+def _watermark(said: Declarations, name: str, _: str, value: str) -> Declarations:
+    head, _, rest = value.partition("-")
+    span = _SPAN.match(rest.strip())
+    if head.strip().lower() != "max" or span is None:
+        raise Invalid(f"SET {name} = '{value}': not a watermark", rule="watermark", hint="write it like 'max - 1 day'")
+    return replace(said, behind=_micros(span))
+
+
+def _micros(span: re.Match[str]) -> int:
+    return int(span[1]) * _UNIT[span[2].lower()]
 
 
 def _read(said: Declarations, name: str, alias: str, value: str) -> Declarations:
@@ -190,6 +230,6 @@ def _tick(said: Declarations, name: str, _: str, value: str) -> Declarations:
 
 
 _WORDS: Final[Mapping[str, Callable[[Declarations, str, str, str], Declarations]]] = {
-    "late": _late, "lateness": _lateness, "read": _read, "tick": _tick,
+    "late": _late, "lateness": _lateness, "read": _read, "rows": _rows, "tick": _tick, "watermark": _watermark,
 }  # fmt: skip
 """What can be declared."""

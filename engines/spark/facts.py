@@ -62,10 +62,18 @@ def _key(path: Path, vocab: Vocabulary) -> tuple[str, int, int, int]:
     return vocab.event_time_column, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def count_before(path: Path, column: str, threshold: int) -> int:
-    """Rows of a slice with an event time before ``threshold`` microseconds. Raises Invalid, Environment."""
+def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int | None]:
+    """How many rows of a slice have an event time before ``threshold`` microseconds, and the offset of the first.
+
+    Raises Invalid, Environment.
+    """
+    count, first = 0, None
     with open_slice(path) as source:
-        return sum(int(pc.sum(pc.less(times, threshold)).as_py() or 0) for times, _ in _times(source, column))
+        for times, offsets in _times(source, vocab.event_time_column, vocab.offset_column):
+            late = offsets.filter(pc.less(times, threshold))
+            count += len(late)
+            first = late[0].as_py() if first is None and len(late) else first
+    return count, first
 
 
 def _read(source: SliceFile, vocab: Vocabulary) -> SliceFacts:

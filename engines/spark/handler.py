@@ -39,15 +39,14 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.service import Control, RequestCancelled
-from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.determinism import opaque
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.declarations import Query, Reading, read_query
 from engines.spark.facts import SliceReader
 from engines.spark.handover import run_migration
 from engines.spark.ingest.run import run_ingest
-from engines.spark.inputs import check_late_stated
 from engines.spark.jvm import REAPED_SECONDS, Jvm
+from engines.spark.lateness import rule
 from engines.spark.limits import DiskWatch, limit_met
 from engines.spark.output import schema_in_force
 from engines.spark.plans import analysed, frame_of, refuse_commands
@@ -96,20 +95,16 @@ class SparkHandler:
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
             schema = schema_in_force(found.columns, request.vocab, None)
-            mode = found.classification.mode
-            check_tick(found.classification, query)
             can_change = {view.alias: False if view.log else view.changes for view in views}
-            changelogs = [alias for alias, changes in can_change.items() if changes]
-            for alias in changelogs if mode is Mode.FINAL else ():
-                if alias not in query.temporal:
-                    check_late_stated(alias, query)
+            shape = rule(query, found.classification, can_change).shape
+            check_tick(shape, query)
         except Invalid as fault:
             return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
         return ValidateResponse(
             ok=True,
-            mode=mode.value,
+            mode=shape.mode.value,
             schema=from_arrow(schema),
-            changelog=bool(found.classification.changelog(can_change.values())),
+            changelog=bool(shape.changelog(can_change.values())),
             determinism="strict",
         )
 

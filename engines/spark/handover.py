@@ -41,6 +41,7 @@ from engines.spark.arranged import Kept, Tables, pack, unpack
 from engines.spark.changes import row_codes
 from engines.spark.checkpoint import VERSION, Checkpoint
 from engines.spark.incremental import InputFacts, next_checkpoint, plan_step
+from engines.spark.lateness import Ruling, rule
 from engines.spark.output import output_schema, schema_in_force, slice_of
 from engines.spark.plans import HIDDEN_ROUND
 from engines.spark.queries import as_text, blames_query, first_lines
@@ -194,6 +195,9 @@ class _Handover:
 class _Past(Transaction):
     """A query over all blocks up to a cut, of which nothing is to be emitted."""
 
+    _ruling: Ruling
+    """Known once the query was analysed."""
+
     @property
     def knows(self) -> list[tuple[str, str, str]]:
         """Inputs with their columns."""
@@ -206,6 +210,9 @@ class _Past(Transaction):
         found = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
         if found.classification is None or found.columns is None:
             raise Invalid(as_text(found.diagnostics, len(query.steps)), rule="query")
+        self._ruling = rule(query, found.classification, self._inputs.changelogs)
+        if self._ruling.windows is not None:
+            raise _NewDerivation("late rows correct its windows, and how they stand cannot be handed over yet")
         check_tick(found.classification, query)
         return found.classification, found.columns
 
@@ -215,7 +222,7 @@ class _Past(Transaction):
 
     def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
         """If output before ``since`` (microseconds) is out."""
-        facts = self._inputs.facts(shape, self._blocks(State()))
+        facts = self._inputs.facts(self._ruling, self._blocks(State()))
         if shape.table is not None:
             return self._rebuilt_table(shape, shape.table, facts, since)
         identity = identity_of(self._request.transform)

@@ -18,6 +18,7 @@ from engines.spark.analysis.classify import Classification, Mode, Path
 from engines.spark.analysis.influence import Session, Versions
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, apply, least
 from engines.spark.checkpoint import VERSION, Checkpoint, OpenInput, runs_of
+from engines.spark.placing import LateInput, reached_back
 
 _DISAGREE: Final = "replay the transform from its start"
 
@@ -50,6 +51,11 @@ class InputFacts:
     blocks: tuple[BlockFacts, ...]
     lateness: int = 0
     """Allowed lateness, microseconds: the watermark counts as that much earlier."""
+    only_late: bool = False
+    """In log mode: only rows that came late are wanted."""
+    reach: int | None = 0
+    """In final mode: rows count that come after what they could change was settled, if they are no later than this,
+    microseconds; ``None``: however late they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ class Read:
     low: int = EARLIEST
     high: int = LATEST
     before: int = EARLIEST
-    """Watermark before the block of all these slices, if rows are to be merged by it."""
+    """Watermark before the block of all these slices, if rows are to be merged by it; in final mode the output time
+    before which none of them may come out."""
 
 
 Oldest: TypeAlias = Callable[[Path, Sequence[tuple[BlockFacts, int]], int], int]
@@ -156,28 +163,37 @@ def plan_step(
     checks: list[LateCheck] = []
     opened = []
     versions, kept = {}, {}
+    until = bound if moved else None
+    late = {given.alias: _late_input(query, given) for given in inputs if given.reach != 0}
+    seen_after = None if done is None else min([done, *(each.earliest(done, until) for each in late.values())])
+    kept_after = reached_back([(path, each.reach) for each in late.values() for path in each.paths], bound)
     for given in inputs:
         paths = [path for path in query.paths if path.input == given.alias]
         life = next((path.life for path in paths if isinstance(path.life, Versions)), None)
         if life is not None:
-            versions[given.alias] = _version_step(given, paths, life, done, bound)
+            versions[given.alias] = _version_step(given, paths, life, bound, seen_after, kept_after)
             checks.extend(_late_checks(given.alias, () if life.clamped else versions[given.alias].blocks))
             opened.append(_kept(given, known.get(given.alias), watermarks, ()))
             continue
-        judged = [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
-        since = partial(_since, paths, judged, oldest)
-        checks.extend(_late_checks(given.alias, judged))
-        reads[given.alias] = _needed(paths, judged, since(done), bound) if moved and bound is not None else ()
-        needed = since(bound)
-        still = _still_open(judged, needed)
+        if given.alias in late:
+            mine = late[given.alias]
+            checks.extend(_late_checks(given.alias, mine.judged))
+            reads[given.alias] = () if until is None else tuple(Read(*each) for each in mine.needed(done, until))
+            again = list(mine.still_open(bound))
+        else:
+            judged = [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
+            since = partial(_since, paths, judged, oldest)
+            checks.extend(_late_checks(given.alias, judged))
+            reads[given.alias] = () if until is None else _needed(paths, judged, since(done), until)
+            needed = since(bound)
+            again = [(block, max(needed, low), EARLIEST) for block, low in _still_open(judged, needed)]
         kept[given.alias] = tuple(
-            Read((block.path,), max(needed, threshold)) for block, threshold in still if block.path is not None
+            Read((block.path,), low, before=before) for block, low, before in again if block.path is not None
         )
+        still = [(block, low) for block, low, _ in again]
         opened.append(_kept(given, known.get(given.alias), watermarks, still))
     waits = settled if settled != bound else None
-    return Step(
-        reads, tuple(checks), done, bound if moved else None, bound, tuple(opened), untimed, versions, kept, waits
-    )
+    return Step(reads, tuple(checks), done, until, bound, tuple(opened), untimed, versions, kept, waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +223,18 @@ def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> Progr
 
 
 def _version_step(
-    given: InputFacts, paths: Sequence[Path], life: Versions, done: int | None, bound: int | None
+    given: InputFacts,
+    paths: Sequence[Path],
+    life: Versions,
+    bound: int | None,
+    seen_after: int | None,
+    kept_after: int | None,
 ) -> VersionStep:
+    """``seen_after`` and ``kept_after``: the least output time of rows that are joined now, and of those to come."""
     fresh = [block for block in given.blocks if not block.reopened]
     judged = [(block, EARLIEST if life.clamped else _threshold(paths, block.before, given.lateness)) for block in fresh]
     from_done, from_bound = (
-        EARLIEST if time is None else min(least(path.high, time) for path in paths) for time in (done, bound)
+        EARLIEST if time is None else min(least(path.high, time) for path in paths) for time in (seen_after, kept_after)
     )
     until = EARLIEST if bound is None else max(least(path.low, bound) for path in paths)
     return VersionStep(tuple(judged), given.lateness, life, until, from_done, from_bound)
@@ -229,10 +251,12 @@ def _log_step(
 
     Then they are in the order of the watermarks before their blocks, which is the same however chains interleave.
     """
+    promised = not any(given.only_late for given in inputs)
     if len(inputs) == 1:
-        reads = {given.alias: _new_slices(given) for given in inputs}
+        reads = {given.alias: _new_slices(query, given) for given in inputs}
         kept = tuple(_kept(given, known.get(given.alias), watermarks, ()) for given in inputs)
-        return Step(reads, (), None, None, _later(done, _bound(query.paths, watermarks)), kept, {})
+        bound = _bound(query.paths, watermarks) if promised else None
+        return Step(reads, (), None, None, _later(done, bound), kept, {})
     old = {given.alias: known[given.alias].w if given.alias in known else None for given in inputs}
     reached = _slowest(None if mark is None else mark * MILLISECOND for mark in old.values())
     gate = _slowest(watermarks.values())
@@ -240,9 +264,9 @@ def _log_step(
     again: dict[str, tuple[Read, ...]] = {}
     for given in inputs:
         placed = [(block, EARLIEST if block.before is None else block.before - given.lateness)
-                  for block in given.blocks if block.path is not None and block.rows]  # fmt: skip
+                  for block in given.blocks if _wanted(query, given, block)]  # fmt: skip
         reads[given.alias] = tuple(
-            Read((block.path,), before=place)
+            Read((block.path,), high=_wanted_before(query, given, block), before=place)
             for block, place in placed
             if block.path is not None
             and gate is not None
@@ -251,10 +275,12 @@ def _log_step(
         )
         waiting = [(block, place) for block, place in placed if gate is None or place >= gate]
         again[given.alias] = tuple(
-            Read((block.path,), before=place) for block, place in waiting if block.path is not None
+            Read((block.path,), before=EARLIEST if block.before is None else block.before)
+            for block, _ in waiting
+            if block.path is not None
         )
         opened.append(_kept(given, known.get(given.alias), watermarks, waiting))
-    bound = None if gate is None else min((apply(path.low, gate) for path in query.paths), default=None)
+    bound = None if gate is None or not promised else min((apply(path.low, gate) for path in query.paths), default=None)
     return Step(reads, (), None, None, _later(done, bound), tuple(opened), {}, kept=again)
 
 
@@ -337,9 +363,34 @@ def _bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int |
     return min(reached, default=None)
 
 
-def _new_slices(given: InputFacts) -> tuple[Read, ...]:
-    paths = tuple(block.path for block in given.blocks if block.path is not None and not block.reopened and block.rows)
-    return (Read(paths),) if paths else ()
+def _new_slices(query: Classification, given: InputFacts) -> tuple[Read, ...]:
+    groups: dict[int, list[str]] = {}
+    for block in given.blocks:
+        if block.path is not None and not block.reopened and _wanted(query, given, block):
+            groups.setdefault(_wanted_before(query, given, block), []).append(block.path)
+    return tuple(Read(tuple(paths), high=high) for high, paths in groups.items())
+
+
+def _wanted(query: Classification, given: InputFacts, block: BlockFacts) -> bool:
+    """Whether a block has rows for a query in log mode."""
+    if block.path is None or not block.rows:
+        return False
+    return not given.only_late or (block.first is not None and block.first < _wanted_before(query, given, block))
+
+
+def _wanted_before(query: Classification, given: InputFacts, block: BlockFacts) -> int:
+    """In log mode a query sees the rows of a block before this time: all of them, or those that are late."""
+    if not given.only_late:
+        return LATEST
+    return _threshold([path for path in query.paths if path.input == given.alias], block.before, given.lateness)
+
+
+def _late_input(query: Classification, given: InputFacts) -> LateInput[BlockFacts]:
+    """An input of which late rows count."""
+    paths = [path for path in query.paths if path.input == given.alias]
+    back = None if given.reach is None else given.lateness + given.reach
+    judged = [(block, EARLIEST if back is None else _threshold(paths, block.before, back)) for block in given.blocks]
+    return LateInput(paths, given.lateness, given.reach, judged)
 
 
 def _threshold(paths: Sequence[Path], before: int | None, lateness: int) -> int:

@@ -19,13 +19,14 @@ from chain.errors import Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from engines.contract import InputBlock, TransformInput, Vocabulary
-from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.influence import Versions
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.changes import cancelled_by, positive, row_codes
 from engines.spark.declarations import Query, Reading
 from engines.spark.facts import SliceFacts, SliceReader
 from engines.spark.incremental import BlockFacts, InputFacts, Read
+from engines.spark.lateness import Ruling, check_late_stated, check_ledger
 from engines.spark.queries import InputView
 from engines.spark.rows import event_times, frame_of_rows, read_rows
 from engines.spark.views import slices_view, view_schema
@@ -58,6 +59,11 @@ class Inputs:
             for alias, schema in self.schemas.items()
         ]  # fmt: skip
 
+    @property
+    def changelogs(self) -> dict[str, bool | None]:
+        """By alias whether what the query sees of an input can be taken back; ``None``: not known."""
+        return {alias: self.can_change(alias) for alias in self._given}
+
     def changelog(self, alias: str) -> bool | None:
         return self._given[alias].changelog
 
@@ -69,16 +75,17 @@ class Inputs:
         """Whether what the query sees of an input can be taken back; ``None``: not known."""
         return False if self.is_log(alias) else self.changelog(alias)
 
-    def facts(self, query: Classification, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
+    def facts(self, ruling: Ruling, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
         """What planning needs to know of the given blocks. Raises Invalid for an input that the query cannot take."""
         found = []
         for alias, given in self._given.items():
-            facts = tuple(self._block(block, given, query) for block in blocks[alias])
+            facts = tuple(self._block(block, given, ruling) for block in blocks[alias])
             lateness = self._query.declarations.lateness_of(alias)
-            found.append(InputFacts(str(given.dataset_id), alias, facts, lateness))
+            only_late, reach = alias in ruling.only_late, ruling.reach.get(alias, 0)
+            found.append(InputFacts(str(given.dataset_id), alias, facts, lateness, only_late, reach))
         return tuple(found)
 
-    def _block(self, block: InputBlock, given: TransformInput, query: Classification) -> BlockFacts:
+    def _block(self, block: InputBlock, given: TransformInput, ruling: Ruling) -> BlockFacts:
         name = str(Multihash.from_bytes(block.block_hash)) if block.block_hash else ""
         before, after = (
             None if mark is None else micros(mark) for mark in (block.watermark_before, block.watermark_after)
@@ -87,16 +94,18 @@ class Inputs:
         if block.data_path is None:
             return BlockFacts(name, None, before, after, reopened=reopened)
         path = Path(block.data_path)
-        if query.mode is Mode.LOG:
+        log = ruling.shape.mode is Mode.LOG
+        if log and given.query_alias not in ruling.only_late:
             with open_slice(path) as source:
                 return BlockFacts(name, block.data_path, before, after, rows=source.rows, reopened=reopened)
         facts = self._slices.facts(path, given.vocab)
-        self._check_changes(given, facts, query)
+        if not log:
+            self._check_changes(given, facts, ruling)
         return BlockFacts(
             name, block.data_path, before, after, facts.rows, facts.untimed, facts.first, facts.last, reopened
         )
 
-    def _check_changes(self, given: TransformInput, facts: SliceFacts, query: Classification) -> None:
+    def _check_changes(self, given: TransformInput, facts: SliceFacts, ruling: Ruling) -> None:
         alias = given.query_alias
         if not facts.changes:
             return
@@ -107,9 +116,11 @@ class Inputs:
             )  # fmt: skip
         if self.is_log(alias):
             return
-        lives = [path.life for path in query.paths if path.input == alias]
-        if query.mode is Mode.FINAL and not any(isinstance(life, Versions) for life in lives):
-            check_late_stated(alias, self._query)
+        lives = [path.life for path in ruling.shape.paths if path.input == alias]
+        if ruling.shape.mode is Mode.FINAL and not any(isinstance(life, Versions) for life in lives):
+            check_late_stated(alias, self._query.declarations)
+            if alias in ruling.reach:
+                check_ledger(alias)
         self._changes.add(alias)
 
     def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int | None) -> DataFrame:
@@ -127,16 +138,6 @@ class Inputs:
             parts.append(rows.filter(pa.array(timed & (times >= read.low) & (times < read.high))))
         rows = pa.concat_tables(parts) if parts else read_rows((), schema)
         return frame_of_rows(session, net(rows, vocab))
-
-
-def check_late_stated(alias: str, query: Query) -> None:
-    """Raises Invalid: late corrections of a changelog must not vanish without the author's word."""
-    if not query.declarations.states_late(alias):
-        raise Invalid(
-            f"input {alias} is a changelog: most of its retractions come after their window has closed",
-            rule="changelog-late",
-            hint=f"begin the query with SET odf.late.{alias} = 'drop'; to leave out corrections of closed windows",
-        )
 
 
 def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:

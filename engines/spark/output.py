@@ -17,6 +17,8 @@ from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
 from engines.contract import Vocabulary
+from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.facts import microseconds
 from engines.spark.ordering import total_order
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.spark_types import as_written, computed_type, spark_type
@@ -82,16 +84,24 @@ def final_rows(
 ) -> pa.Table:
     """Rows with ``emit_from <= event time < emit_until`` (microseconds), in total order by event time first.
 
-    In the types of ``schema``. Raises Invalid for values that they cannot hold.
+    With the hidden columns of their inputs, rows that came late are placed where their block says, and that comes
+    before event time. In the types of ``schema``. Raises Invalid for values that they cannot hold.
     """
     times = pc.floor_temporal(result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond")
     instants = times.cast(pa.int64())
+    placed = HIDDEN_BEFORE in result.column_names
+    if placed:
+        instants = pc.max_element_wise(instants, result.column(HIDDEN_BEFORE), skip_nulls=False)
+        result = result.drop_columns(list(HIDDEN))
     inside = pc.less(instants, emit_until)
     if emit_from is not None:
         inside = pc.and_(inside, pc.greater_equal(instants, emit_from))
     rows = as_written(result.filter(inside), schema)
     others = [name for name in rows.column_names if name != vocab.event_time_column]
-    return rows.take(total_order(rows, [vocab.event_time_column, *others]))
+    order = [vocab.event_time_column, *others]
+    if not placed:
+        return rows.take(total_order(rows, order))
+    return rows.take(total_order(rows.append_column(HIDDEN_BEFORE, instants.filter(inside)), [HIDDEN_BEFORE, *order]))
 
 
 def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
@@ -134,6 +144,20 @@ def stated_ops(rows: pa.Table, name: str) -> pa.Array:
             hint="0 adds, 1 retracts, 2 and 3 are what a correction takes back and puts in its place",
         )  # fmt: skip
     return said.cast(pa.int32())
+
+
+def behind(rows: pa.Table | None, vocab: Vocabulary, span: int, reached: int | None) -> int | None:
+    """The greatest event time emitted so far less ``span``, as a watermark in microseconds.
+
+    ``reached``: the same before these rows, ``None`` if there were none. A watermark is in whole milliseconds.
+    """
+    if rows is None:
+        return reached
+    latest = pc.max(microseconds(rows.column(vocab.event_time_column).combine_chunks())).as_py()
+    if latest is None:
+        return reached
+    mark: int = (latest - span) // MILLISECOND * MILLISECOND
+    return mark if reached is None else max(mark, reached)
 
 
 def _numbers(rows: pa.Table, name: str) -> np.ndarray:

@@ -127,8 +127,10 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     hidden: list[Any] = []
+    everywhere = True
     for position, child in enumerate(items(children)):
         below, columns = _carry(session, child, names)
+        everywhere = everywhere and bool(columns)
         if kind == "Union":
             sequence = child.output()
             for attribute in columns:
@@ -136,7 +138,8 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
             below = project(session, sequence, below)
         hidden = hidden or columns
         children = children.updated(position, below)
-    if kind == "Join":
+    # Versions that rows are joined with have no hidden columns: then they are those of the rows.
+    if kind == "Join" and everywhere:
         return _joined(session, plan, children, names)
     if kind == "Project":
         listed = plan.projectList()

@@ -34,6 +34,7 @@ from engines.spark.changes import (
     positive,
     row_codes,
 )
+from engines.spark.input_windows import Closing, InputWindows
 from engines.spark.inputs import data_of
 from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN_ROUND
@@ -44,6 +45,8 @@ from engines.spark.ticking import TableStep
 ENTER: Final = "__odf_enter"
 LEAVE: Final = "__odf_leave"
 """From when a row counts, and up to when: effective times, microseconds."""
+WINDOW: Final = "__odf_window"
+"""In which window a row is, if it bears on one."""
 WRITTEN: Final = "written"
 WAITING: Final = "waiting"
 MAX_ROUND_ROWS: Final = 1 << 20
@@ -62,6 +65,8 @@ class Source:
     vocab: Vocabulary
     log: bool = False
     """Every statement is an event."""
+    windows: InputWindows | None = None
+    """If there are, a row counts once its window is settled, and bears on nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,8 @@ def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> di
 
 def dated(source: Source) -> pa.Schema:
     """Columns of rows of the state, each row with when it counts."""
-    return pa.schema([*arrow_columns(source.schema), pa.field(ENTER, pa.int64()), pa.field(LEAVE, pa.int64())])
+    more = [ENTER, LEAVE] if source.windows is None else [ENTER, LEAVE, WINDOW]
+    return pa.schema([*arrow_columns(source.schema), *(pa.field(name, pa.int64()) for name in more)])
 
 
 def _new(path: str, before: int | None, after: int | None, lateness: int, source: Source) -> pa.Table:
@@ -101,7 +107,12 @@ def _new(path: str, before: int | None, after: int | None, lateness: int, source
     enter = np.maximum(times, marks[0])
     enter = np.where(ops == RETRACTED, np.maximum(enter, marks[1]), enter)
     enter = np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
+    if source.windows is not None:
+        enter = np.maximum(enter, source.windows.last_instants(times))
+        timed = timed & (times >= source.windows.accepted_from(before))
     rows = rows.append_column(ENTER, pa.array(enter)).append_column(LEAVE, pa.array(np.full(len(enter), NEVER)))
+    if source.windows is not None:
+        rows = rows.append_column(WINDOW, pa.array(source.windows.of(times)))
     return rows.filter(pa.array(timed))
 
 
@@ -142,17 +153,20 @@ def accumulate(
         enter = np.asarray(table.column(ENTER))
         due = np.full(len(enter), False) if step.until is None else enter < step.until
         state[f"{WAITING}:{alias}"] = table.filter(pa.array(~due))
-        now = table.filter(pa.array(due)).drop_columns([ENTER, LEAVE])
+        now = _plain(table.filter(pa.array(due)))
         ready[alias] = now.append_column(HIDDEN_ROUND, pa.array(np.searchsorted(times, enter[due], side="right")))
     if not any(table.num_rows for table in ready.values()):
-        untouched = {name: each for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")}
+        untouched: dict[str, Kept] = {n: each for n, each in former.stored.items() if n.startswith(f"{WRITTEN}/")}
+        if untouched and step.closing is not None:
+            untouched = _without_closed(shape, former, step.closing)
         return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
     bare = split(ready) if shape.bare else None
     parts = evaluate(ready) if bare is None else bare.parts()
     by = shape.keys if bare is None else tuple(name for name in parts.column_names if name.startswith(BARE_KEY))
     written = parts.drop_columns([HIDDEN_ROUND]).schema
     shelf = Shelf(WRITTEN, written, former.stored)
-    olds = [each.select(written.names).cast(written) for each in shelf.take(_hashes(parts, by))]
+    opened = shelf.take(_hashes(parts, by)) if step.closing is None else shelf.take_all()
+    olds = [each.select(written.names).cast(written) for each in opened]
     old = pa.concat_tables([written.empty_table(), *olds])
     old = old.append_column(HIDDEN_ROUND, pa.array(np.zeros(old.num_rows, np.int64))).select(parts.column_names)
     both = pa.concat_tables([old.cast(parts.schema), parts])
@@ -171,9 +185,19 @@ def accumulate(
         changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, single=True)
     last = np.zeros(len(rounds.places), bool)
     last[np.append(np.flatnonzero(rounds.first)[1:], len(last)) - 1] = True
-    untouched = both.select(written.names).filter(pa.array(~touched))
-    rows_now = pa.concat_tables([untouched, visible.filter(pa.array(last[at]))])
+    still = both.select(written.names).filter(pa.array(~touched))
+    rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
+    if step.closing is not None:
+        rows_now = step.closing.open_rows(rows_now)
     return Outcome(changed, ops, {**state, **shelf.keep(rows_now, partial(_hashes, names=by))})
+
+
+def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict[str, Kept]:
+    """What was written of windows that something can still change."""
+    rows = pa.concat_tables([each.table() for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")])
+    shelf = Shelf(WRITTEN, rows.schema, former.stored)
+    shelf.take_all()
+    return shelf.keep(closing.open_rows(rows), partial(_hashes, names=shape.keys))
 
 
 def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
@@ -196,14 +220,17 @@ def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str]
 
 
 def evaluate_anew(
-    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate
-) -> Outcome:
+    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate,
+) -> Outcome:  # fmt: skip
     """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment."""
     shelves = {alias: Shelf(f"rows:{alias}", dated(source), former.stored) for alias, source in sources.items()}
-    by = {alias: shape.grouping.get(alias, ()) for alias in sources}
+    by = {
+        alias: (*shape.grouping.get(alias, ()), *(() if source.windows is None else (WINDOW,)))
+        for alias, source in sources.items()
+    }
     since = LONG_AGO if step.since is None else step.since
     until = since if step.until is None else step.until
-    rows = _with_standing(_fresh(step, sources, former), sources, shelves, by, (since, until))
+    rows = _with_standing(_fresh(step, sources, former), sources, shelves, by, (since, until), step.closing is not None)
     keys = _common_codes([table.select(by[alias]) for alias, table in rows.items()])
     enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
     leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
@@ -212,10 +239,20 @@ def evaluate_anew(
     times = step.times(moments)
     happening = np.concatenate([*keys, *keys])[moved], np.searchsorted(times, moments[moved], side="right")
     state: dict[str, Kept] = {}
+    standing, waits = {}, {}
     for (alias, table), entered, left in zip(rows.items(), enter, leave, strict=True):
         stands = (entered < until) & (left == NEVER)
-        state[f"{WAITING}:{alias}"] = table.filter(pa.array((left >= until) & ~stands))
-        state.update(shelves[alias].keep(table.filter(pa.array(stands)), partial(_hashes, names=by[alias])))
+        waits[alias] = table.filter(pa.array((left >= until) & ~stands))
+        state[f"{WAITING}:{alias}"] = waits[alias]
+        standing[alias] = table.filter(pa.array(stands))
+    if (closing := step.closing) is not None:
+        waiting = [np.asarray(waits[alias].column(WINDOW)) for alias in rows]
+        standing = {
+            alias: each.filter(pa.array(closing.open_windows(np.asarray(each.column(WINDOW)), np.concatenate(waiting))))
+            for alias, each in standing.items()
+        }
+    for alias, each in standing.items():
+        state.update(shelves[alias].keep(each, partial(_hashes, names=by[alias])))
     spans = list(zip(keys, enter, leave, strict=True))
     changed, ops = [], []
     for first, last in _stretches(happening, times, spans):
@@ -237,7 +274,7 @@ def evaluate_anew(
 
 def _with_standing(
     fresh: Mapping[str, pa.Table], sources: Mapping[str, Source], shelves: Mapping[str, Shelf],
-    by: Mapping[str, Sequence[str]], between: tuple[int, int],
+    by: Mapping[str, Sequence[str]], between: tuple[int, int], everything: bool,
 ) -> dict[str, pa.Table]:  # fmt: skip
     """With the rows that stand of all keys to which something happens, or that take something back."""
     concerned = []
@@ -251,7 +288,8 @@ def _with_standing(
     hashes = np.concatenate(concerned)
     found = {}
     for alias, table in fresh.items():
-        standing = [as_in_force(each, table.schema) for each in shelves[alias].take(hashes)]
+        opened = shelves[alias].take_all() if everything else shelves[alias].take(hashes)
+        standing = [as_in_force(each, table.schema) for each in opened]
         whole = pa.concat_tables([*standing, table])
         found[alias] = whole if sources[alias].log else _taken_back(whole, sources[alias].vocab)
     return found
@@ -270,8 +308,12 @@ def _stretches(
 
 
 def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
-    plain = table.drop_columns([ENTER, LEAVE]).take(pa.array(rows))
-    return plain.append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
+    return _plain(table).take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Without what is not of the input."""
+    return table.drop_columns([name for name in (ENTER, LEAVE, WINDOW) if name in table.column_names])
 
 
 def _common_codes(keys: Sequence[pa.Table]) -> list[np.ndarray]:

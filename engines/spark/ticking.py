@@ -17,6 +17,7 @@ from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths
 from engines.spark.changes import LONG_AGO
 from engines.spark.checkpoint import Checkpoint, OpenInput
 from engines.spark.incremental import BlockFacts, InputFacts, Progress, Step, progress
+from engines.spark.input_windows import Closing
 
 Tick: TypeAlias = Floor | FloorMonths
 """A grid of times."""
@@ -37,6 +38,8 @@ class TableStep:
     lateness: Mapping[str, int]
     grid: Tick | None = None
     """Ticks are its places, if there is one."""
+    closing: Closing | None = None
+    """Of windows that late rows correct those that nothing can change any more."""
 
     def times(self, moments: np.ndarray) -> np.ndarray:
         """The tick of before (``LONG_AGO``: none), and those that can show what happens at ``moments``, ascending."""

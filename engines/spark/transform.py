@@ -7,11 +7,13 @@ nothing becomes settled runs no query. Engine semantics, sections 2 to 5, 7 and 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -32,12 +34,14 @@ from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.checkpoint import Checkpoint
-from engines.spark.declarations import Declarations, Late, Query, read_query
-from engines.spark.facts import SliceReader, count_before
+from engines.spark.declarations import Declarations, Late, Policy, Query, read_query
+from engines.spark.facts import SliceReader, rows_before
 from engines.spark.foreign import blocks_of, kept_rows
 from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
+from engines.spark.input_windows import InputWindows
 from engines.spark.inputs import Inputs, micros
-from engines.spark.output import ADDED, final_rows, log_rows, schema_in_force, slice_of, stated_ops
+from engines.spark.lateness import Ruling, rule
+from engines.spark.output import ADDED, behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN, HIDDEN_OF_ONE, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
@@ -50,6 +54,7 @@ from engines.spark.tables import WRITTEN, Source, accumulate, evaluate_anew
 from engines.spark.ticking import plan_table
 from engines.spark.versions import Versions, advance
 from engines.spark.views import name_view
+from engines.spark.windowed import plan_windows
 
 
 class Control(Protocol):
@@ -135,22 +140,32 @@ class Transaction:
         if analysis is None:
             analysis = analyst.analyse(self._session, query.steps, views, request.vocab)
         shape = analysis.classification
-        if shape is not None:
-            check_tick(shape, query)
         if shape is None or analysis.columns is None:
             return InvalidQuery(message=as_text(analysis.diagnostics, len(query.steps)))
+        ruling = rule(query, shape, self._inputs.changelogs)
+        shape = ruling.shape
+        check_tick(shape, query)
         schema = schema_in_force(analysis.columns, request.vocab, request.output_schema)
         identity = identity_of(request.transform)
         state = load(request.prev_checkpoint_path, identity, shape.mode.value)
-        facts = self._inputs.facts(shape, self._blocks(state))
+        facts = self._inputs.facts(ruling, self._blocks(state))
         if shape.table is not None:
-            return self._table(shape, shape.table, facts, state, identity, schema)
+            return self._table(ruling, shape.table, facts, state, identity, schema)
         step = plan_step(shape, facts, state.checkpoint, Sessions(self._inputs.vocabs).oldest, self._limit)
         late = self._late(step, query.declarations)
         versions = self._versions(step, state)
         self._control.check()
-        rows = None if step.idle else self._rows(query, shape, step, versions, schema)
+        rows = None if step.idle else self._rows(ruling, step, versions, schema)
         self._control.check()
+        if ruling.behind is not None:
+            known = state.checkpoint.g if state.checkpoint is not None else None
+            mark = behind(
+                rows if isinstance(rows, pa.Table) else None,
+                request.vocab,
+                ruling.behind,
+                None if known is None else known * MILLISECOND,
+            )
+            step = dataclasses.replace(step, watermark=mark)
         checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
         save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
         changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
@@ -161,7 +176,7 @@ class Transaction:
         return None if self._request.emission_limit is None else micros(self._request.emission_limit)
 
     def _table(
-        self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
+        self, ruling: Ruling, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
         schema: pa.Schema,
     ) -> TransformOutcome:  # fmt: skip
         """A transaction in table mode."""
@@ -173,10 +188,16 @@ class Transaction:
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only", hint="derive anew, as a dataset of its own",
             )  # fmt: skip
-        step, ticking, waiting = plan_table(facts, state.checkpoint, self._query.declarations.tick, self._limit)
-        sources = self._sources()
+        windows, grid = self._windows(ruling), self._query.declarations.tick
+        step, ticking, waiting = (
+            plan_windows(ruling.shape, facts, windows, state.checkpoint, request.vocab, grid)
+            if windows
+            else plan_table(facts, state.checkpoint, grid, self._limit)
+        )
+        late = self._late(step, self._query.declarations)
+        sources = self._sources(windows)
         self._control.check()
-        if changelog:
+        if changelog or table.merge is None:
             done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate)
         else:
             done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate, self._split)
@@ -187,14 +208,23 @@ class Transaction:
             rows = slice_of(
                 written, pa.array(done.ops), schema, request.vocab, request.system_time, request.next_offset
             )
-        checkpoint = next_checkpoint(shape, identity, step, {}, state.checkpoint, waiting)
+        checkpoint = next_checkpoint(ruling.shape, identity, step, late, state.checkpoint, waiting)
         save(request.new_checkpoint_path, checkpoint, done.state)
-        return self._answer(rows, step, {}, schema, changelog=True)
+        return self._answer(rows, step, late, schema, changelog=True)
 
-    def _sources(self) -> dict[str, Source]:
+    def _sources(self, windows: Mapping[str, InputWindows] = MappingProxyType({})) -> dict[str, Source]:
         return {
-            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias))
+            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias), windows.get(alias))
             for alias, columns in self._inputs.schemas.items()
+        }
+
+    def _windows(self, ruling: Ruling) -> dict[str, InputWindows]:
+        """By alias, if late rows correct windows."""
+        found = ruling.windows.of if ruling.windows is not None else {}
+        lateness = self._query.declarations.lateness_of
+        return {
+            alias: InputWindows(function, lateness(alias), ruling.reach.get(alias, 0))
+            for alias, function in found.items()
         }
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
@@ -246,11 +276,11 @@ class Transaction:
     def _late(self, step: Step, declared: Declarations) -> dict[str, int]:
         late: dict[str, int] = {}
         for check in step.late_checks:
-            vocab = self._inputs.vocabs[check.alias]
-            count = count_before(Path(check.path), vocab.event_time_column, check.threshold)
-            if count and declared.late_of(check.alias) is Late.FAIL:
+            count, first = rows_before(Path(check.path), self._inputs.vocabs[check.alias], check.threshold)
+            if count and declared.late_of(check.alias) == Policy(Late.FAIL):
                 raise Invalid(
-                    f"input {check.alias}: {count} rows of a block came later than its watermark allows",
+                    f"input {check.alias}: {count} rows of a block came later than its watermark allows, "
+                    f"the first at offset {first}",
                     rule="late",
                     hint="SET odf.late = 'drop' to go on without such rows",
                 )
@@ -287,22 +317,22 @@ class Transaction:
             **kept_rows(embedded, self._inputs.schemas, self._inputs.vocabs),
         }
 
-    def _rows(
-        self, query: Query, shape: Classification, step: Step, versions: Mapping[str, Versions], schema: pa.Schema
-    ) -> pa.Table | int:
+    def _rows(self, ruling: Ruling, step: Step, versions: Mapping[str, Versions], schema: pa.Schema) -> pa.Table | int:
         """The rows to write, or how many were written already."""
+        shape = ruling.shape
         for number, (alias, reads) in enumerate(step.reads.items()):
-            origin = number if shape.mode is Mode.LOG else None
+            origin = number if shape.mode is Mode.LOG or ruling.reach else None
             name_view(self._inputs.view(self._session, alias, reads, origin), alias)
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
-        plan = run_queries(self._session, query.steps)
+        plan = run_queries(self._session, self._query.steps)
         # Of one input source and place are the same for all rows: half of what would have to leave the JVM.
-        hidden = HIDDEN if len(step.reads) > 1 else HIDDEN_OF_ONE
-        frame = carried(self._session, plan, hidden) if shape.mode is Mode.LOG else frame_of(self._session, plan)
+        hidden = HIDDEN_OF_ONE if len(step.reads) == 1 and not ruling.reach else HIDDEN
+        one_by_one = shape.mode is Mode.LOG or ruling.reach
+        frame = carried(self._session, plan, hidden) if one_by_one else frame_of(self._session, plan)
         self._control.progress()
         request = self._request
-        if shape.mode is Mode.FINAL and is_large(step.paths):
+        if shape.mode is Mode.FINAL and not ruling.reach and is_large(step.paths):
             return write_in_runs(
                 self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time_column,
                 lambda run, before: self._settled(run, before, step, schema, shape.operation),

@@ -15,6 +15,7 @@ from typing import Final
 
 from chain.errors import Invalid
 from engines.contract import Vocabulary
+from engines.spark.analysis.correction import Correction, correction
 from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.influence import Half, Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
@@ -70,6 +71,8 @@ class Classification:
     """Of these, the one that says what becomes of the output's rows, where inputs are read as logs."""
     table: TableShape | None = None
     """In table mode."""
+    correction: Correction | None = None
+    """In final mode how late rows could count."""
 
     def changelog(self, inputs: Iterable[bool | None]) -> bool | None:
         """Whether output rows can be taken back, given the same of the inputs; ``None``: not known."""
@@ -146,7 +149,8 @@ def classify(
         if complete
     )
     mode = Mode.LOG if linear else Mode.FINAL
-    return Verdict(Classification(mode, paths, tuple(names), dropped, operation=stated), ())
+    late = None if linear else correction(root, walk, relation, influence, output.event_time_column)
+    return Verdict(Classification(mode, paths, tuple(names), dropped, operation=stated, correction=late), ())
 
 
 def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:

@@ -56,30 +56,38 @@ class Core:
 
 def table_shape(
     root: Node, shared: Mapping[int, Node], cores: Sequence[Core], relation: Relation, paths: Sequence[str],
-    temporal: Collection[str] = (),
+    temporal: Collection[str] = (), known: Mapping[int, str] | None = None,
 ) -> TableShape | Finding:  # fmt: skip
-    """The shape of a whole plan, or why it is none. ``temporal``: inputs that are seen as versions."""
+    """The shape of a whole plan, or why it is none. ``temporal``: inputs that are seen as versions.
+
+    ``known``: of an operator that windows are keys of; by the place of a key the column that is known to say it.
+    """
     core = cores[0]
     above = list(_down_to(root, shared, core.node))
     if len(cores) == 1 and core.node.kind != "Join" and above[-1] is core.node and core.below.linear:
-        return _of_one(above, core, relation, paths, shared)
+        return _of_one(above, core, relation, paths, shared, known)
+    if known is not None:
+        return Finding(MIXED_MODE.code, MIXED_MODE.message, MIXED_MODE.replace, core.node)
     return _of_several(root, cores, relation, sorted(set(paths)), temporal)
 
 
 def _of_one(
-    above: list[Node], core: Core, relation: Relation, paths: Sequence[str], shared: Mapping[int, Node]
-) -> TableShape | Finding:
+    above: list[Node], core: Core, relation: Relation, paths: Sequence[str], shared: Mapping[int, Node],
+    known: Mapping[int, str] | None,
+) -> TableShape | Finding:  # fmt: skip
     """One operator that looks at several rows, over rows that speak for themselves."""
     keys, ids = _keys(core.node, core.below)
-    names = _carried_up(above[:-1], ids, relation, shared)
+    carried = _carried_up(above[:-1], ids, relation, shared)
+    names = [(known or {}).get(place, name) for place, name in enumerate(carried)]
     if any(name is None for name in names):
         return _not_selected(core.node)
-    known = tuple(dict.fromkeys(name for name in names if name is not None))
-    merge = _merge(above, relation, known, shared)
-    bare = _bare(core.node) if merge is None else None
+    selected = tuple(dict.fromkeys(name for name in names if name is not None))
+    merge = _merge(above, relation, selected, shared)
+    # Bare aggregates do not say when their window was, so it could not be told when to forget them.
+    bare = _bare(core.node) if merge is None and known is None else None
     single = core.node.kind != "Window"
     grouping = _grouping(keys, core.below, paths)
-    return TableShape(known, single, merge if bare is None else bare, grouping, bare is not None)
+    return TableShape(selected, single, merge if bare is None else bare, grouping, bare is not None)
 
 
 def _of_several(

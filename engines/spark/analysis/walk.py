@@ -94,6 +94,8 @@ class Walk:
     """Operators whose results change for ever."""
     operations: list[Finding] = field(default_factory=list)
     """Where something is computed of a column ``op`` of facts; only rows that speak for themselves have one."""
+    settled: list[Core] = field(default_factory=list)
+    """Operators that put rows together within windows of event time."""
     shared: dict[int, Node] = field(default_factory=dict)
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
     _pairs: int = 0
@@ -108,9 +110,13 @@ class Walk:
         self._live = live_columns(plan)
         return self.go(plan)
 
+    def alias_of(self, node: Node) -> str | None:
+        """Of the input that an operator reads; ``None`` for other operators."""
+        return alias if node.kind == "View" and (alias := temp_view(node)) in self.event_times else None
+
     def go(self, node: Node) -> Relation:
         """The relation that an operator makes of its children's."""
-        if node.kind == "View" and (alias := temp_view(node)) in self.event_times:
+        if (alias := self.alias_of(node)) is not None:
             return self._input(alias, node)
         for name in _EXPRESSIONS.get(node.kind, ()):
             for expression in node.expressions(name):
@@ -149,11 +155,10 @@ class Walk:
 
     def _table(self, node: Node, below: Relation, refusal: Refusal) -> None:
         """The result changes for ever; whether it can be kept up is decided for the plan as a whole."""
-        finding = Finding(refusal.code, refusal.message, refusal.replace, node)
-        self.tables.append(Core(node, below, finding))
+        self.tables.append(Core(node, below, _finding(refusal, node)))
 
     def _refuse(self, refusal: Refusal, node: Node) -> None:
-        self.findings.append(Finding(refusal.code, refusal.message, refusal.replace, node))
+        self.findings.append(_finding(refusal, node))
 
     def _opaque(self, node: Node) -> Relation:
         """For an operator that is refused: keep walking below it, to find what else is wrong."""
@@ -227,6 +232,8 @@ class Walk:
                 self._refuse(GROUPING_SET_TIME, node)
             else:
                 self._table(node, below, NO_WINDOW)
+        else:
+            self.settled.append(Core(node, below, _finding(NO_WINDOW, node)))
         made = node.expressions("aggregateExpressions")
         relation = projection(made, below, linear=False)
         extremes = {
@@ -270,6 +277,8 @@ class Walk:
                 self.findings.append(_float_key(node, name))
         if not any(timed(below.scope.get(identity)) for _, identity in below.columns):
             self._table(node, below, NO_TIME)
+        else:
+            self.settled.append(Core(node, below, _finding(NO_TIME, node)))
         return replace(below, linear=False)
 
     def _join(self, node: Node) -> Relation:
@@ -336,6 +345,7 @@ class Walk:
                 self._refuse(UNBOUNDED_FRAME, node)
             made = node.expressions("windowExpressions")
             return Relation({}, below.columns + columns_of(made), below.floats | floats_of(made), linear=False)
+        self.settled.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
         return relation
 
     def _expand(self, node: Node) -> Relation:
@@ -408,6 +418,10 @@ _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
     "CTERelationDef": Walk._definition,
     "CTERelationRef": Walk._reference,
 }
+
+
+def _finding(refusal: Refusal, node: Node) -> Finding:
+    return Finding(refusal.code, refusal.message, refusal.replace, node)
 
 
 def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | None:

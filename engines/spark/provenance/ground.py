@@ -26,6 +26,7 @@ from engines.spark.declarations import Query, read_query
 from engines.spark.facts import SliceReader
 from engines.spark.incremental import BlockFacts, InputFacts, Read, Step, next_checkpoint, plan_step
 from engines.spark.inputs import Inputs, micros
+from engines.spark.lateness import rule
 from engines.spark.output import same_rows, stated_ops
 from engines.spark.provenance.tracing import ROW
 from engines.spark.provenance.witnesses import ROWS
@@ -66,7 +67,15 @@ class Ground:
         found = analyst.analyse(session, self.query.steps, self.inputs.views(), request.vocab)
         if found.classification is None:
             raise Invalid(as_text(found.diagnostics, len(self.query.steps)), rule="provenance-query")
-        self.shape: Classification = found.classification
+        ruling = rule(self.query, found.classification, self.inputs.changelogs)
+        if ruling.windows is not None:
+            raise Invalid(
+                "late rows correct the windows of this dataset: where its records came from cannot be told yet",
+                rule="provenance-query", hint="ask of the inputs, by the window's event time",
+            )  # fmt: skip
+        self.shape: Classification = ruling.shape
+        self.counts_late = bool(ruling.reach)
+        """Whether records come out that are earlier than what was settled."""
         with open_slice(Path(request.data_path)) as source:
             records = pa.Table.from_batches(list(source.batches()), schema=source.schema)
         system = (request.vocab.offset_column, request.vocab.operation_type_column, request.vocab.system_time_column)
@@ -74,7 +83,7 @@ class Ground:
         self._offsets = np.asarray(records.column(request.vocab.offset_column)).astype(np.int64)
         self.ops = np.asarray(records.column(request.vocab.operation_type_column)).astype(np.int64)
         blocks = {given.query_alias: given.blocks or () for given in request.query_inputs}
-        self.facts = self.inputs.facts(self.shape, blocks)
+        self.facts = self.inputs.facts(ruling, blocks)
 
     @property
     def reached(self) -> tuple[int | None, int | None]:

@@ -44,7 +44,8 @@ class Settled:
         time = ground.data.column(vocab.event_time_column)[place]
         at, step = microseconds_of(time), self._step
         settled = step.emit_until is not None and at < step.emit_until
-        if not settled or (step.emit_from is not None and at < step.emit_from):
+        out = step.emit_from is not None and at < step.emit_from and not ground.counts_late
+        if not settled or out:
             raise ground.unlike(place)
         shown = Shown(ground)
         for alias, reads in step.reads.items():

@@ -309,13 +309,13 @@ class Lab:
         streams: Mapping[str, Stream],
         schedule: Sequence[Mapping[str, int]],
         restart: bool = False,
-        changelogs: Sequence[str] = (),
+        changelogs: Sequence[str] | None = (),
         limits: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Replayed:
         """Transactions that each take so many blocks of each stream.
 
-        ``restart``: forget all that was read in between. ``limits``: by number of a transaction, emission limits
-        (milliseconds) under which it is done piece by piece.
+        ``changelogs``: ``None`` when nobody says. ``restart``: forget all that was read in between. ``limits``: by
+        number of a transaction, emission limits (milliseconds) under which it is done piece by piece.
         """
         bench = Workbench(ANALYST, SliceReader())
         done = dict.fromkeys(streams, 0)
@@ -331,7 +331,8 @@ class Lab:
                 schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
                 inputs.append(TransformInput(
                     dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
-                    blocks=(*again, *fresh), schema_file=schema or "", changelog=alias in changelogs,
+                    blocks=(*again, *fresh), schema_file=schema or "",
+                    changelog=None if changelogs is None else alias in changelogs,
                 ))  # fmt: skip
             kept.transact(transform, tuple(inputs), Workbench(ANALYST, SliceReader()) if restart else bench, limit)
         assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}

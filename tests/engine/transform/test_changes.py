@@ -5,6 +5,7 @@ oracles. Engine semantics, section 5.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import random
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 import engines.spark.changes as changes
 import engines.spark.incremental as incremental
 import engines.spark.inputs as inputs
+import engines.spark.placing as placing
 import engines.spark.versions as versions
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 
@@ -86,7 +88,8 @@ def schedule(seed, aliases):
     return takes
 
 
-def query(sql, keys=("k",)):
+def query(sql, keys=("k",), late="drop"):
+    sql = f"set odf.late.a = '{late}';\n{sql}" if late else sql
     steps = (SqlQueryStep(query=sql),)
     tables = (TemporalTable(name="b", primary_key=keys),) if keys else None
     return TransformSql(engine="spark", queries=steps, temporal_tables=tables)
@@ -180,6 +183,116 @@ def test_logs_merge_in_the_order_of_what_was_promised(lab, seed):
     assert tuples(got, "k", "v") == [row[1:] for row in expected]
 
 
+def placed(lab, streams, known, within=FAR, lateness=0):
+    """Ledger rows in the order in which they come out, with the version of their own time; how many were dropped."""
+    mark = min(
+        stream.blocks[-1].watermark_after // 10**6 - (lateness if alias == "a" else 0)
+        for alias, stream in streams.items()
+    )
+    rows, dropped = [], 0
+    for time, key, value, _, before, _ in lab.statements(streams["a"]):
+        if time is None:
+            continue
+        before -= lateness
+        dropped += time < before - within
+        if time >= before - within and max(time, before) < mark:
+            valid = [v for k, v, since, until in known if k == key is not None and since <= time < until]
+            rows.append((max(time, before), time, key, value, valid[0] if valid else None))
+    rows.sort(key=lambda row: (*row[:2], row[2] is not None, row[2] or "", row[3]))
+    return [row[1:] for row in rows], dropped
+
+
+def late_ledger(lab, seed, changelog, days=30):
+    ledger = lab.stream(3000 + seed, days=days, blocks=BLOCKS, late=0.3)
+    if changelog:
+        return {"a": ledger, "b": lab.changing(f"late-b{seed}", seed, BLOCKS)}
+    return {"a": ledger, "b": lab.stream(4000 + seed, days=days, blocks=BLOCKS, late=0.2)}
+
+
+PLACED = [
+    (ENRICHED, True, "", FAR),
+    (AS_OF, True, "apply", FAR),
+    (ENRICHED, False, "", FAR),
+    (ENRICHED, True, "apply within 2 weeks", 14 * DAY),
+    (ENRICHED, True, "apply within 1 week'; set odf.lateness.a = '2 days", 7 * DAY),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("sql", "changelog", "late", "within"), PLACED, ids=["join", "as of", "append only", "within two weeks", "patient"]
+)
+def test_a_late_ledger_row_comes_out_late_with_the_version_of_its_time(lab, sql, changelog, late, within, seed):
+    streams = late_ledger(lab, seed, changelog)
+    lateness = 2 * DAY if "lateness" in late else 0
+    expected, dropped = placed(lab, streams, in_force(lab, streams["b"], changelog), within, lateness)
+    times = [row[0] for row in expected]
+    assert seed or times != sorted(times), "histories without late rows prove nothing"
+    got = both_ways(lab, query(sql, late=late), streams, seed, ["b"] if changelog else [])
+    assert tuples(got, "k", "v", "w") == expected
+    assert got.late == dropped
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_late_rows_of_two_ledgers_come_out_in_one_order(lab, seed):
+    sql = f"""select event_time, k, v, w from ({ENRICHED}) union all
+    select date_trunc('day', c.event_time) as event_time, c.k, c.v, -1 as w from c left semi join b
+    on c.k = b.k and c.event_time >= b.valid_from and c.event_time < b.valid_to"""
+    streams = {**late_ledger(lab, seed, True), "c": lab.stream(5000 + seed, days=8, blocks=BLOCKS, late=0.3)}
+    known = in_force(lab, streams["b"])
+    mark = min(s.blocks[-1].watermark_after // 10**6 // (DAY if a == "c" else 1) * (DAY if a == "c" else 1)
+               for a, s in streams.items())  # fmt: skip
+    mark = min(mark, streams["b"].blocks[-1].watermark_after // 10**6 // DAY * DAY)
+    rows = []
+    for alias, unit in (("a", 1), ("c", DAY)):
+        for time, key, value, _, before, _ in lab.statements(streams[alias]):
+            place = None if time is None else max(time, before) // unit * unit
+            if place is None or place >= mark:
+                continue
+            valid = [v for k, v, since, until in known if k == key is not None and since <= time < until]
+            if alias == "a" or valid:
+                shown = -1 if alias == "c" else valid[0] if valid else None
+                rows.append((place, time // unit * unit, key, value, shown))
+    rows.sort(key=lambda row: (*row[:2], row[2] is not None, row[2] or "", row[3]))
+    got = both_ways(lab, query(sql, late=""), streams, seed, ["b"])
+    assert tuples(got, "k", "v", "w") == [row[1:] for row in rows]
+
+
+def test_a_late_fact_meets_the_old_version_and_a_late_version_is_in_force_from_when_it_was_said(lab):
+    """``late-fact-old-version``, ``late-version-superseded``: a version said too late to ever hold is never seen."""
+    at = [day * DAY for day in range(30)]
+    versions = [
+        ([(at[1], "x", 10), (at[5], "x", 20)], at[6]),
+        ([(at[3], "x", 15), (at[5], "y", 1)], at[9]),  # superseded by 20 before it was said; y holds from the sixth on
+        ([], at[20]),
+    ]
+    facts = [
+        ([(at[7], "x", 1)], at[8]),
+        ([(at[4], "x", 2), (at[5], "y", 3), (at[7], "y", 4), (at[10], "x", 5)], at[12]),
+        ([(at[2], "x", 6), (at[0], "x", 7)], at[20]),
+    ]
+    streams = {"a": lab.given("facts", facts), "b": lab.given("versions", versions)}
+    expected = [(7, 1, 20), (4, 2, 10), (5, 3, None), (7, 4, 1), (10, 5, 20), (0, 7, None), (2, 6, 10)]
+    for takes in ([{"a": 3, "b": 3}], [{"a": 1, "b": 2}, {"a": 1, "b": 1}, {"a": 1, "b": 0}],
+                  [{"a": 2, "b": 1}, {"a": 0, "b": 1}, {"a": 1, "b": 1}]):  # fmt: skip
+        got = lab.run(query(ENRICHED, late=""), streams, takes)
+        assert [(time // DAY, value, found) for time, value, found in tuples(got, "v", "w")] == expected
+        assert got.late == 0
+
+
+def test_how_far_back_late_rows_reach_bounds_the_versions_that_are_kept(lab):
+    at = [day * DAY for day in range(60)]
+    streams = {
+        "a": lab.given("few", [([(at[1], "x", 1)], at[1]), ([(at[50], "x", 2)], at[50])]),
+        "b": lab.given("many", [([(time, "x", n) for n, time in enumerate(at[:50])], at[50])]),
+    }
+    rows = {}
+    for late in ("drop", "apply within 9 days", "apply"):
+        got = lab.run(query(ENRICHED, late=late), streams, [{"a": 2, "b": 1}])
+        rows[late] = json.loads(got.state.split(b"\n")[0])["arranged"][0]["rows"]
+    assert rows == {"drop": 1, "apply within 9 days": 10, "apply": 50}
+
+
 def retractions_at_old_times(monkeypatch):
     kept = versions.effective_times
     monkeypatch.setattr(
@@ -220,6 +333,30 @@ def test_broken_versions_are_caught(lab, monkeypatch, mutate):
         streams = ledger_and_dimension(lab, seed, changelog=True)
         expected, _ = enriched(lab, (streams["a"], streams["b"]), in_force(lab, streams["b"]))
         got = lab.run(query(ENRICHED), streams, schedule(seed, streams), changelogs=["b"])
+        if tuples(got, "k", "v", "w") != expected:
+            return
+    raise AssertionError("the broken engine gave the right answers")
+
+
+def late_rows_among_what_is_settled(monkeypatch):
+    monkeypatch.setattr(placing.LateInput, "_place", lambda self, block: incremental.EARLIEST)
+
+
+def old_versions_forgotten(monkeypatch):
+    monkeypatch.setattr(incremental, "reached_back", lambda reaches, time: time)
+
+
+def waiting_late_rows_dropped(monkeypatch):
+    monkeypatch.setattr(placing.LateInput, "still_open", lambda self, bound: iter(()))
+
+
+@pytest.mark.parametrize("mutate", [late_rows_among_what_is_settled, old_versions_forgotten, waiting_late_rows_dropped])
+def test_broken_late_rows_are_caught(lab, monkeypatch, mutate):
+    mutate(monkeypatch)
+    for seed in range(6):
+        streams = late_ledger(lab, seed, True)
+        expected, _ = placed(lab, streams, in_force(lab, streams["b"]))
+        got = lab.run(query(ENRICHED, late=""), streams, schedule(seed, streams), changelogs=["b"])
         if tuples(got, "k", "v", "w") != expected:
             return
     raise AssertionError("the broken engine gave the right answers")

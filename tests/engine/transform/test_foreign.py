@@ -56,7 +56,17 @@ SHAPES = {
     "versions of changes": (LEDGER, "ab", "b", VERSIONS),
     "versions of what grows": (LEDGER, "ab", "", VERSIONS),
     "merged log": ("select event_time, k, v from a union all select event_time, k, v from b", "ab", "b", None),
+    "merged log, late rows allowed": (
+        "set odf.lateness = '1 day'; select event_time, k, v from a union all select event_time, k, v from b", "ab", "",
+        None,
+    ),
+    "late rows": (
+        "set odf.rows = 'late'; select event_time, k, v from a union all select event_time, k, v from b", "ab", "",
+        None,
+    ),
+    "versions, late facts": ("set odf.lateness.a = '1 day';\n" + LEDGER, "ab", "b", VERSIONS),
     "windows over changes": ("set odf.late = 'drop';\n" + DAILY, "a", "a", None),
+    "windows, late rows applied": ("set odf.late = 'apply within 20 days';\n" + DAILY, "a", "a", None),
     "table": ("select k, max(event_time) as event_time, sum(v) as s from a group by k", "a", "", None),
     "table of changes": ("select k, max(event_time) as event_time, sum(v) as s from a group by k", "a", "a", None),
     "table of a union": ("select k, max(event_time) as event_time, sum(v) as s from (select event_time, k, v from a "

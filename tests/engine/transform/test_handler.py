@@ -65,6 +65,15 @@ def test_validate_says_mode_and_schema(handler):
     assert [one.code for one in refused.diagnostics] == ["changelog-late"]
     stated = handler.validate(validation("set odf.late = 'drop'; " + window, changelog=True))
     assert (stated.ok, stated.changelog) == (True, False)
+    applied = handler.validate(validation("set odf.late = 'apply'; " + window, changelog=True))
+    assert (applied.ok, applied.mode, applied.changelog) == (True, "table", True)
+    mean = window.replace("sum(v)", "avg(cast(v as decimal(20, 2)))")
+    forever = handler.validate(validation("set odf.late = 'apply'; " + mean))
+    assert [one.code for one in forever.diagnostics] == ["history-per-key"]
+    assert "within" in forever.diagnostics[0].replace
+    assert handler.validate(validation("set odf.late = 'apply within 9 days'; " + mean)).ok
+    late = handler.validate(validation("set odf.rows = 'late'; select event_time, v from `nyc.flights`"))
+    assert (late.ok, late.mode) == (True, "log")
     table = handler.validate(validation("select v, max(event_time) as event_time from `nyc.flights` group by v"))
     assert (table.ok, table.mode, table.changelog) == (True, "table", True)
 

@@ -1,0 +1,149 @@
+"""What late rows would change of a query that gives final rows: one row each, single windows, or too much to say.
+
+Pure. Engine semantics, section 5.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.influence import Influence, influence
+from engines.spark.analysis.joins import LEFT_ONLY, kind_of
+from engines.spark.analysis.monotone import Function, Shift
+from engines.spark.analysis.relation import Relation, time_of
+from engines.spark.analysis.tables import Core, TableShape, table_shape
+from engines.spark.analysis.tree import Node
+from engines.spark.analysis.walk import JOINS, Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Every row of an input comes out by itself, at most joined with versions: a late one can come out late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Every row bears on one window, and windows are the keys of a table: late rows correct the table."""
+
+    table: TableShape
+    of: Mapping[str, Function]
+    """By alias: event time -> something that is equal exactly within a window, and grows from one to the next."""
+
+
+Correction: TypeAlias = Passing | Windows | Finding
+"""How late rows can count, or why they cannot."""
+
+
+def correction(root: Node, walk: Walk, relation: Relation, times: Influence, column: str) -> Correction:
+    """Of a plan that was walked and gives final rows; ``times``: of its event time, the column named ``column``."""
+    if _passes(root, walk):
+        return Passing()
+    if _kinds(root, walk.shared) & set(JOINS):
+        return Finding(
+            "late-apply-join", "rows that come too late for a join cannot be met by it yet",
+            "SET odf.late = 'drop', or declare one side in temporalTables",
+        )  # fmt: skip
+    return _windows(root, walk, relation, times, column)
+
+
+def _kinds(root: Node, shared: Mapping[int, Node]) -> set[str]:
+    return {node.kind for whole in (root, *shared.values()) for node in whole.preorder()}
+
+
+def _passes(node: Node, walk: Walk) -> bool:
+    """Whether rows come from inputs through operators that take them one by one."""
+    if (alias := walk.alias_of(node)) is not None:
+        return alias not in walk.temporal
+    if node.kind in ("Project", "Filter", "SubqueryAlias", "View", "Generate") and node.children:
+        return _passes(node.only, walk)
+    if node.kind == "Union":
+        return all(_passes(child, walk) for child in node.children)
+    if node.kind == "WithCTE":
+        return _passes(node.children[-1], walk)
+    if node.kind == "CTERelationRef":
+        return _passes(walk.shared[node.fields["cteId"]], walk)
+    if node.kind in JOINS:
+        kind, (left, right) = kind_of(node), node.children
+        from_left = kind in {"Inner", "Cross", "LeftOuter"} | LEFT_ONLY
+        from_right = kind in {"Inner", "Cross", "RightOuter"}
+        as_of = node.kind == "AsOfJoin"
+        return (from_left and _passes(left, walk) and _are_versions(right, walk, as_of)) or (
+            from_right and _passes(right, walk) and _are_versions(left, walk, False)
+        )
+    return False
+
+
+def _are_versions(node: Node, walk: Walk, as_of: bool) -> bool:
+    """Whether an operator gives versions of one input, and nothing made of several of them."""
+    if (alias := walk.alias_of(node)) is not None:
+        return as_of or alias in walk.temporal
+    if node.kind == "CTERelationRef":
+        return _are_versions(walk.shared[node.fields["cteId"]], walk, as_of)
+    passing = node.kind in ("Project", "Filter", "SubqueryAlias", "View") and bool(node.children)
+    return passing and _are_versions(node.only, walk, as_of)
+
+
+def _windows(root: Node, walk: Walk, relation: Relation, times: Influence, column: str) -> Windows | Finding:
+    core = walk.settled[0] if len(walk.settled) == 1 else None
+    exact = _exact_key(core, times, walk.paths) if core is not None else None
+    if core is None or exact is None or len(set(walk.paths)) != len(walk.paths):
+        return _TOO_MUCH
+    known = {
+        place: column
+        for place, time in _timed_keys(core).items()
+        if core.node.kind == "Window" or _follows(time, times)
+    }  # fmt: skip
+    shape = table_shape(root, walk.shared, [core], relation, walk.paths, known=known)
+    if not isinstance(shape, TableShape):
+        return replace(shape, node=None) if shape.code == "key-not-selected" else _TOO_MUCH
+    return Windows(shape, {walk.paths[path]: interval.low for path, interval in exact.items()})
+
+
+_TOO_MUCH = Finding(
+    "late-apply-shape",
+    "late rows can be applied to one GROUP BY, DISTINCT or ranking by windows that do not overlap, straight over "
+    "inputs that are read once",
+    "SET odf.late = 'drop', or make the inner query a dataset of its own",
+)
+
+
+def _timed_keys(core: Core) -> dict[int, Influence]:
+    """Keys that hold a time, by place."""
+    field = {"Aggregate": "groupingExpressions", "Window": "partitionSpec"}.get(core.node.kind, "")
+    keys: Sequence[Node] = core.node.expressions(field) if field else ()
+    found = {place: time_of(influence(key, core.below.scope)) for place, key in enumerate(keys)}
+    return {place: time for place, time in found.items() if time}
+
+
+def _exact_key(core: Core, times: Influence, paths: Collection[str]) -> Influence | None:
+    """The window of a row, as a time that its own event time decides: the one that the output's event time is, else the
+    one by which the walk has bounded it.
+    """
+    keys = list(_timed_keys(core).values())
+    if core.node.kind == "Distinct":
+        keys = [time for _, identity in core.below.columns if (time := time_of(core.below.scope.get(identity)))]
+    found = next((key for key in keys if _follows(key, times)), keys[0] if keys else {})
+    return found if set(found) == set(range(len(paths))) and _is_exact(found) else None
+
+
+def _is_exact(time: Influence) -> bool:
+    return all(interval.low == interval.high and interval.life is None for interval in time.values())
+
+
+def _follows(key: Influence, column: Influence) -> bool:
+    """Whether a key is the same in all rows whose column is: but for a shift, they are the same function."""
+    return (
+        set(key) == set(column)
+        and _is_exact(key)
+        and _is_exact(column)
+        and all(_unshifted(key[path].low) == _unshifted(column[path].low) for path in key)
+    )
+
+
+def _unshifted(function: Function) -> Function:
+    while function and isinstance(function[-1], Shift):
+        function = function[:-1]
+    return function
