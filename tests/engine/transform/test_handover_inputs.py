@@ -26,7 +26,8 @@ from (select event_time, k, v from a union all select event_time, k, v from b) g
 OF_ONE = OF_BOTH.replace("(select event_time, k, v from a union all select event_time, k, v from b)", "a")
 JOINED = """select a.event_time, a.k, b.v as s from a join b
 on a.k = b.k and b.event_time between a.event_time - interval '2' day and a.event_time + interval '1' day"""
-VERSIONS = """select a.event_time, a.k, b.v as s from a left join b
+VERSIONS = """set odf.late.a = 'drop';
+select a.event_time, a.k, b.v as s from a left join b
 on a.k = b.k and a.event_time >= b.valid_from and a.event_time < b.valid_to"""
 SEVERAL = {
     "an input more": (OF_ONE, "a", OF_BOTH, "ab", ()),
