@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,9 +148,10 @@ class Member:
         self._wires.members[self.peer_id] = self
         life.ready()
         for other in self._others().values():
-            await self.pull_statements(other.peer_id)
-            await other.pull_statements(self.peer_id)
-            other._on_connect()
+            with suppress(Remote):  # gone again already
+                await self.pull_statements(other.peer_id)
+                await other.pull_statements(self.peer_id)
+                other._on_connect()
         self._on_connect()
         await life.stopping.wait()
         del self._wires.members[self.peer_id]

@@ -137,13 +137,3 @@ def test_machines_do_not_show(lab, tmp_path, cores, zone, locale):
     here = {name: digest(lab, name, {}) for name in QUERIES}
     environ = {"TZ": zone, "LC_ALL": locale, "LANG": locale, "JAVA_TOOL_OPTIONS": f"-Duser.timezone={zone}"}
     assert elsewhere(tmp_path / "there", environ, cores=cores)["digests"] == here
-
-
-@pytest.mark.skipif("ODF_SOAK" not in os.environ, reason="a million rows in a small heap; ODF_SOAK=1 runs it")
-def test_a_heap_that_spills_does_not_show(tmp_path):
-    roomy, tight = (
-        elsewhere(tmp_path / heap, heap=heap, cores=1, rows=400_000, settings={}) for heap in ("4g", "320m")
-    )
-    assert not roomy["spilled"]
-    assert tight["spilled"]
-    assert roomy["digests"] == tight["digests"]
