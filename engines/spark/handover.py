@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chain.data.changelog import says_changelog
@@ -27,7 +26,6 @@ from chain.instant import from_millis
 from chain.model.events import OffsetInterval
 from engines.contract import (
     DerivationNeeded,
-    InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
     Success,
@@ -44,7 +42,7 @@ from engines.spark.incremental import InputFacts, next_checkpoint, plan_step
 from engines.spark.lateness import Ruling, rule
 from engines.spark.output import output_schema, schema_in_force, slice_of
 from engines.spark.plans import HIDDEN_ROUND
-from engines.spark.queries import as_text, blames_query, first_lines
+from engines.spark.queries import answered, as_text
 from engines.spark.rounds import differences, rounds_of
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
@@ -73,18 +71,15 @@ class _NewDerivation(Exception):
 
 def run_migration(session: SparkSession, request: MigrateRequest, control: Control, bench: Workbench) -> MigrateOutcome:
     """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="handover-") as folder:
-            return _Handover(session, request, control, bench, Path(folder)).run()
-    except _NewDerivation as reason:
-        return DerivationNeeded(message=str(reason))
-    except Invalid as fault:
-        hint = f" ({fault.hint})" if fault.hint else ""
-        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
-    except PySparkException as fault:
-        if not blames_query(fault):
-            raise
-        return InvalidQuery(message=first_lines(fault))
+
+    def run() -> MigrateOutcome:
+        try:
+            with tempfile.TemporaryDirectory(prefix="handover-") as folder:
+                return _Handover(session, request, control, bench, Path(folder)).run()
+        except _NewDerivation as reason:
+            return DerivationNeeded(message=str(reason))
+
+    return answered(run)
 
 
 class _Handover:

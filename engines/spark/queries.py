@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
-from engines.contract import Diagnostic, Severity, Vocabulary
+from engines.contract import Diagnostic, InvalidQuery, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.readings import Readings
@@ -31,6 +31,7 @@ from engines.spark.spark_types import slice_types
 from engines.spark.views import empty_view, name_view
 from engines.spark.zones import zones_in
 
+Answer = TypeVar("Answer")
 REMEMBERED: Final = 256
 """Queries whose analysis is kept."""
 _CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
@@ -205,6 +206,19 @@ def _spark_diagnostic(fault: PySparkException, query: int) -> Diagnostic:
         line=int(place[1]) if place is not None else None,
         column=int(place[2]) + 1 if place is not None else None,
     )
+
+
+def answered(work: Callable[[], Answer]) -> Answer | InvalidQuery:
+    """What ``work`` gives, or what it found wrong with the query or its data. Raises what is the engine's own fault."""
+    try:
+        return work()
+    except Invalid as fault:
+        hint = f" ({fault.hint})" if fault.hint else ""
+        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
+    except PySparkException as fault:
+        if not blames_query(fault):
+            raise
+        return InvalidQuery(message=first_lines(fault))
 
 
 def blames_query(fault: PySparkException) -> bool:

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow
@@ -44,7 +43,7 @@ from engines.spark.lateness import Ruling, rule
 from engines.spark.output import ADDED, behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN, HIDDEN_OF_ONE, HIDDEN_ROUND, carried, frame_of
-from engines.spark.queries import Analyst, as_text, blames_query, first_lines, run_queries
+from engines.spark.queries import Analyst, answered, as_text, run_queries
 from engines.spark.rows import frame_of_rows
 from engines.spark.runs import is_large, write_in_runs
 from engines.spark.sessions import Sessions
@@ -80,16 +79,12 @@ def run_transform(
 
     Raises Environment, and what Spark raises when the fault is the engine's.
     """
-    try:
+
+    def run() -> TransformOutcome:
         with _folder(request) as folder:
             return Transaction(session, request, control, bench, Path(folder)).run()
-    except Invalid as fault:
-        hint = f" ({fault.hint})" if fault.hint else ""
-        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
-    except PySparkException as fault:
-        if not blames_query(fault):
-            raise
-        return InvalidQuery(message=first_lines(fault))
+
+    return answered(run)
 
 
 def identity_of(transform: Transform) -> str:

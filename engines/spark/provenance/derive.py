@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
 from engines.contract import (
     MAX_WITNESSES,
-    InvalidQuery,
     ProvenanceOutcome,
     ProvenancePath,
     ProvenanceRequest,
@@ -26,7 +24,7 @@ from engines.spark.provenance.changing import Changing
 from engines.spark.provenance.ground import Ground
 from engines.spark.provenance.settled import Settled
 from engines.spark.provenance.spoken import Spoken
-from engines.spark.queries import blames_query, first_lines
+from engines.spark.queries import answered
 from engines.spark.transform import Control, Workbench
 
 
@@ -36,15 +34,7 @@ class _Finder(Protocol):
 
 def derive(session: SparkSession, request: ProvenanceRequest, control: Control, bench: Workbench) -> ProvenanceOutcome:
     """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
-    try:
-        return _derive(session, request, control, bench)
-    except Invalid as fault:
-        hint = f" ({fault.hint})" if fault.hint else ""
-        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
-    except PySparkException as fault:
-        if not blames_query(fault):
-            raise
-        return InvalidQuery(message=first_lines(fault))
+    return answered(lambda: _derive(session, request, control, bench))
 
 
 def _derive(session: SparkSession, request: ProvenanceRequest, control: Control, bench: Workbench) -> ProvenanceSuccess:
