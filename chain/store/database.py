@@ -55,6 +55,9 @@ class Database:
         with self._faults():
             self._writer = self._connect()
             self._writer.execute("PRAGMA journal_mode = WAL")
+            _, pages, _ = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.recovered: int = max(0, pages)
+            """Pages that the log of a killed process gave back; ``wal.pages_promised`` says how many it should."""
             self._writer.execute("PRAGMA synchronous = FULL")
             self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             self._writer.execute(_VERSIONS)

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from chain.store.wal import pages_promised
+
 OBJECTS: Final = "objects"
 WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
 """Folders that are emptied at the start."""
@@ -21,6 +23,10 @@ class Aftermath(msgspec.Struct, kw_only=True):
     """Grows while the node starts."""
 
     was_killed: bool = False
+    promised: int = 0
+    """Pages that the database's log says were committed to it."""
+    lost: int = 0
+    """Those of them that could not be read back: the state is an older one."""
     files: int = 0
     bytes: int = 0
     """Of work under way."""
@@ -34,6 +40,8 @@ class Aftermath(msgspec.Struct, kw_only=True):
         told = ["the node was killed" if self.was_killed else "the node was stopped in order"]
         if self.files:
             told.append(f"{self.files} unfinished files ({max(1, self.bytes >> 10):,} KiB) were removed")
+        if self.lost:
+            told.append(f"{self.lost} pages of the database's log are damaged: what was committed last is lost")
         if self.settled:
             told.append(f"an import that was cut off is settled: {', '.join(self.settled)}")
         return "; ".join([*told, *self.unsettled])
@@ -42,7 +50,7 @@ class Aftermath(msgspec.Struct, kw_only=True):
 def look_back(directory: Path, database: str) -> Aftermath:
     """Before the database is opened. Costs in proportion to what was left."""
     log = directory / f"{database}-wal"
-    found = Aftermath(was_killed=log.exists() and log.stat().st_size > 0)
+    found = Aftermath(was_killed=log.exists() and log.stat().st_size > 0, promised=pages_promised(log))
     for folder in WORK:
         for file in (directory / folder).rglob("*"):
             if file.is_file() and not file.is_symlink():

@@ -83,6 +83,13 @@ class Doctor:
 
     def _last_end(self) -> wire.Probe:
         found = self._home.aftermath
+        if found.lost:
+            return failed(
+                "last end",
+                str(found),
+                "odfctl pull --all: mirrors fetch it again; odfctl pull REF --repair fetches what is this node's own "
+                "from its mirrors; what nobody else has yet is to be done again",
+            )
         if found.unsettled:
             return failed(
                 "last end", str(found), "odfctl pull REF --repair; or delete the dataset and take it in again"

@@ -98,6 +98,7 @@ def open_home(directory: Path) -> Iterator[Home]:
     with StateLock(directory):
         aftermath = look_back(directory, DATABASE)
         database = open_database(directory / DATABASE)
+        aftermath.lost = max(0, aftermath.promised - database.recovered)
         try:
             yield Home(directory, database, aftermath)
         finally:

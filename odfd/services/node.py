@@ -191,6 +191,10 @@ class NodeParts:
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
         found = self.home.aftermath
+        if found.lost:
+            self.ground.journal.error(
+                "what was committed last is lost: the database's log is damaged", pages=found.lost
+            )
         found.settled, found.unsettled = self.carrying.mend()
         for name in found.settled:
             self.ground.journal.info("an import that was cut off is settled", dataset=name)
