@@ -7,6 +7,7 @@ Codes used by the format: sha3-256 for bytes, arrow0-sha3-256 for rows (a privat
 from __future__ import annotations
 
 import hashlib
+from io import BufferedReader
 from typing import Final
 
 from typing_extensions import Buffer
@@ -35,6 +36,11 @@ class Multihash(bytes):
     @classmethod
     def sha3_256(cls, data: Buffer) -> Multihash:
         return cls(_PREFIXES[SHA3_256] + hashlib.sha3_256(data).digest())
+
+    @classmethod
+    def sha3_256_of(cls, file: BufferedReader) -> Multihash:
+        """Of what is left to read of a file, in bounded memory. Raises OSError."""
+        return cls(_PREFIXES[SHA3_256] + hashlib.file_digest(file, "sha3_256").digest())
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Multihash:

@@ -9,7 +9,6 @@ on its own, and never hashes a large file again on reading: that is what verific
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from chain.errors import Environment, NotFound
-from chain.multihash import SHA3_256, Multihash
+from chain.multihash import Multihash
 from chain.store import schema
 from chain.store.base import ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
@@ -98,7 +97,7 @@ class DiskObjects:
     def add_file(self, staged: Path) -> Multihash:
         with disk(staged), staged.open("rb") as file:
             self._step("object-staged")
-            name = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+            name = Multihash.sha3_256_of(file)
         self.adopt(staged, name)
         return name
 
@@ -247,10 +246,15 @@ class DiskObjects:
 def sound_path(objects: ObjectReader, name: Multihash) -> Path:
     """The object's file, hashed just now: for whoever makes something new of it. Raises NotFound, ObjectDamaged."""
     path = objects.path(name)
-    with disk(path), path.open("rb") as file:
-        if Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest()) != name:
-            raise ObjectDamaged(name)
+    check_file(path, name)
     return path
+
+
+def check_file(path: Path, name: Multihash) -> None:
+    """Raises ObjectDamaged, NotFound, Environment."""
+    with disk(path), path.open("rb") as file:
+        if Multihash.sha3_256_of(file) != name:
+            raise ObjectDamaged(name)
 
 
 @contextlib.contextmanager

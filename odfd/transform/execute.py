@@ -6,7 +6,6 @@ files. Nothing here moves a head.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from chain.model.events import (
     OffsetInterval,
 )
 from chain.model.schema import DataSchema
-from chain.multihash import SHA3_256, Multihash
+from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, Success
 from engines.errors import EngineFault
@@ -86,7 +85,7 @@ async def execute(
 def sha3_file(path: Path) -> Multihash:
     """Physical hash of a file."""
     with path.open("rb") as file:
-        return Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+        return Multihash.sha3_256_of(file)
 
 
 def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:

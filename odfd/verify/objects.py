@@ -7,7 +7,6 @@ hash under a right physical one would otherwise pass. Spec: section Data Slice; 
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +27,7 @@ from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
-from chain.multihash import SHA3_256, Multihash
+from chain.multihash import Multihash
 from chain.state import Vocab
 from chain.store.base import ObjectReader
 from chain.store.objects import DAMAGED, disk
@@ -116,7 +115,7 @@ def _check_bytes(objects: ObjectReader, kind: str, name: Multihash, size: int) -
         return None, [Finding(rule=f"{kind}-physical-hash", message=str(error), expected=str(name))]
     findings = []
     with disk(path), path.open("rb") as file:
-        actual = Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+        actual = Multihash.sha3_256_of(file)
         length = file.tell()
     if length != size:
         message = f"{kind} {name.short} has {length:,} bytes, its block says {size:,}"

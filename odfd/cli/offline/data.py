@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import decimal
-import hashlib
 import math
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ from typing import Any, Final
 from chain import instant
 from chain.errors import Invalid
 from chain.model.schema import Option
-from chain.multihash import SHA3_256, Multihash
+from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.cli.offline import files
 from odfd.cli.session import Session
@@ -73,7 +72,7 @@ def _hash(args: argparse.Namespace) -> int:
 
 def _physical_hash(path: Path) -> Multihash:
     with disk(path), path.open("rb") as file:
-        return Multihash.from_digest(SHA3_256, hashlib.file_digest(file, "sha3_256").digest())
+        return Multihash.sha3_256_of(file)
 
 
 def _hash_text(answer: dict[str, Any]) -> str:
