@@ -16,7 +16,8 @@ import grpc
 import msgspec
 import trio
 
-from chain.errors import Fault, Invalid
+from chain.errors import Environment, Fault, Invalid
+from chain.store.objects import DAMAGED
 from engines import codec
 from engines.contract import (
     DerivationNeeded,
@@ -77,11 +78,12 @@ class _Call(Protocol):
     def cancel(self) -> bool: ...
 
 
-_FAULTS: Final[dict[str, type[EngineLost] | type[LimitExceeded]]] = {
+_FAULTS: Final[dict[str, type[Environment] | type[LimitExceeded]]] = {
     JVM_LOST: EngineLost,
     DEADLINE: LimitExceeded,
     MEMORY: LimitExceeded,
     DISK: LimitExceeded,
+    DAMAGED: Environment,
 }
 """Failures that an engine tells of by their rule, as what they are to a coordinator."""
 _OPTIONS: Final = (

@@ -169,6 +169,9 @@ class IngestRequest(_Table, frozen=True, kw_only=True):
     transaction_id: str | None = None
     source_names: tuple[str, ...] = ()
     """What messages call the source files, in the order of ``source_paths``; file names when empty."""
+    prev_data_hashes: tuple[str, ...] = ()
+    """Physical hashes of the earlier slices, in the order of ``prev_data_paths``; those that are read are held against
+    them. Empty: they are believed."""
 
 
 IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError

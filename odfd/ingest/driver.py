@@ -27,6 +27,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DataSlice, MetadataEvent, OffsetInterval, SetPollingSource
 from chain.model.source import ReadStep
+from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, Success
@@ -210,10 +211,10 @@ async def _transact(
 def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
     state = _load(shop, dataset)
     source, founding = choose(state)
-    slices: list[Path] = []
+    slices: list[tuple[Multihash, Path]] = []
     if needs_history(source.merge):
         names = shop.index.slices(shop.store.chain(dataset), state)
-        slices = [shop.objects.path(name) for name in names]
+        slices = [(name, shop.objects.path(name)) for name in names]
     plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding)
     request = msgspec.structs.replace(plan.request, new_data_path=str(shop.objects.stage()))
     return msgspec.structs.replace(plan, request=request)

@@ -161,7 +161,7 @@ def plan_ingest(
     source: Source,
     batch: Batch,
     system_time: Instant,
-    slices: Sequence[Path] = (),
+    slices: Sequence[tuple[Multihash, Path]] = (),
     founding: tuple[MetadataEvent, ...] = (),
 ) -> IngestPlan:
     """``slices`` are the earlier ones, oldest first, if the strategy needs them; the output path is not decided yet."""
@@ -186,7 +186,8 @@ def plan_ingest(
         source_names=batch.names,
         source_event_time=batch.event_time,
         schema=schema_in_force(state),
-        prev_data_paths=tuple(str(path) for path in slices),
+        prev_data_paths=tuple(str(path) for _, path in slices),
+        prev_data_hashes=tuple(str(name) for name, _ in slices),
         prev_watermark=state.watermark,
         next_offset=state.next_offset,
         new_data_path="",

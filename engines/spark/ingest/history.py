@@ -1,13 +1,17 @@
 """What a dataset holds already, for merging: which slices matter, their columns in Spark, single rows by offset.
 
 Reads footers first. Never holds more than the columns asked for, and leaves a slice out only where its statistics prove
-that it cannot matter. Lives for one request; footers of unchanged files are remembered by the process.
+that it cannot matter. A slice whose rows are read is hashed before, for what is merged with it gets a hash of its own.
+Lives for one request; footers of unchanged files are remembered by the process.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,6 +23,8 @@ import pyarrow.parquet as pq
 from chain.data.evolution import as_in_force
 from chain.data.parquet import MAX_FOOTER, MAX_FOOTER_ITEMS, to_instant
 from chain.errors import Environment, Invalid, NotFound
+from chain.multihash import Multihash
+from chain.store.objects import check_file
 from engines.spark.spark_types import struct_type
 
 if TYPE_CHECKING:
@@ -48,9 +54,11 @@ class Footer(NamedTuple):
 class History:
     """Earlier slices of the dataset, oldest first, and the schema in force that they are read with."""
 
-    def __init__(self, schema: pa.Schema | None, paths: Sequence[Path]) -> None:
+    def __init__(self, schema: pa.Schema | None, paths: Sequence[Path], hashes: Sequence[Multihash] = ()) -> None:
+        """``hashes``: of the files at ``paths``, or none, and they are believed."""
         self.schema = schema
         self.paths = tuple(paths)
+        self._unproven = dict(zip(paths, hashes, strict=True)) if hashes else {}
 
     def overlapping(self, keys: pa.Table) -> tuple[Path, ...]:
         """Slices that may hold a row with the key of a row in ``keys`` (columns: the key, in any order).
@@ -58,25 +66,30 @@ class History:
         Sound: a slice is left out only if for some column all its values lie outside of the values of ``keys``.
         """
         ranges = {name: found for name in keys.column_names if (found := _bounds(keys.column(name)))}
-        return tuple(path for path in self.paths if _may_meet(footer(path), ranges))
+        return tuple(path for path in self.paths if _may_meet(self._footer(path), ranges))
 
     def frame(self, spark: SparkSession, columns: Sequence[str], paths: Sequence[Path]) -> DataFrame:
-        """These columns of these slices; a column that an older slice lacks is null. Raises Invalid."""
+        """These columns of these slices; a column that an older slice lacks is null. Raises Invalid, ObjectDamaged."""
         assert self.schema is not None
+        self._prove(paths)
         wanted = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
         return spark.read.schema(struct_type(wanted)).parquet(*(str(path) for path in paths))
 
     def rows_at(self, offsets: np.ndarray, offset_column: str, columns: Sequence[str]) -> pa.Table:
-        """Rows by ascending offsets, in the types of the schema in force. Raises Invalid when one is not there."""
+        """Rows by ascending offsets, in the types of the schema in force.
+
+        Raises Invalid when one is not there, ObjectDamaged.
+        """
         assert self.schema is not None
         schema = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
         found = []
         for path in self.paths:
-            bounds = footer(path).bounds.get(offset_column)
+            bounds = self._footer(path).bounds.get(offset_column)
             if bounds is None:
                 continue
             low, high = np.searchsorted(offsets, [bounds.low, bounds.high + 1])
             if low < high:
+                self._prove([path])
                 found.append(_rows_of(path, offsets[low:high], offset_column, schema))
         table = pa.concat_tables([schema.empty_table(), *found])
         if table.num_rows != len(offsets):
@@ -84,6 +97,20 @@ class History:
                 f"{len(offsets) - table.num_rows} earlier rows are not in the slices given", rule="history-complete"
             )
         return table
+
+    def _footer(self, path: Path) -> Footer:
+        """Raises NotFound, Invalid, ObjectDamaged."""
+        try:
+            return footer(path)
+        except Invalid:
+            self._prove([path])
+            raise
+
+    def _prove(self, paths: Sequence[Path]) -> None:
+        """Hash those that were not yet. Raises ObjectDamaged, Environment."""
+        unproven = [path for path in paths if path in self._unproven]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            deque(pool.map(lambda path: check_file(path, self._unproven.pop(path)), unproven), maxlen=0)
 
 
 def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Schema) -> pa.Table:

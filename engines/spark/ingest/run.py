@@ -21,6 +21,7 @@ from chain.data.parquet import to_instant, write_slice
 from chain.errors import Invalid
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import OffsetInterval
+from chain.multihash import Multihash
 from engines.contract import IngestRequest, InvalidQuery, Success, TransformOutcome
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import Desk, merge
@@ -74,7 +75,7 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
         batch = coerce_guessed(batch, vocab, request.merge)
     batch = prepared(batch, vocab, request.merge, force)
     check_columns(batch.schema, vocab, force)
-    history = History(force, [Path(path) for path in request.prev_data_paths])
+    history = _history(request, force)
     merged = merge(Desk(spark, scratch, vocab), batch, history, request.merge)
     control.check()
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
@@ -83,6 +84,13 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
     if table.num_rows:
         write_slice(table, Path(request.new_data_path))
     return _success(request, table)
+
+
+def _history(request: IngestRequest, force: pa.Schema | None) -> History:
+    hashes = [Multihash.parse(text) for text in request.prev_data_hashes]
+    if hashes and len(hashes) != len(request.prev_data_paths):
+        raise Invalid("not every earlier slice has a hash", rule="history-complete")
+    return History(force, [Path(path) for path in request.prev_data_paths], hashes)
 
 
 def _success(request: IngestRequest, table: pa.Table) -> Success:

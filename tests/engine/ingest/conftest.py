@@ -18,6 +18,7 @@ from chain import instant
 from chain.ids import DatasetId
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadCsv, ReadStep, Transform
+from chain.multihash import Multihash
 from engines.contract import IngestRequest, Success, TransformOutcome, Vocabulary
 from engines.spark.ingest.run import run_ingest
 
@@ -41,6 +42,7 @@ class Dataset:
     schema: DataSchema | None = None
     watermark: instant.Instant | None = None
     slices: list[str] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
     next_offset: int = 0
     rounds: int = 0
 
@@ -71,6 +73,7 @@ class Dataset:
             source_event_time=instant.parse(source_time) if source_time else None,
             schema=self.schema,
             prev_data_paths=tuple(self.slices),
+            prev_data_hashes=tuple(self.hashes),
             prev_watermark=self.watermark,
             next_offset=self.next_offset,
             new_data_path=str(output),
@@ -89,6 +92,7 @@ class Dataset:
         if answer.new_offset_interval is not None:
             assert answer.new_offset_interval.start == self.next_offset
             self.slices.append(str(output))
+            self.hashes.append(str(Multihash.sha3_256(output.read_bytes())))
             self.next_offset = answer.new_offset_interval.end + 1
 
     def last(self) -> pa.Table:

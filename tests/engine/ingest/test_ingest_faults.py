@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from chain.model.source import (
     SqlQueryStep,
     TransformSql,
 )
+from chain.store.objects import ObjectDamaged
 from engines.contract import InvalidQuery, Success
 
 pytestmark = pytest.mark.engine
@@ -160,3 +162,22 @@ def test_the_same_input_makes_the_same_bytes(dataset: Callable[..., Any], csv_st
             assert isinstance(made.ingest(text, csv_step(CITY), preprocess=steps, remember=False), Success)
             slices.append(Path(made.folder / f"slice-{made.rounds}").read_bytes())
         assert slices[0] == slices[1]
+
+
+@pytest.mark.parametrize("merge", [MergeLedger(primary_key=("city",)), MergeSnapshot(primary_key=("city",))])
+def test_nothing_is_merged_with_a_slice_that_a_disk_has_spoilt(
+    dataset: Callable[..., Any], csv_step: Callable[..., ReadCsv], merge: Any
+) -> None:
+    """A row that changed there would be corrected, or come a second time, in a slice with a hash of its own."""
+    made = dataset(merge)
+    assert isinstance(made.ingest(HEAD + "A,1\nB,2\n", csv_step(CITY)), Success)
+    spoilt = Path(made.slices[0])
+    raw = spoilt.read_bytes()
+    at = raw.index(b"A")
+    spoilt.chmod(0o644)
+    spoilt.write_bytes(raw[:at] + b"C" + raw[at + 1 :])
+    with pytest.raises(ObjectDamaged) as told:
+        made.ingest(HEAD + "A,1\nB,3\n", csv_step(CITY))
+    assert "--repair" in (told.value.hint or "")
+    spoilt.write_bytes(raw)
+    assert isinstance(made.ingest(HEAD + "A,1\nB,3\n", csv_step(CITY)), Success)

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Invalid, NotFound
+from chain.multihash import Multihash
+from chain.store.objects import ObjectDamaged
 from engines.spark.ingest.history import History
 
 TS = pa.timestamp("ms", "UTC")
@@ -83,3 +85,25 @@ def test_a_slice_that_is_not_there_or_not_parquet(tmp_path: Path) -> None:
         History(SCHEMA, [tmp_path / "gone"]).overlapping(keys)
     with pytest.raises(Invalid, match="torn is not a readable slice"):
         History(SCHEMA, [tmp_path / "torn"]).overlapping(keys)
+
+
+def test_what_is_merged_with_is_hashed_before(tmp_path: Path) -> None:
+    names = []
+    for start in (0, 3):
+        path = tmp_path / str(start)
+        pq.write_table(table([{"k": n, "s": "a", "t": None, "f": None} for n in range(start, start + 3)], start), path)
+        names.append(Multihash.sha3_256(path.read_bytes()))
+    raw = bytearray((tmp_path / "3").read_bytes())
+    raw[6] ^= 1
+    (tmp_path / "3").write_bytes(raw)
+
+    def history() -> History:
+        return History(SCHEMA, [tmp_path / "0", tmp_path / "3"], names)
+
+    assert history().rows_at(np.array([1]), "offset", ["k"]).num_rows == 1
+    with pytest.raises(ObjectDamaged, match=names[1].short) as told:
+        history().rows_at(np.array([1, 4]), "offset", ["k"])
+    assert told.value.hint
+    (tmp_path / "3").write_bytes(raw[:50])
+    with pytest.raises(ObjectDamaged, match=names[1].short):
+        history().overlapping(table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"]))
