@@ -24,11 +24,11 @@ $(STAMP): pyproject.toml requirements/lock.txt requirements/bootstrap.txt bin/in
 demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the nodes up
 	@$(PY) -m demo $(if $(KEEP),--keep)
 
-test: install  ## all tests
-	@$(PY) -m pytest $(T)
+test: install  ## all tests, a process a core; T='-n 0 --pdb tests/…' for one at a time
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile $(T)
 
 quick: install  ## the tests that need no Spark, no daemons and no patience
-	@$(PY) -m pytest -m "not engine and not e2e and not slow" $(T)
+	@$(PY) -m pytest -n auto --maxprocesses 4 -m "not engine and not e2e and not slow" $(T)
 
 lint: install
 	@$(PY) -m ruff check .
