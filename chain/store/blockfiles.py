@@ -3,16 +3,19 @@
 Files are named by hash, so each block is found in the one above it. Blocks of a row look alike: where the link stood in
 a block of some size, it is guessed to stand in the next of that size, and the guess holds when there is a file of that
 name. A guess only spares work: what the walk finds is a list of names, and whoever reads the blocks checks hashes and
-links. A damaged block does not end the walk where its neighbours can still be told. Made for one reading of a folder.
+links. A damaged block does not end the walk where its neighbours can still be told. Made for one reading of a folder,
+in memory of the names, packed, and of some blocks.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, overload
+
+import numpy as np
 
 from chain.codec.blocks import MAX_BLOCK, Link, read_link
 from chain.errors import Invalid
@@ -25,6 +28,8 @@ KEPT: Final = 64 << 20
 _FIRST_READ: Final = 1 << 16
 """Hardly a block is longer; asking for as much as one may have costs the system 16 MiB of promised memory each time."""
 _MAX_PLACES: Final = 4096
+_FIRST_LOOK: Final = 1 << 16
+"""Names after which a walk is looked at for a ring, and again whenever it has doubled."""
 _SHA3: Final = bytes(Multihash.from_digest(SHA3_256, bytes(32))[:2])
 
 
@@ -84,9 +89,49 @@ class BlockFiles:
                         continue
 
 
-def walk(files: BlockFiles, head: Multihash | None) -> tuple[int, list[Multihash]]:
+class Names(Sequence[Multihash]):
+    """Names of blocks in the order of a chain, packed: a list of them would take three times the memory."""
+
+    def __init__(self, packed: bytes | bytearray | memoryview = b"") -> None:
+        self.packed: Final = memoryview(packed)
+
+    def __len__(self) -> int:
+        return len(self.packed) // NAME_SIZE
+
+    @overload
+    def __getitem__(self, place: int) -> Multihash: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Names: ...
+
+    def __getitem__(self, place: int | slice) -> Multihash | Names:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            assert step == 1, "a stretch of a chain"
+            return Names(self.packed[start * NAME_SIZE : stop * NAME_SIZE])
+        at = range(len(self))[place] * NAME_SIZE
+        return Multihash(self.packed[at : at + NAME_SIZE])
+
+    def __iter__(self) -> Iterator[Multihash]:
+        for at in range(0, len(self.packed), NAME_SIZE):
+            yield Multihash(self.packed[at : at + NAME_SIZE])
+
+
+def walk(files: BlockFiles, head: Multihash | None) -> tuple[int, Names]:
     """Number of the first block reached, and the names from there to the head."""
     return _Walk(files).run(head)
+
+
+def _repeated(names: bytes | bytearray) -> int:
+    """How many names there are from the first on that came before: files may name each other in a ring."""
+    rows = np.frombuffer(names, np.uint8).reshape(-1, NAME_SIZE)
+    some = np.ascontiguousarray(rows[:, len(_SHA3) : len(_SHA3) + 8]).view(np.uint64).ravel()
+    if len(np.unique(some)) == len(rows):
+        return 0
+    _, firsts = np.unique(np.ascontiguousarray(rows).view(f"S{NAME_SIZE}").ravel(), return_index=True)
+    firsts.sort()
+    moved = np.flatnonzero(firsts != np.arange(len(firsts)))
+    return len(rows) - int(moved[0] if len(moved) else len(firsts))
 
 
 class _Walk:
@@ -96,28 +141,30 @@ class _Walk:
         self._places: dict[int, int] = {}
         """By size of a block, where its link stood."""
 
-    def run(self, head: Multihash | None) -> tuple[int, list[Multihash]]:
-        names: list[Multihash] = []
-        seen: set[Multihash] = set()
+    def run(self, head: Multihash | None) -> tuple[int, Names]:
+        names = bytearray()
         number: int | None = None
-        name = head
-        while name is not None and name not in seen:
-            seen.add(name)
-            names.append(name)
-            raw = self._files.read(name)
-            below = self._guess(raw) if raw is not None and number else None
-            if below is not None and number is not None:
-                number, name = number - 1, below
-                continue
-            link = self._link(raw)
-            if link is None or (link.hash != name and not self._plausible(link, number)):
-                number, name = self._below(number)
-            else:
-                # What says it is the first has nothing before it, whatever it names: that is for the rules to tell.
-                first = link.sequence_number == 0 and link.hash == name
-                number, name = link.sequence_number - 1, None if first else link.prev_block_hash
-        names.reverse()
-        return max(0, (number if number is not None else -1) + 1), names
+        name, look, again = head, _FIRST_LOOK, 0
+        while name is not None and not again:
+            names += name
+            number, name = self._next(name, number)
+            if len(names) == look * NAME_SIZE:
+                look, again = 2 * look, _repeated(names)
+        again = again or _repeated(names)
+        back = np.frombuffer(names, np.uint8).reshape(-1, NAME_SIZE)[: len(names) // NAME_SIZE - again]
+        return max(0, (number if number is not None else -1) + 1 + again), Names(back[::-1].tobytes())
+
+    def _next(self, name: Multihash, number: int | None) -> tuple[int | None, Multihash | None]:
+        """Number and name of the block before this one, which is said to be ``number``."""
+        raw = self._files.read(name)
+        if number and raw is not None and (below := self._guess(raw)) is not None:
+            return number - 1, below
+        link = self._link(raw)
+        if link is None or (link.hash != name and not self._plausible(link, number)):
+            return self._below(number)
+        # What says it is the first has nothing before it, whatever it names: that is for the rules to tell.
+        first = link.sequence_number == 0 and link.hash == name
+        return link.sequence_number - 1, None if first else link.prev_block_hash
 
     def _guess(self, raw: bytes) -> Multihash | None:
         place = self._places.get(len(raw))

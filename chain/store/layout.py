@@ -20,7 +20,7 @@ from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Step, StoredBlock, StoredPage, no_step
-from chain.store.blockfiles import BlockFiles, walk
+from chain.store.blockfiles import BlockFiles, Names, walk
 from chain.store.objects import disk, make_folder
 from chain.store.schema import kind_name
 
@@ -58,7 +58,7 @@ def block_names(directory: Path) -> Iterator[Multihash]:
 class DirectoryChain:
     """The chain of a folder: a ChainReader, and a StoredChain for verification.
 
-    The walk is made at the first need and kept: some 100 bytes a block, and the blocks themselves while they are few.
+    The walk is made at the first need and kept: 34 bytes a block, and the blocks themselves while they are few.
     A folder that changes meanwhile is read as it was.
     """
 
@@ -73,7 +73,7 @@ class DirectoryChain:
         self._directory = directory
         self._files = BlockFiles(directory / BLOCKS)
         self._first = 0
-        self._names: list[Multihash] | None = None
+        self._names: Names | None = None
 
     def stored_head(self) -> Multihash | None:
         return read_head(self._directory)
@@ -131,7 +131,7 @@ class DirectoryChain:
                 return block
         return None
 
-    def _walked(self) -> list[Multihash]:
+    def _walked(self) -> Names:
         if self._names is None:
             self._first, self._names = walk(self._files, self.stored_head())
         return self._names

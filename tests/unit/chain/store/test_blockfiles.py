@@ -15,7 +15,7 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.store import blockfiles
-from chain.store.blockfiles import BlockFiles, walk
+from chain.store.blockfiles import BlockFiles, Names, walk
 
 SIZE = 40
 
@@ -59,9 +59,13 @@ def write(folder: Path, damage: dict[int, tuple[str, int]]) -> None:
             (folder / str(block.hash)).write_bytes(raw)
 
 
+def named(walked: tuple[int, Names]) -> tuple[int, list[Multihash]]:
+    return walked[0], list(walked[1])
+
+
 def test_the_walk_goes_from_the_head_to_the_seed(tmp_path: Path) -> None:
     write(tmp_path, {})
-    assert walk(BlockFiles(tmp_path), CHAIN[-1].hash) == (0, [block.hash for block in CHAIN])
+    assert named(walk(BlockFiles(tmp_path), CHAIN[-1].hash)) == (0, [block.hash for block in CHAIN])
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -72,14 +76,14 @@ def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blockfiles, "_MAX_PLACES", 0)
         _, read = walk(BlockFiles(tmp_path), CHAIN[-1].hash)
-    assert guessed[len(guessed) - len(read) :] == read
+    assert list(guessed[len(guessed) - len(read) :]) == list(read)
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(1, SIZE - 2), damage=DAMAGE)
 def test_one_damaged_block_does_not_end_the_walk(number: int, damage: tuple[str, int], tmp_path: Path) -> None:
     write(tmp_path, {number: damage})
-    assert walk(BlockFiles(tmp_path), CHAIN[-1].hash) == (0, [block.hash for block in CHAIN])
+    assert named(walk(BlockFiles(tmp_path), CHAIN[-1].hash)) == (0, [block.hash for block in CHAIN])
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,3 +104,38 @@ def test_no_more_is_read_than_a_block_may_have(tmp_path: Path) -> None:
     raw = BlockFiles(tmp_path).read(name)
     assert raw is not None
     assert len(raw) == MAX_BLOCK + 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(ahead=st.integers(0, 9), ring=st.integers(1, 9), look=st.integers(1, 12))
+def test_files_that_name_each_other_in_a_ring_are_walked_once(ahead: int, ring: int, look: int) -> None:
+    names = [Multihash.sha3_256(bytes([number])) for number in range(ahead + ring)]
+
+    class Rings(BlockFiles):
+        """Files that hold other blocks than their names say, each naming the next."""
+
+        def read(self, name: Multihash) -> bytes:
+            return name
+
+    class Walk(blockfiles._Walk):
+        def _next(self, name: Multihash, number: int | None) -> tuple[int, Multihash]:
+            place = names.index(name)
+            above = 1000 if number is None else number
+            return above - 1, names[place + 1] if place + 1 < len(names) else names[ahead]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockfiles, "_FIRST_LOOK", look)
+        first, found = Walk(Rings(Path("nowhere"))).run(names[0])
+    assert list(found) == names[::-1]
+    assert first == 1000 - len(names) + 1
+
+
+def test_names_are_a_sequence() -> None:
+    names = Names(b"".join(block.hash for block in CHAIN))
+    assert len(names) == len(CHAIN)
+    assert list(names) == [block.hash for block in CHAIN]
+    assert names[-1] == CHAIN[-1].hash
+    assert list(names[3:5]) == [CHAIN[3].hash, CHAIN[4].hash]
+    assert not names[5:3]
+    with pytest.raises(IndexError):
+        names[len(CHAIN)]
