@@ -94,6 +94,11 @@ class Mirrors(Protocol):
     async def remove(self, ref: str) -> wire.MirrorView:
         """Wish it no longer; the dataset stays until it is deleted."""
 
+    async def pause(self, ref: str) -> wire.MirrorView:
+        """Fetch nothing more of it until it is resumed; what is here stays and is served."""
+
+    async def resume(self, ref: str) -> wire.MirrorView: ...
+
 
 class Publications(Protocol):
     """Datasets that this node has on IPFS."""

@@ -146,6 +146,8 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/mirrors", lambda n, _: n.mirrors.list()),
     ("POST", "/mirrors", lambda n, r: _then(body(r, wire.MirrorRequest), n.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda n, r: n.mirrors.remove(_name(r))),
+    ("PUT", "/mirrors/{ref}/pause", lambda n, r: n.mirrors.pause(_name(r))),
+    ("DELETE", "/mirrors/{ref}/pause", lambda n, r: n.mirrors.resume(_name(r))),
     ("GET", "/publications", lambda n, _: n.publications.list()),
     ("POST", "/publications", lambda n, r: _then(body(r, wire.PublishRequest), n.publications.publish)),
     ("DELETE", "/publications/{ref}", lambda n, r: n.publications.withdraw(_name(r))),

@@ -46,6 +46,8 @@ class State(enum.Enum):
     """What the network offers breaks a rule."""
     FAILED = "failed"
     """Our own disk or engine."""
+    PAUSED = "paused"
+    """Until a person resumes it."""
 
 
 _SETTLED: Final = frozenset({State.CURRENT, State.REFUSED, State.FAILED})
@@ -137,7 +139,7 @@ class MirrorKeeper:
 
         await trio.to_thread.run_sync(record)
         known = self._mirrors.get(wish.id)
-        if known is None:
+        if known is None or known.wish.paused:
             return self._begin(wish)
         known.wish = wish
         known.fresh = known.passes + (2 if known.passing else 1)
@@ -155,6 +157,25 @@ class MirrorKeeper:
         await trio.to_thread.run_sync(forget)
         await self._stop(mirror)
         return mirror
+
+    async def pause(self, dataset: DatasetId, *, paused: bool) -> Mirror:
+        """Fetch nothing more of it, or go on; kept over restarts. A pass under way is cut off and loses nothing.
+
+        Raises NotFound.
+        """
+        mirror = self.get(dataset)
+        if mirror.wish.paused == paused:
+            return mirror
+        wish = msgspec.structs.replace(mirror.wish, paused=paused)
+
+        def record() -> None:
+            with self._database.write() as connection:
+                wishes.keep(Resources(connection), wish, self._clock.now())
+
+        await trio.to_thread.run_sync(record)
+        await self._stop(mirror)
+        self._events.emit("mirror.paused" if paused else "mirror.resumed", wish.name)
+        return self._begin(wish)
 
     @asynccontextmanager
     async def still(self, dataset: DatasetId) -> AsyncIterator[None]:
@@ -204,9 +225,12 @@ class MirrorKeeper:
     async def pass_now(self, dataset: DatasetId) -> Mirror:
         """Ask peers for news, then for a pass, and wait until one has ended that began after this call.
 
-        Raises NotFound.
+        Raises NotFound, Refused for one that is paused.
         """
         mirror = self.get(dataset)
+        if mirror.wish.paused:
+            name = mirror.wish.name
+            raise Refused(f"{name} is paused", rule="mirror-paused", hint=f"odfctl mirror resume {name}")
         await self._sync.ask_around(dataset)
         wanted = mirror.passes + (2 if mirror.passing else 1)
         mirror.poked.set()
@@ -230,7 +254,11 @@ class MirrorKeeper:
                 "mirrors are not running: the daemon is stopping", rule="draining", hint="try again later"
             )
         mirror = self._mirrors[wish.id] = Mirror(wish)
-        self._nursery.start_soon(self._work, mirror)
+        if wish.paused:
+            mirror.state = State.PAUSED
+            mirror.ended.set()
+        else:
+            self._nursery.start_soon(self._work, mirror)
         return mirror
 
     async def _work(self, mirror: Mirror) -> None:

@@ -27,6 +27,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expect: str | None = None
     via: str | None = None
     """Where on IPFS it is looked for too, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
+    paused: bool = False
+    """Nothing is fetched until a person resumes it; what is here stays and is served."""
 
     @property
     def id(self) -> DatasetId:

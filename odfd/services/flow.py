@@ -233,6 +233,9 @@ class FlowService:
         )
 
     async def _sync(self, entry: Entry, report: Report) -> wire.PullItem:
+        if self._keeper.get(entry.id).wish.paused:
+            message = f"it is paused: odfctl mirror resume {entry.name}"
+            return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._state, entry.id)
         mirror = await self._keeper.pass_now(entry.id)
         after = await trio.to_thread.run_sync(self._state, entry.id)

@@ -19,12 +19,13 @@ from odfd.datasets.catalog import default_name
 from odfd.ipfs.source import home_of, no_ipfs, place_of
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
+from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.network.membership import Membership, Network
 from odfd.services.datasets import known_dataset
 from odfd.services.home import Home
 from odfd.trust.ledger import Ledger
-from odfd.trust.standing import Standing
+from odfd.trust.standing import Known, Standing
 from p2p.ports import PeerId, PeerView
 
 LookUp: TypeAlias = Callable[[str], Awaitable[DatasetId]]
@@ -63,11 +64,12 @@ class MirrorService:
                 nursery.start_soon(_show, mirror, report)
                 await _settled(mirror)
                 nursery.cancel_scope.cancel()
-            if mirror.ended.is_set():
+            now = self._keeper.find(wish.id)
+            if now is None:
                 raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
-            if mirror.fault is not None:
-                raise mirror.fault
-            return await trio.to_thread.run_sync(self._view, mirror)
+            if now.fault is not None:
+                raise now.fault
+            return await trio.to_thread.run_sync(self._view, now)
 
         return task_ref(self._board.submit("mirror", wish.name, work))
 
@@ -79,6 +81,17 @@ class MirrorService:
         view = await trio.to_thread.run_sync(self._view, self._keeper.get(dataset))
         await self._keeper.remove(dataset)
         return view
+
+    async def pause(self, ref: str) -> wire.MirrorView:
+        return await self._pause(ref, paused=True)
+
+    async def resume(self, ref: str) -> wire.MirrorView:
+        return await self._pause(ref, paused=False)
+
+    async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
+        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        mirror = await self._keeper.pause(dataset, paused=paused)
+        return await trio.to_thread.run_sync(self._view, mirror)
 
     def _is_ours(self, dataset: DatasetId) -> bool:
         """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
@@ -130,13 +143,19 @@ class MirrorService:
             use=str(self._standing.use(wish.id)),
             serve=str(serve),
             serving=known.size > 0 and reach.blocks == known.size,
-            blocks=wire.Share(have=tally.blocks, want=tally.blocks_wanted),
+            blocks=_blocks(tally, known),
             slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
             peers=mirror.peers,
             message=mirror.message,
             via=wish.via,
         )
+
+
+def _blocks(tally: Tally, known: Known) -> wire.Share:
+    """Also of one that has not been looked at since the start."""
+    signed = 0 if known.head is None else known.head.size
+    return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
 
 
 async def _settled(mirror: Mirror) -> None:

@@ -49,6 +49,22 @@ def register(subparsers: Any) -> None:
     )
     remove.add_argument("ref", metavar="NAME")
     remove.set_defaults(run=_remove)
+    pause = actions.add_parser(
+        "pause",
+        help="fetch nothing more for now",
+        description="Fetch nothing more of it until it is resumed, also after a restart; what is here is still served.",
+        epilog="example:  odfctl mirror pause flights",
+    )
+    pause.add_argument("ref", metavar="NAME")
+    pause.set_defaults(run=_pause)
+    resume = actions.add_parser(
+        "resume",
+        help="go on with one that was paused",
+        description="Go on where it was paused; what came of objects by then is not fetched again.",
+        epilog="example:  odfctl mirror resume flights",
+    )
+    resume.add_argument("ref", metavar="NAME")
+    resume.set_defaults(run=_resume)
 
 
 def _mirrors(session: Session, rows: list[Any]) -> str:
@@ -78,6 +94,21 @@ def _list(args: argparse.Namespace) -> int:
     session.answer(rows, lambda rows: _mirrors(session, rows))
     if not rows:
         session.remark("no mirrors yet: odfctl mirror add REF")
+    return ExitCode.OK
+
+
+def _pause(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(
+        session.client.put(f"/mirrors/{part(args.ref)}/pause"), lambda row: f"{row['name']} is paused and still served"
+    )
+    return ExitCode.OK
+
+
+def _resume(args: argparse.Namespace) -> int:
+    session = Session(args)
+    mirror = session.client.delete(f"/mirrors/{part(args.ref)}/pause")
+    session.answer(mirror, lambda row: f"{row['name']} goes on")
     return ExitCode.OK
 
 

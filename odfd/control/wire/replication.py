@@ -33,7 +33,7 @@ class MirrorView(Value, frozen=True, kw_only=True):
     name: str
     id: str
     state: str
-    """``syncing``, ``current``, ``waiting``, ``stalled``, ``refused``, ``failed``."""
+    """``syncing``, ``current``, ``waiting``, ``stalled``, ``refused``, ``failed``, ``paused``."""
     want: str = "data"
     network: str | None = None
     use: str | None = None
