@@ -54,16 +54,21 @@ def _check(value: object, depth: int) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise Invalid("JSON keys are strings", rule="jcs")
+            _check_text(key)
             _check(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
             _check(item, depth + 1)
     elif isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise Invalid("a lone surrogate in a string", rule="jcs") from error
+        _check_text(value)
     elif isinstance(value, bool):
         return
     elif not (isinstance(value, int) and 0 <= value <= MAX_INTEGER):
         raise Invalid(f"{value!r:.40} may not stand in a statement", rule="jcs-value", hint="no floats, no null")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid("a lone surrogate in a string", rule="jcs") from error

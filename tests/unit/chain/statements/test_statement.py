@@ -111,6 +111,7 @@ def test_a_did_odf_names_the_same_key() -> None:
         b"[[[[[[[[[]]]]]]]]]",
         b'{"a":1,"a":1}',
         b'"\\ud800"',
+        b'{"\\ud800":1}',
         b"[NaN]",
         b"",
         b"[" * 100_000,
