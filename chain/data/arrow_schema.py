@@ -271,7 +271,7 @@ def _from_metadata(metadata: dict[bytes, bytes] | None, place: str) -> dict[str,
         return None
     try:
         return msgspec.json.decode(raw, type=dict[str, object])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"the attributes of {place} are not JSON: {error}", rule="schema-attributes") from error
 
 

@@ -232,8 +232,11 @@ class Source:
                     assert content is not None
                     with (folder / part / name).open("wb") as file:
                         shutil.copyfileobj(content, file, _COPY)
-        except tarfile.TarError as error:
-            raise Remote(f"the Kubo ended in the middle of a folder: {error}", rule="ipfs-answer") from error
+        except (tarfile.TarError, ValueError) as error:
+            # ValueError: what tarfile raises for sparse files whose map is no list of numbers.
+            raise Remote(
+                f"the Kubo gave a folder that ends too early or is none: {error}", rule="ipfs-answer"
+            ) from error
 
     def _check_room(self, folder: Path, needed: int) -> None:
         free = shutil.disk_usage(folder).free

@@ -139,7 +139,12 @@ class Kubo:
 
     async def root_of(self, path: str) -> str | None:
         raw = await self._found("files/stat", {"arg": path})
-        return None if raw is None else str(_object(raw)["Hash"])
+        if raw is None:
+            return None
+        root = _object(raw).get("Hash")
+        if not isinstance(root, str):
+            raise _odd("a folder without a hash")
+        return root
 
     async def size_of(self, content: str) -> int | None:
         raw = await self._found("files/stat", {"arg": content})
@@ -264,7 +269,7 @@ async def _closing(response: httpx.Response) -> AsyncIterator[AsyncIterator[byte
 def _object(raw: bytes) -> dict[str, Any]:
     try:
         found = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _odd("something that is not JSON") from error
     if not isinstance(found, dict):
         raise _odd("something that is no object")
@@ -274,7 +279,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _message(raw: bytes) -> str:
     try:
         found = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw[:300].decode("utf-8", "replace").strip()
     return str(found.get("Message", "")) if isinstance(found, dict) else ""
 

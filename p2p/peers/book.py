@@ -141,7 +141,7 @@ class PeerBook:
         """Add what a snapshot says. Raises Invalid: then nothing is added."""
         try:
             saved = msgspec.json.decode(snapshot, type=list[Saved])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Invalid(
                 f"the saved peer book cannot be read: {error}",
                 rule="peer-book",

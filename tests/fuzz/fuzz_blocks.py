@@ -2,7 +2,7 @@
 
 Every mutant decodes to a value or is Invalid; what it costs by the byte is told. One that decodes: its place is read
 the same without its event, what its shape lifts is what the codec decodes, and a known event encodes to bytes that
-decode to the same value. Mutants that decode become parents of others, so the walk goes deep and not only wide.
+decode to the same value.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from chain.codec.stamp import unpack
 from chain.errors import Invalid
 from chain.model.block import Block, UnknownEvent
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from worlds.mutation import walk
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
-PARENTS = 400
-HOSTILE = (0, 1, 3, 4, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFC, 0xFFFF_FFFF)
 SPARED = 1000
 """Bytes that cost nothing, for what every call costs; beside them the dearest mutant is the dearest by the byte."""
 
@@ -55,29 +56,25 @@ def corpus() -> list[bytes]:
 
 def fuzz(parents: Sequence[bytes], count: int, seed: int, tally: Tally) -> None:
     """Adds to the tally. Raises AssertionError, or what the code let through, at the first wrong answer."""
-    lot = random.Random(seed)
-    grown = list(parents)
-    answers = tally.answers
-    for _ in range(count):
-        raw = mutated(lot, lot.choice(grown), lot.choice(grown))
-        begin = time.thread_time()
-        try:
-            block = decode_block(raw)
-        except Invalid as error:
-            answers[error.rule] += 1
-            block = None
-        assert not answers[""], f"an Invalid without a rule: {raw.hex()}"
-        spent = time.thread_time() - begin
-        tally.spent, tally.size = tally.spent + spent, tally.size + len(raw) + SPARED
-        tally.dearest = max(tally.dearest, spent / (len(raw) + SPARED))
-        if block is not None:
-            answers["decoded"] += 1
-            tally.known += not isinstance(block.event, UnknownEvent) and not block.unknown_fields
-            check(block)
-            if len(grown) < PARENTS:
-                grown.append(raw)
-            elif lot.random() < 0.05:
-                grown[lot.randrange(len(parents), PARENTS)] = raw
+    tally.answers["decoded"] += walk(parents, count, seed, lambda raw: decodes(raw, tally))
+
+
+def decodes(raw: bytes, tally: Tally) -> bool:
+    begin = time.thread_time()
+    try:
+        block = decode_block(raw)
+    except Invalid as error:
+        tally.answers[error.rule] += 1
+        block = None
+    assert "" not in tally.answers, f"an Invalid without a rule: {raw.hex()}"
+    spent = time.thread_time() - begin
+    tally.spent, tally.size = tally.spent + spent, tally.size + len(raw) + SPARED
+    tally.dearest = max(tally.dearest, spent / (len(raw) + SPARED))
+    if block is None:
+        return False
+    tally.known += not isinstance(block.event, UnknownEvent) and not block.unknown_fields
+    check(block)
+    return True
 
 
 def check(block: Block) -> None:
@@ -97,29 +94,6 @@ def check(block: Block) -> None:
         except Invalid:
             return
         assert decode_block(again.raw).event == block.event
-
-
-def mutated(lot: random.Random, raw: bytes, other: bytes) -> bytes:
-    out = bytearray(raw)
-    for _ in range(lot.randint(1, 4)):
-        place = lot.randrange(len(out))
-        way = lot.randrange(6)
-        if way == 0:
-            out[place] = lot.randrange(256)
-        elif way == 1:
-            out[place] ^= 1 << lot.randrange(8)
-        elif way == 2:
-            del out[place : place + lot.randrange(9)]
-        elif way == 3:
-            out[place:place] = out[place : place + lot.randrange(9)]
-        elif way == 4:
-            out[place & ~3 : (place & ~3) + 4] = lot.choice(HOSTILE).to_bytes(4, "little")
-        else:
-            start = lot.randrange(len(other))
-            piece = other[start : start + lot.randrange(64)]
-            out[place : place + len(piece)] = piece
-        out = out or bytearray(b"\0")
-    return bytes(out)
 
 
 def main(arguments: Sequence[str]) -> int:

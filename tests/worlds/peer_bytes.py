@@ -1,0 +1,475 @@
+"""Every decoder of bytes that a peer, or an IPFS daemon, gives us; with valid messages to begin from.
+
+A ``Target`` is a decoder as the code names it. Its ``open`` gives a function that does with bytes what a node does:
+it returns what they mean, or raises one of ``FAULTS``; whatever else it raises a stranger can provoke.
+``tests/fuzz/test_fuzz_peers.py`` feeds them, ``tests/meta/test_decoders.py`` says that none is missing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, TypeAlias
+
+import httpx
+import trio
+
+from chain import instant, multibase
+from chain.errors import Invalid, Refused, Remote
+from chain.ids import DatasetId, KeyDid, parse_name
+from chain.multihash import Multihash
+from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement
+from chain.statements.keys import SigningKey
+from odfd.ipfs.delegation import check_delegation
+from odfd.ipfs.source import Source
+from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.services.home import open_home
+from odfd.trust.bundle import Reader, decode_manifest
+from odfd.trust.unpacking import unpacked
+from p2p.address import is_worth_dialling, parse_address
+from p2p.errors import Violation
+from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
+from p2p.host.noise import Cipher, Unsealer
+from p2p.host.pubsub import IOException
+from p2p.identity import did_of_peer, parse_peer
+from p2p.ipfs import names, record
+from p2p.kubo.rpc import Kubo
+from p2p.machines import reconcile
+from p2p.peers.book import PeerBook
+from p2p.peers.directory import Directory
+from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.wire import chains, frames, limits, objects, presence, refusal, trust
+from p2p.yamux import frames as yamux_frames
+from p2p.yamux.limits import Limits
+from p2p.yamux.session import Session
+from worlds.memory_ipfs import MemoryIpfs
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FAULTS = (Invalid, Violation, Remote)
+"""What a decoder may raise; the rule is named in each."""
+Decode: TypeAlias = Callable[[bytes], object]
+
+KEY = SigningKey(bytes(range(32)))
+OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)
+DATASET = DatasetId.from_public_key(bytes(range(32)))
+SID = Multihash.sha3_256(b"object")
+WIRE = {name: bytes.fromhex(text) for name, text in json.loads((GOLDEN / "wire" / "messages.json").read_text()).items()}
+NOW = instant.parse("2026-11-20T08:00:00Z")
+SEALED = [(GOLDEN / "trust" / name).read_bytes() for name in ("head.json", "attestation.json")]
+PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "double-vote.json")]
+BUNDLE = (GOLDEN / "trust" / "lie.odfe").read_bytes()
+PAYLOADS = [envelope.unseal(raw, statement.MAX_ANY).payload for raw in SEALED]
+TREE = checkpoint.Checkpoint(dataset=DATASET, epoch=2, size=912, root_hash=b"r" * 32)
+COSIGNED = cosignature.cosign(VALIDATOR, TREE, NOW)
+POINTER = record.Pointer(value="/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezi", sequence=3, expires=NOW, ttl=3600)
+RECORD = record.seal(POINTER, KEY)
+DELEGATION = record.seal(record.Pointer(value="/ipns/k51", sequence=1, expires=NOW, ttl=60), KEY)
+ADDRESSES = (
+    b"/ip4/203.0.113.7/tcp/4150", b"/dns4/node.example/tcp/4150", b"/ip6/2001:db8::7/tcp/1",
+    b"/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """See the module. One that costs more is shown one in ``dear`` of the mutants."""
+
+    reads: Callable[..., Any]
+    parents: Sequence[bytes]
+    open: Callable[[Path], AbstractContextManager[Decode]]
+    dear: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.reads.__module__}.{self.reads.__qualname__}"
+
+
+def simple(reads: Callable[..., Any], parents: Sequence[bytes], decode: Decode | None = None) -> Target:
+    return Target(reads, parents, lambda _: nullcontext(decode or reads))
+
+
+def again(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Decode:
+    """What was decoded is written and read as the same value."""
+
+    def both(raw: bytes) -> object:
+        value = decode(raw)
+        assert decode(encode(value)) == value
+        return value
+
+    return both
+
+
+def text_of(reads: Callable[[str], Any], spelled: bool = True) -> Decode:
+    """For decoders of text. With ``spelled``, what came out is spelled as text that means the same."""
+
+    def read(raw: bytes) -> object:
+        value = reads(raw.decode("utf-8", "replace"))
+        assert not spelled or reads(str(value)) == value
+        return value
+
+    return read
+
+
+# Streams of our own protocols
+
+
+def reply_of_chain(raw: bytes) -> object:
+    answer = chains.decode_chain_reply(raw)
+    if isinstance(answer, refusal.Refusal):
+        return answer
+    assert chains.decode_chain_reply(chains.encode_blocks(answer)) == answer
+    chains.check_answer(chains.BlockRange(request=7, dataset=DATASET, start=256), answer)
+    return answer
+
+
+def reply_of_object(raw: bytes) -> object:
+    answer = objects.decode_object_reply(raw)
+    if isinstance(answer, refusal.Refusal):
+        return answer
+    assert objects.encode_bytes(answer) == raw
+    objects.check_answer(objects.ObjectRange(request=10, name=SID, offset=1 << 20, length=1 << 19), answer)
+    return answer
+
+
+def asked(raw: bytes) -> object:
+    """The question is answered too, within the limits of the wire."""
+    ask = trust.decode_ask(raw)
+    held = [StatementRef(SID, DATASET)] * 3
+    told = reconcile.answer(ask, lambda _: held, lambda _: (Topic.HEADS, b"{}" * 40_000), lambda _: [bytes(32)])
+    assert len(trust.encode(told)) <= limits.MAX_TRUST_REPLY
+    return ask
+
+
+def told(raw: bytes) -> object:
+    """A round of anti-entropy takes the answer as that to its first question, whatever it asked."""
+    tell = trust.decode_tell(raw)
+    assert trust.decode_tell(trust.encode(tell)) == tell
+    turn = reconcile.Reconcile([], None)
+    turn.start()
+    turn.handle(tell)
+    return tell
+
+
+def framed(raw: bytes) -> object:
+    reader = frames.FrameReader(200)
+    bodies = reader.feed(raw)
+    assert all(0 < len(body) <= 200 for body in bodies)
+    pieces = frames.FrameReader(200)
+    assert [body for at in range(len(raw)) for body in pieces.feed(raw[at : at + 1])] == bodies
+    reader.end()
+    return bodies
+
+
+def present(raw: bytes) -> object:
+    said = presence.decode(raw)
+    assert presence.encode(said) == raw[:-64]
+    presence.is_signed(raw, said, "demo")
+    for address in said.addresses:
+        is_worth_dialling(parse_address(address), ["/ip4/10.0.0.2/tcp/4001"])
+    return said, said.peer, said.expires
+
+
+def answered(raw: bytes) -> object:
+    told = presence.decode_answer(raw, presence.PeersAsk(wanted=32))
+    assert presence.encode_answer(told) == raw
+    return told
+
+
+def admitted(raw: bytes) -> object:
+    """As it came, and sealed by its own peer: then the signature keeps nothing out."""
+    directory = Directory("demo", PeerId("me"), capacity=4)
+    now = 1_700_000_000_500
+    for each in (raw, raw[:-64] + KEY.sign(b"odf-presence-1\0demo\0" + raw[:-64])):
+        assert isinstance(directory.admit(each, PeerId("peer"), now), Judgement)
+    directory.tell(presence.PeersAsk(wanted=2, tags=(1,)), PeerId("peer"), now, Random(1))
+    assert len(directory) <= 4
+    present(raw)
+    return raw
+
+
+def booked(raw: bytes) -> object:
+    book = PeerBook(Random(1))
+    book.restore(raw, 5.0)
+    book.views(6.0), book.acquaintances(6.0), book.to_dial(6.0)
+    other = PeerBook(Random(1))
+    other.restore(book.snapshot(6.0), 6.0)
+    return len(other)
+
+
+# Below them: the muxer, the seal, the names of protocols
+
+
+def muxed(raw: bytes) -> object:
+    bounds = Limits(max_inbound=4, max_outbound=4, backlog=3, max_buffered=1 << 18)
+    session = Session(initiator=False, limits=bounds, now=0.0)
+    events = session.receive(raw, 0.0)
+    assert session.open_streams <= 4
+    assert session.buffered <= 1 << 18
+    session.outgoing(1 << 20, 0.0)
+    return events
+
+
+def multiplexed() -> list[bytes]:
+    pack = yamux_frames.pack
+    opening = pack(yamux_frames.WINDOW_UPDATE, yamux_frames.SYN, 1, 0)
+    return [
+        opening + pack(yamux_frames.DATA, 0, 1, 5) + b"hello" + pack(yamux_frames.DATA, yamux_frames.FIN, 1, 0),
+        opening + pack(yamux_frames.WINDOW_UPDATE, yamux_frames.SYN, 3, 1 << 16) + pack(1, yamux_frames.RST, 1, 0),
+        pack(yamux_frames.PING, yamux_frames.SYN, 0, 77) + pack(yamux_frames.GO_AWAY, 0, 0, 0),
+    ]
+
+
+class OneMessage:
+    """A reader over bytes that are all there."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._rest = io.BytesIO(raw)
+
+    async def read(self, count: int) -> bytes:
+        return self._rest.read(count)
+
+
+def negotiated(raw: bytes) -> object:
+    """As multistream-select reads it: what is no message is one of the two faults that end a negotiation."""
+    try:
+        return trio.run(_read_delimited, OneMessage(raw))
+    except (ParseError, IOException) as error:
+        raise Invalid(str(error), rule="negotiation") from error
+
+
+# Statements
+
+
+@contextmanager
+def noticeboard(folder: Path) -> Iterator[Decode]:
+    with open_home(folder) as home:
+        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW, lambda _: None)
+
+        def judge(raw: bytes) -> object:
+            """As it came, and as what somebody signs: then the signature keeps nothing out."""
+            verdicts = [board.judge(topic, raw, PeerId("peer")) for topic in Topic]
+            if len(raw) < statement.MAX_ANY // 2:
+                sealed = envelope.seal(raw, OWNER, VALIDATOR)
+                verdicts += [board.judge(topic, sealed, PeerId("peer")) for topic in Topic]
+            assert all(isinstance(verdict, Judgement) for verdict in verdicts)
+            statement.decode_any(raw)
+            return verdicts
+
+        yield judge
+
+
+@contextmanager
+def bundles(folder: Path) -> Iterator[Decode]:
+    def unpack(raw: bytes) -> object:
+        with tempfile.TemporaryDirectory(dir=folder) as place, unpacked(io.BytesIO(raw), "x.odfe", Path(place)) as case:
+            return case
+
+    yield unpack
+
+
+def manifest_of(raw: bytes) -> object:
+    manifest = decode_manifest(raw)
+    assert decode_manifest(manifest.encode()) == manifest
+    manifest.accused()
+    return manifest
+
+
+def signed_anew(raw: bytes) -> bytes:
+    """An IPNS record whose second signature is right, whatever it signs."""
+    try:
+        data = dict(record._fields(raw)).get(9)
+    except Invalid:
+        return raw
+    if not isinstance(data, bytes):
+        return raw
+    return raw + record._field(8, KEY.sign(record.SIGNED + data))
+
+
+# IPFS
+
+
+@contextmanager
+def kubo(_: Path) -> Iterator[Decode]:
+    """Each question, with the same bytes as an answer and as a refusal."""
+    told = (200, b"")
+    rpc = Kubo("http://kubo")
+    transport = httpx.MockTransport(lambda _: httpx.Response(told[0], content=told[1]))
+    rpc._client = httpx.AsyncClient(base_url="http://kubo/api/v0/", transport=transport)
+    questions: list[Callable[[], Any]] = [
+        rpc.version,
+        lambda: rpc.root_of("/f"),
+        lambda: rpc.size_of("/ipfs/x"),
+        lambda: rpc.record("k51"),
+        lambda: rpc.replace("/f", b""),
+    ]
+
+    async def ask_all() -> None:
+        refused: list[Remote] = []
+        for question in questions:
+            try:
+                await question()
+            except Remote as fault:
+                refused.append(fault)
+        if len(refused) == len(questions):
+            raise refused[0]
+
+    def ask(raw: bytes) -> object:
+        nonlocal told
+        told = (500, raw)
+        try:
+            trio.run(ask_all)
+        except Remote as fault:
+            refused = fault
+        told = (200, raw)
+        trio.run(ask_all)
+        return refused
+
+    yield ask
+
+
+class Archive(MemoryIpfs):
+    """A daemon whose folder is any bytes."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__()
+        self._raw = raw
+
+    @asynccontextmanager
+    async def archive(self, content: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        async def parts() -> AsyncIterator[bytes]:
+            yield self._raw
+
+        yield parts()
+
+
+@contextmanager
+def unpacking(folder: Path) -> Iterator[Decode]:
+    def take(raw: bytes) -> object:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            inside, outside = Path(place) / "in", Path(place)
+            try:
+                trio.run(Source(Archive(raw), inside)._take, "/ipfs/x", inside, 1 << 20)
+            except Refused as fault:
+                raise Invalid(fault.message, rule=fault.rule) from fault
+            finally:
+                assert {path.name for path in outside.iterdir()} <= {"in"}
+            return sum(path.is_file() for path in inside.rglob("*"))
+
+    yield take
+
+
+def archives() -> list[bytes]:
+    """A folder of blocks, plain and with what the pax format can add."""
+    made = []
+    sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x", "GNU.sparse.realsize": "9"}
+    for extra in ({}, {"path": f"cid/blocks/{SID}", "size": "5"}, sparse, {"GNU.sparse.map": "0,5", "comment": "x"}):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name in (f"cid/blocks/{SID}", f"cid/data/{SID}"):
+                member = tarfile.TarInfo(name)
+                member.size, member.pax_headers = 5, extra
+                archive.addfile(member, io.BytesIO(b"hello"))
+        made.append(packed.getvalue()[: -packed.tell() % 512 or None])
+    return made
+
+
+KUBO_ANSWERS = (
+    b'{"Version":"0.43.0"}', b'{"Hash":"bafy","Size":5,"Type":"directory"}',
+    b'{"Message":"file does not exist","Code":0,"Type":"error"}', b'{"Type":5}\n{"Extra":"aGVsbG8="}',
+)  # fmt: skip
+
+TARGETS: Sequence[Target] = (
+    simple(chains.decode_range, [WIRE["chain.range"]], again(chains.decode_range, chains.encode_range)),
+    simple(chains.decode_chain_reply, [WIRE[name] for name in ("chain.blocks", "refusal.busy")], reply_of_chain),
+    simple(objects.decode_read, [WIRE["object.read"]], again(objects.decode_read, objects.encode_read)),
+    simple(objects.decode_object_reply, [WIRE[name] for name in ("object.bytes", "refusal.busy")], reply_of_object),
+    simple(refusal.decode_refusal, [WIRE["refusal.busy"]], again(refusal.decode_refusal, refusal.encode_refusal)),
+    simple(trust.decode_ask, [WIRE[f"trust.{name}"] for name in ("sum", "list", "get", "prove")], asked),
+    simple(
+        trust.decode_tell,
+        [WIRE[f"trust.{name}"] for name in ("sums", "listing", "statements", "refused", "proof")],
+        told,
+    ),
+    simple(frames.FrameReader.feed, [WIRE["frame"], frames.frame(b"x" * 150) + frames.frame(b"y")], framed),
+    simple(presence.decode, [WIRE["peers.presence"]], present),
+    simple(presence.decode_ask, [WIRE["peers.ask"]], again(presence.decode_ask, presence.encode_ask)),
+    simple(presence.decode_answer, [WIRE["peers.answer"]], answered),
+    simple(Directory.admit, [WIRE["peers.presence"]], admitted),
+    simple(
+        PeerBook.restore,
+        [
+            b'[{"peer":"12D3KooW","addresses":["/ip4/1.2.3.4/tcp/1"],"last_seen":5,"score":-3.5},{"peer":"b"}]',
+            b"[" * 3000,
+        ],
+        booked,
+    ),
+    simple(parse_address, ADDRESSES, text_of(parse_address)),
+    simple(parse_peer, [address.split(b"/")[-1] for address in ADDRESSES[-1:]], text_of(parse_peer)),
+    simple(yamux_frames.parse, [multiplexed()[0][:12]], lambda raw: yamux_frames.parse(raw.ljust(12, b"\0"))),
+    simple(Session.receive, multiplexed(), muxed),
+    simple(
+        Unsealer.feed,
+        [bytes(Cipher(KEY.public, 0).seal([b"hello", b"world" * 50]))],
+        lambda raw: Unsealer(Cipher(KEY.public, 0)).feed(raw),
+    ),
+    simple(
+        Cipher.open,
+        [bytes(Cipher(KEY.public, 0).seal([b"hello"]))[2:]],
+        lambda raw: Cipher(KEY.public, 0).open(memoryview(raw)),
+    ),
+    simple(bound_negotiation, [b"\x12/odf/1/chain_1234\n", b"\x13/multistream/1.0.0\n"], negotiated),
+    simple(canonical.decode, PAYLOADS, again(canonical.decode, canonical.encode)),
+    simple(envelope.unseal, SEALED, lambda raw: envelope.unseal(raw, statement.MAX_ANY)),
+    simple(statement.decode, PAYLOADS, again(statement.decode, statement.encode)),
+    simple(statement.decode_any, PAYLOADS, again(statement.decode_any, statement.encode)),
+    simple(proof.decode, PROOFS, lambda raw: proof.statements_of(proof.decode(raw))),
+    simple(checkpoint.decode, [TREE.encode()], again(checkpoint.decode, checkpoint.Checkpoint.encode)),
+    simple(
+        checkpoint.checkpoint_of,
+        [TREE.encode()],
+        lambda raw: checkpoint.checkpoint_of(*[*raw.decode("utf-8", "replace").split("\n"), "", ""][:3]),
+    ),
+    simple(checkpoint.decode_line, [COSIGNED.line.encode()], text_of(checkpoint.decode_line, spelled=False)),
+    simple(
+        cosignature.verify,
+        [COSIGNED.line.encode()],
+        lambda raw: cosignature.verify(TREE, raw.decode("utf-8", "replace")),
+    ),
+    simple(cosignature.decode, [COSIGNED.encode()], again(cosignature.decode, cosignature.Cosignature.encode)),
+    simple(keys.check_public_key, [KEY.public], keys.check_public_key),
+    Target(LedgerNoticeboard.judge, [*PAYLOADS, *SEALED, *PROOFS, COSIGNED.encode()], noticeboard, dear=5),
+    simple(decode_manifest, [Reader(io.BytesIO(BUNDLE), "x").manifest.encode()], manifest_of),
+    Target(unpacked, [BUNDLE], bundles, dear=40),
+    simple(record.unseal, [RECORD], lambda raw: record.unseal(signed_anew(raw), KEY.dataset_id)),
+    simple(check_delegation, [DELEGATION], lambda raw: check_delegation(signed_anew(raw), KEY.dataset_id, "k51")),
+    simple(names.dataset_of, [names.name_of(DATASET).encode()], text_of(names.dataset_of, spelled=False)),
+    simple(did_of_peer, [ADDRESSES[-1].split(b"/")[-1]], text_of(did_of_peer, spelled=False)),
+    simple(parse_name, [b"net.example.flights", b"alice/flights"], text_of(parse_name, spelled=False)),
+    simple(Multihash.from_bytes, [bytes(SID)], Multihash.from_bytes),
+    simple(DatasetId.from_bytes, [bytes(DATASET)], DatasetId.from_bytes),
+    simple(Multihash.parse, [str(SID).encode()], text_of(Multihash.parse)),
+    simple(DatasetId.parse, [str(DATASET).encode()], text_of(DatasetId.parse)),
+    simple(KeyDid.parse, [str(KEY.did).encode()], text_of(KeyDid.parse)),
+    simple(multibase.decode, [str(SID).encode()], text_of(multibase.decode, spelled=False)),
+    simple(instant.parse, [b"2026-11-20T08:00:00Z"], text_of(instant.parse, spelled=False)),
+    Target(Kubo.record, KUBO_ANSWERS, kubo, dear=20),
+    Target(Source.take_all, archives(), unpacking, dear=10),
+)
+"""Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""
+
+OURS = {
+    "p2p.identity.did_of_seed": "a seed of ours",
+    "odfd.trust.bundle.write": "a bundle of ours",
+    "chain.statements.proof.fork": "statements that were decoded before",
+    "chain.statements.proof.double_vote": "statements that were decoded before",
+    "chain.statements.proof.authority_fork": "statements that were decoded before",
+    "chain.statements.tree.Frontier.from_bytes": "our own database",
+}
+"""What reads bytes or text and is no decoder of a peer's, with the reason."""
