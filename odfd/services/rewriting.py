@@ -114,7 +114,7 @@ class RewritingService:
         plan = self._plan(entry, request)
         if plan is None:
             return self._unchanged(entry, request)
-        opening = self._opening(plan)
+        opening = self._opening(plan, request)
         if request.dry_run:
             return self._planned(entry, request, plan, opening)
         said, signed = self._declared(entry, request, opening)
@@ -142,14 +142,14 @@ class RewritingService:
             raise Invalid("a reset needs a block", rule="request", hint="its hash, or #N")
         return rewriting.plan_reset(chain, entry.id, named_block(chain, request.to).hash)
 
-    def _opening(self, plan: Plan) -> Opening:
+    def _opening(self, plan: Plan, request: wire.RewriteRequest) -> Opening:
         """Only what keeps every row is a compaction to others; whoever gives rows up says so."""
         with self._home.database.read() as connection:
             tree = Ledger(connection).chain(plan.dataset).frontier
         if tree.size != plan.last.size:
             raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
         base = kept_tree(self._home.chains.chain(plan.dataset), plan.base.size)
-        return Opening("compaction" if plan.after == "merged" else "reset", tree_head(base), tree_head(tree))
+        return Opening("compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree))
 
     def _drafted(self, entry: Entry, opening: Opening) -> tuple[Authority, wire.AuthorityDraft]:
         with self._home.database.read() as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -26,16 +26,22 @@ MAX_DAYS: Final = 399
 class Opening(msgspec.Struct, frozen=True):
     """What an epoch that replaces blocks says, but for its number."""
 
-    reason: Literal["reset", "compaction"]
+    reason: Literal["reset", "recovery", "fork", "compaction"]
     base: TreeHead
     """What is kept of the chain as it is."""
     last: TreeHead
     """All of it."""
 
 
-def rotated(rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, now: Instant) -> Authority:
+Reason: TypeAlias = Literal["rotation", "recovery", "fork"]
+"""Why an epoch that keeps all blocks here is opened: as planned, after a theft, or to name one of two histories."""
+
+
+def rotated(
+    rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, now: Instant, reason: Reason = "rotation"
+) -> Authority:
     """From now on ``writer`` alone writes, beginning where ``chain`` ends."""
-    epoch = Epoch(number=rights.epoch + 1, reason="rotation", base=chain, last=chain)
+    epoch = Epoch(number=rights.epoch + 1, reason=reason, base=chain, last=chain)
     return _next(rights, {writer: _until(now, USUAL_DAYS)}, seed, now, epoch)
 
 

@@ -45,6 +45,12 @@ def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
     )
     rotate.add_argument("ref", metavar="REF")
     rotate.add_argument("--offline-key", metavar="FILE", help=_OFFLINE)
+    rotate.add_argument(
+        "--reason",
+        choices=("rotation", "recovery", "fork"),
+        default="rotation",
+        help="what the epoch says: as planned, after a theft, or that of two histories the one here is kept",
+    )
     rotate.set_defaults(run=_rotate)
     example = "nyc.flights did:key:z6Mk…"
     for name, told in (("add-writer", "a key may write too"), ("remove-writer", "a key writes no longer")):
@@ -77,7 +83,7 @@ def _rotate(args: argparse.Namespace) -> int:
                 rule="offline-key",
                 hint="name a file that is not there yet",
             )
-    view = _carry_out(session, args.ref, {"action": "rotate"}, key, drop_key=moved)
+    view = _carry_out(session, args.ref, {"action": "rotate", "reason": args.reason}, key, drop_key=moved)
     session.answer(view, authority_text)
     if moved:
         session.remark(f"the key of {args.ref} is in {args.offline_key} and no longer on the node: keep it safe")

@@ -31,6 +31,12 @@ def register(subparsers: Any) -> None:
     )
     reset.add_argument("ref", metavar="REF")
     reset.add_argument("to", metavar="#N|HASH", help="the block that becomes the head")
+    reset.add_argument(
+        "--reason",
+        choices=("reset", "recovery", "fork"),
+        default="reset",
+        help="what the epoch says: history was wished otherwise, or a lie or a theft is undone, or two histories end",
+    )
     compact = subparsers.add_parser(
         "compact",
         help="merge small slices, or keep metadata alone",
@@ -64,7 +70,7 @@ def register(subparsers: Any) -> None:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    return _rewrite(args, {"action": "reset", "to": args.to})
+    return _rewrite(args, {"action": "reset", "to": args.to, "reason": args.reason})
 
 
 def _compact(args: argparse.Namespace) -> int:

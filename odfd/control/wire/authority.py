@@ -49,6 +49,8 @@ class AuthorityDraftRequest(Request, frozen=True, kw_only=True):
     key: str | None = None
     days: int = 365
     """How long a writer that is added may write; at most 400."""
+    reason: Literal["rotation", "recovery", "fork"] = "rotation"
+    """What the epoch that ``rotate`` opens says of itself."""
 
 
 class AuthorityDraft(Value, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ class RewriteRequest(Request, frozen=True, kw_only=True):
     action: Literal["reset", "compact", "keep-metadata"]
     to: str | None = None
     """A block's hash, or ``#N``."""
+    reason: Literal["reset", "recovery", "fork"] = "reset"
+    """What the epoch of a reset says of itself."""
     max_slice_bytes: int | None = None
     """Of the slices that are merged into one; ``None``: 300 MB."""
     max_slice_rows: int | None = None

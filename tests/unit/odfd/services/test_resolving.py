@@ -210,7 +210,9 @@ async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -
         ours = block(alice, "cities", forked.common)
         with pytest.raises(Refused, match="only a new epoch"):
             await resolve(alice, "cities", ours)
-        draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+        draft = await alice.api.authority.draft_authority(
+            "cities", wire.AuthorityDraftRequest(action="rotate", reason="fork")
+        )
         await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
         with trio.fail_after(20):
             for node in (bob, carol):
@@ -219,6 +221,8 @@ async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -
         for node in (bob, carol):
             shown = await node.api.trust.show("theirs")
             assert (shown.epoch, shown.reach.use, shown.facts.forked) == (1, forked.common + 1, True)
+            (opened,) = (await node.api.authority.show_authority("theirs")).epochs
+            assert (opened.reason, opened.kept) == ("fork", opened.ended)
 
 
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
