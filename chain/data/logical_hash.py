@@ -26,6 +26,8 @@ QUIRK_WINDOW: Final = 10_000
 window and its row group (``arrow0``), so for such schemas windows are exactly these."""
 WIDE_WINDOW: Final = 65_536
 """Rows hashed at once where windows do not matter: long enough to hide the cost of a call, short enough for caches."""
+SHARED_WINDOW: Final = 131_072
+"""The same for several threads: so long that they seldom wait for each other at the interpreter's lock."""
 WINDOW_BYTES: Final = 32 << 20
 """Bytes after which rows are hashed before their window is full, where windows do not matter."""
 MAX_WINDOW_BYTES: Final = 256 << 20
@@ -69,7 +71,8 @@ class LogicalHasher:
             except Invalid as error:
                 error.place = f"column {field.name!r}"
                 raise
-        self._window = QUIRK_WINDOW if nested else WIDE_WINDOW
+        self._quirky = nested
+        self._window = QUIRK_WINDOW if nested else WIDE_WINDOW if pool is None else SHARED_WINDOW
         self._running: deque[dict[int, Future[None]]] = deque()
         """Windows that the pool is hashing: of each column, its part of one."""
         self._pending: list[pa.RecordBatch] = []
@@ -100,7 +103,7 @@ class LogicalHasher:
 
     def _crowded(self) -> None:
         """Hashes what waits, or, where windows matter, waits for the rest within reason."""
-        if self._window == WIDE_WINDOW:
+        if not self._quirky:
             self._flush()
         elif self._bytes > MAX_WINDOW_BYTES:
             raise Invalid(

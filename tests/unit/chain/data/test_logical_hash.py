@@ -104,6 +104,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of four rows and row groups of seven, so that small tables cross both."""
     monkeypatch.setattr(module, "QUIRK_WINDOW", 4)
     monkeypatch.setattr(module, "WIDE_WINDOW", 5)
+    monkeypatch.setattr(module, "SHARED_WINDOW", 6)
     monkeypatch.setattr(parquet, "ROW_GROUP", 7)
 
 
