@@ -129,15 +129,15 @@ def _break_b(stage: Stage, b: Node, relay: Relay) -> None:
     """Kill B with signal 9 while it fetches, start it again, then cut its connection."""
     story = stage.story
     b.begin("mirror", "add", stage.ids["nyc.flights"], "--as", "nyc.flights")
-    before = until("B has a part of the mirror", partial(_part, b), 60)
+    before = until("B has a part of the mirror", partial(_part, b), 180)
     b.kill()
     story.say(f"kill -9 of B with {before[0]} of {before[1]} slices fetched")
     b.start()
     story.claim("B starts again, its database is whole, and it takes up the mirror by itself", "B")
-    until("B fetches again", lambda: _part(b) or _done(b), 60)
+    until("B fetches again", lambda: _part(b) or _done(b), 180)
     broken = relay.cut()
     story.say(f"{broken} connections between A and B cut")
-    until("B has all of it", partial(_done, b), 90)
+    until("B has all of it", partial(_done, b), 240)
     story.claim("a cut connection cost nothing but time: what had come was not fetched again", "B")
 
 
@@ -163,12 +163,12 @@ def reproduce(stage: Stage) -> None:
     derived = [name for name in HONEST if name.startswith("nyc.flights.")]
     for name in derived:
         steps = len(b.do("log", name, "--kind", "ExecuteTransform", "--limit", "1000"))
-        until(f"B reproduced {name}", partial(_relies, stage, b, name, "reproduced"), 120)
+        until(f"B reproduced {name}", partial(_relies, stage, b, name, "reproduced"), 300)
         story.claim(
             f"{name}: {steps} transforms run again from genesis on B's own Spark, every logical hash equal", "B"
         )
     for name in derived:
-        until(f"C counts B's attestation of {name}", partial(_relies, stage, c, name, "attested 1/1"), 60)
+        until(f"C counts B's attestation of {name}", partial(_relies, stage, c, name, "attested 1/1"), 180)
         trust = c.do("trust", "show", name)
         if trust["facts"]["attested"] != {"have": 1, "needed": 1}:
             raise Broken(f"C: {trust['facts']}")
@@ -185,11 +185,11 @@ def go_on(stage: Stage) -> None:
     _all_good({item["ref"]: item for item in a.do("pull", "--all")["items"]})
     head = stage.dataset(a, "nyc.flights")["head"]
     for node in (b, c):
-        until(f"{node.letter} has the new day", partial(_has_heads_of, node, a), 60)
+        until(f"{node.letter} has the new day", partial(_has_heads_of, node, a), 180)
     said = f"B and C have head {head[6:10]}… and what derives from it, verified, without being asked"
     story.claim(f"{stage.rows[name]} more flights: {said}", "B and C")
     for name in ("nyc.flights.delays", "nyc.flights.long"):
-        until(f"C relies on {name}", partial(_relies, stage, c, name, "attested 1/1"), 90)
+        until(f"C relies on {name}", partial(_relies, stage, c, name, "attested 1/1"), 240)
     total = stage.dataset(a, "nyc.flights")["records"]
     if total != sum(stage.rows.values()):
         raise Broken(f"{total} records of {sum(stage.rows.values())}")
@@ -217,7 +217,7 @@ def lie(stage: Stage) -> None:
     b, c = stage.nodes["B"], stage.nodes["C"]
     for node in (b, c):
         node.do("mirror", "add", stage.ids[BAD], "--as", BAD)
-    found = until("B refutes the lie", partial(_evidence, b), 170)
+    found = until("B refutes the lie", partial(_evidence, b), 400)
     cell = found["cells"][0]
     if (cell["column"], cell["context"]["carrier"]) != ("delay", "UA"):
         raise Broken(f"B names {cell}")
@@ -228,7 +228,7 @@ def lie(stage: Stage) -> None:
     whose = f"carrier UA, {cell['context']['event_time'][:10]}"
     said = f"{cell['published']} published, {cell['computed']} computed, three fresh runs alike"
     story.claim(f"{where} ({whose}): {said}", "B")
-    until("C has heard the verdict", lambda: stage.dataset(c, BAD)["state"] == "refuted", 60)
+    until("C has heard the verdict", lambda: stage.dataset(c, BAD)["state"] == "refuted", 180)
     views = {view["name"]: view for view in c.do("mirror", "list")}
     if views[BAD]["serving"] or not all(views[name]["serving"] for name in HONEST):
         raise Broken(f"C serves {[name for name, view in views.items() if view['serving']]}")
@@ -267,7 +267,7 @@ def accident(stage: Stage) -> None:
         raise Broken(f"verify ended with {report.code} and found {rules}")
     place = report.json["failures"][0]["block"]["sequenceNumber"]
     story.claim(f"verify says no: block #{place}, slice-physical-hash; the damaged file is no longer served", "B")
-    again = until("B is whole again", lambda: _whole(b), 60)
+    again = until("B is whole again", lambda: _whole(b), 180)
     story.claim(
         f"noticed, and fetched anew from a peer unasked; {again['checked']['slices']} slices are whole again", "B"
     )
@@ -313,7 +313,7 @@ def _all_good(items: dict[str, Any]) -> None:
 
 
 def _same_heads(stage: Stage, node: Node) -> None:
-    until(f"{node.letter} has Alice's heads", partial(_has_heads_of, node, stage.nodes["A"]), 60)
+    until(f"{node.letter} has Alice's heads", partial(_has_heads_of, node, stage.nodes["A"]), 180)
 
 
 def _has_heads_of(node: Node, owner: Node) -> bool:

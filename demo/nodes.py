@@ -72,7 +72,7 @@ class Node:
             start_new_session=True,
         )
         log.close()
-        until(f"node {self.letter} answers", self._is_up, 60)
+        until(f"node {self.letter} answers", self._is_up, 180)
 
     def _is_up(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
