@@ -67,6 +67,11 @@ class Holds:
                     if not self._held[name]:
                         del self._held[name]
 
+    def is_held(self, name: Multihash) -> bool:
+        """Whether somebody reads it just now."""
+        with self._lock:
+            return name in self._held
+
     def next_collection(self) -> None:
         """A collection begins: what was lent before the last one counts as given back."""
         with self._lock:

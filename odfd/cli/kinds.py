@@ -60,11 +60,19 @@ def _mirrors(_now: Instant) -> tuple[Column, ...]:
         Column("STATE", lambda row: row["state"]),
         Column("BLOCKS", lambda row: _share(row.get("blocks")), right=True),
         Column("SLICES", lambda row: _share(row.get("slices")), right=True),
-        Column("SIZE", lambda row: words.size((row.get("bytes") or {}).get("want")), right=True),
+        Column("KEEP", _kept),
+        Column("HELD", lambda row: words.size(row.get("held", 0)), right=True),
         Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
         Column("SERVING", lambda row: "yes" if row.get("serving") else "no"),
         Column("", lambda row: row.get("message", ""), most=80),
     )
+
+
+def _kept(row: dict[str, Any]) -> str:
+    if row["want"] == "chain":
+        return "chain"
+    first = row.get("heldFrom", 0)
+    return (row.get("keep") or "all") + (f", from #{first}" if first else "")
 
 
 def _networks(_now: Instant) -> tuple[Column, ...]:

@@ -28,6 +28,8 @@ def report_text(report: dict[str, Any]) -> str:
     lines.append("  checked " + ", ".join([*looked, words.size(checked["bytes"])]))
     if spared := checked.get("remembered"):
         lines.append(f"  the rows of {words.plural(spared, 'block')} were in order before; --full reads them again")
+    if absent := checked.get("notHeld"):
+        lines.append(f"  the data of {words.plural(absent, 'older slice')} is not kept here, as the mirror wishes")
     for failure in report["failures"]:
         block = failure["block"] or {}
         number = block.get("sequenceNumber")

@@ -40,23 +40,24 @@ DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _SAFE_INTEGER: Final = 2**53
 
 
-def slices_back(chain: ChainReader) -> Iterator[DataSlice]:
-    """Slices of a chain, newest first; reads only data blocks."""
+def slices_back(chain: ChainReader, first: int = 0) -> Iterator[DataSlice]:
+    """Slices that blocks from ``first`` on bring, newest first; reads only data blocks."""
     before: int | None = None
-    while (block := chain.last_of(DATA_KINDS, before)) is not None:
+    while (block := chain.last_of(DATA_KINDS, before)) is not None and block.sequence_number >= first:
         before = block.sequence_number
         if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
             yield block.event.new_data
 
 
-def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema) -> pa.Table | None:
+def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema, first: int = 0) -> pa.Table | None:
     """The last ``limit`` rows in the order of their offsets, older ones under the schema in force too.
 
-    ``None`` when there are no rows. Raises Invalid for rows that are of no schema of the dataset.
+    Blocks before ``first`` are passed over: their data is not to be here. ``None`` when there are no rows. Raises
+    Invalid for rows that are of no schema of the dataset.
     """
     parts: list[pa.Table] = []
     wanted = min(limit, MAX_TAIL)
-    for each in slices_back(chain):
+    for each in slices_back(chain, first):
         if wanted <= 0:
             break
         table = as_in_force(_rows_of(objects, each, wanted), schema)

@@ -13,6 +13,7 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock, objects_of
 from chain.multihash import Multihash
+from odfd.datasets import holdings
 
 ROOM: Final = "references"
 STEPS: Final = (
@@ -34,6 +35,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX object_links_dataset ON object_links (dataset);
     """,
+    holdings.STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed.
 
@@ -96,6 +98,7 @@ def drop_later(connection: sqlite3.Connection, dataset: DatasetId, size: int) ->
     """A chain goes back to ``size`` blocks: forget what only later ones name."""
     for table in _TABLES:
         connection.execute(f"DELETE FROM {table} WHERE dataset = ? AND sequence >= ?", (dataset, size))  # noqa: S608
+    holdings.cut(connection, dataset, size)
 
 
 def remake_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block]) -> None:
@@ -122,4 +125,5 @@ def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[
     for table in _TABLES:
         rows = connection.execute(f"DELETE FROM {table} WHERE dataset = ? RETURNING object", (dataset,))  # noqa: S608
         named.update(row[0] for row in rows)
+    holdings.forget(connection, dataset)
     return [name for name in map(Multihash, sorted(named)) if not references_to(connection, name)]

@@ -19,11 +19,13 @@ import trio
 
 from chain.data.links import links_in
 from chain.errors import Environment, Invalid, Refused, Remote
+from chain.ids import DatasetId
 from chain.model.block import Block, NamedObject, SealedBlock, objects_of
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
+from odfd.mirrors.keeping import Keeping
 from odfd.mirrors.sinks import PartialObject
 from odfd.mirrors.tally import Tally
 from odfd.verify.objects import LINKED, check_event, check_object
@@ -55,9 +57,15 @@ class Arrivals:
     """See the module."""
 
     def __init__(
-        self, objects: DiskObjects, partial: Path, replication: Replication, limits: ObjectLimits | None = None
+        self,
+        objects: DiskObjects,
+        keeping: Keeping,
+        partial: Path,
+        replication: Replication,
+        limits: ObjectLimits | None = None,
     ) -> None:
         self.objects = objects
+        self.keeping = keeping
         self._partial = partial
         self._replication = replication
         self.limits = limits or ObjectLimits()
@@ -67,8 +75,10 @@ class Arrivals:
         self._turn = 0
         """Which peer is asked first for a linked object."""
 
-    async def bring(self, peers: Sequence[PeerId], terms: Terms, blocks: Sequence[SealedBlock], tally: Tally) -> int:
-        """All that blocks after ``terms`` bring; how many objects that is.
+    async def bring(
+        self, dataset: DatasetId, peers: Sequence[PeerId], terms: Terms, blocks: Sequence[SealedBlock], tally: Tally
+    ) -> int:
+        """All that blocks after ``terms`` bring; how many objects that is. However it ends, what came is counted.
 
         Raises Remote (peers), Invalid or Refused (an object is not what its block says, or too much), Environment.
         """
@@ -76,17 +86,23 @@ class Arrivals:
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
         await trio.to_thread.run_sync(self._check_room, wanted)
+        counted = _Counted(self.keeping, dataset)
 
         async def take(bringing: tuple[Terms, Block]) -> None:
             said, block = bringing
             for name, size in objects_of(block):
                 await self._have(peers, name, size)
+                await counted.add(name, size, block.sequence_number)
                 tally.slices += 1
                 tally.bytes += size
             await self._check(peers, said, block)
-            await self._bring_links(peers, said, block, tally)
+            await self._bring_links(peers, said, block, tally, counted)
 
-        await _several(bringing_objects(terms, blocks), take)
+        try:
+            await _several(bringing_objects(terms, blocks), take)
+        finally:
+            with trio.CancelScope(shield=True):
+                await counted.settle()
         return tally.slices
 
     async def again(self, peers: Sequence[PeerId], names: Iterable[NamedObject]) -> None:
@@ -102,7 +118,9 @@ class Arrivals:
             size = await trio.to_thread.run_sync(self._whole, name)
             return await self._fetch_linked(peers, name) if size is None else size
 
-    async def _bring_links(self, peers: Sequence[PeerId], terms: Terms, block: Block, tally: Tally) -> None:
+    async def _bring_links(
+        self, peers: Sequence[PeerId], terms: Terms, block: Block, tally: Tally, counted: _Counted
+    ) -> None:
         event = block.event
         if not terms.links or not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
             return
@@ -110,6 +128,7 @@ class Arrivals:
 
         async def take(name: Multihash) -> None:
             size = await self.linked(peers, name)
+            await counted.add(name, size, block.sequence_number)
             tally.slices += 1
             tally.bytes += size
             tally.bytes_wanted += size
@@ -223,6 +242,26 @@ class Arrivals:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(sink.close)
+
+
+class _Counted:
+    """Objects that came for a dataset, counted in pages."""
+
+    def __init__(self, keeping: Keeping, dataset: DatasetId) -> None:
+        self._keeping = keeping
+        self._dataset = dataset
+        self._waiting: list[tuple[Multihash, int, int]] = []
+
+    async def add(self, name: Multihash, size: int, number: int) -> None:
+        """Brought by, or linked from, the block of this number."""
+        self._waiting.append((name, size, number))
+        if len(self._waiting) >= PAGE:
+            await self.settle()
+
+    async def settle(self) -> None:
+        page, self._waiting = self._waiting, []
+        if page:
+            await trio.to_thread.run_sync(self._keeping.note, self._dataset, page)
 
 
 async def _several(waiting: Iterator[Wanted], take: Callable[[Wanted], Awaitable[None]]) -> None:

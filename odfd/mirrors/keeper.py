@@ -312,16 +312,16 @@ class MirrorKeeper:
         name = mirror.wish.name
         mirror.fault = None
         match outcome:
-            case Synced(head=head, blocks=blocks, peers=peers):
-                mirror.state, mirror.message, mirror.peers = State.CURRENT, "", peers
+            case Synced(head=head, blocks=blocks, peers=peers, note=note):
+                mirror.state, mirror.message, mirror.peers = State.CURRENT, note, peers
                 self._events.emit(
                     "mirror.synced", name, f"{blocks} blocks, head #{head.sequence_number}", blocks=blocks
                 )
                 self._after_sync(mirror.wish.id)
                 return False
-            case Current(peers=peers, connected=connected):
+            case Current(peers=peers, connected=connected, note=note):
                 mirror.state, mirror.peers = State.CURRENT, peers
-                mirror.message = "" if peers else _nobody_to_ask(connected)
+                mirror.message = note if peers else _nobody_to_ask(connected)
                 return False
             case Waiting(reason=reason):
                 mirror.state, mirror.message = State.WAITING, reason

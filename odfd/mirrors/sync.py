@@ -57,6 +57,8 @@ class Synced(msgspec.Struct, frozen=True):
     blocks: int
     objects: int
     peers: int
+    note: str = ""
+    """For people."""
 
 
 class Current(msgspec.Struct, frozen=True):
@@ -65,6 +67,7 @@ class Current(msgspec.Struct, frozen=True):
     peers: int
     connected: int
     """Peers of any kind."""
+    note: str = ""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -114,6 +117,7 @@ class MirrorSync:
     ) -> None:
         """``follow``: an epoch is followed even if it gives up blocks which are here."""
         self._meeting = meeting
+        self._keeping = arrivals.keeping
         self._database = database
         self._chains = chains
         self._arrivals = arrivals
@@ -132,12 +136,16 @@ class MirrorSync:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
+        if wish.want == "data":
+            await trio.to_thread.run_sync(self._keeping.settle, wish)
         unheard = None if wish.via is None else await self._holders.published(wish.id, wish.via)
         outcome = await self._sync(wish, tally, begun)
         served = not isinstance(outcome, Waiting) and outcome.peers
         if unheard is not None and not served:
             raise unheard
-        return outcome
+        if wish.keep is None or isinstance(outcome, Waiting):
+            return outcome
+        return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, wish))
 
     async def ask_around(self, dataset: DatasetId) -> None:
         """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
@@ -159,8 +167,7 @@ class MirrorSync:
             return Waiting(held.lacks)
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
-        lacks_data = wish.want == "data" and held.checked.data < held.state.size
-        if not behind and not lacks_data:
+        if not behind and not _lacks_data(wish, held):
             return Current(await self._holders.count(wish.id, held.state.size), len(self._holders.connected()))
         known_wrong = self._refused.get(wish.id)
         if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
@@ -183,18 +190,27 @@ class MirrorSync:
     async def _bring(
         self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
     ) -> Outcome:
-        lacks_data = wish.want == "data" and held.checked.data < held.state.size
-        objects = await self._missing_data(wish, held, peers, tally) if lacks_data else 0
-        if signed.size <= held.state.size:
-            return Current(len(peers), len(self._holders.connected()))
-        begun_at = held.state.size
-        while True:
+        """Of a wish for some of the data all blocks come first: only then can be told which data is the newest."""
+        objects, size, begun_at = 0, held.state.size, held.state.size
+        head: Head | None = None
+        if wish.brings_data and _lacks_data(wish, held):
+            objects = await self._missing_data(wish, held, peers, tally)
+        while size < signed.size and held.head is not None and held.head.epoch == signed.epoch:
             step = await self._step(wish, held, signed, peers, tally)
-            objects += step.objects
-            size = step.head.sequence_number + 1
+            objects, head = objects + step.objects, step.head
+            size = head.sequence_number + 1
             held = held if size >= signed.size else await trio.to_thread.run_sync(self._held, wish)
-            if size >= signed.size or held.head is None or held.head.epoch != signed.epoch:
-                return Synced(step.head, size - begun_at, objects, len(peers))
+        if wish.keep is not None:
+            objects += await self._kept_data(wish, peers, tally)
+        if head is None:
+            return Current(len(peers), len(self._holders.connected()))
+        return Synced(head, size - begun_at, objects, len(peers))
+
+    async def _kept_data(self, wish: Wish, peers: Sequence[PeerId], tally: Tally) -> int:
+        """Data of the blocks of which it is wished, and of no others."""
+        await trio.to_thread.run_sync(self._keeping.plan, wish)
+        held = await trio.to_thread.run_sync(self._held, wish)
+        return await self._missing_data(wish, held, peers, tally)
 
     async def _step(
         self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
@@ -215,8 +231,8 @@ class MirrorSync:
         check_base(held.checked.frontier, sink.blocks, signed, held.rights)
         tally.blocks = sink.size
         objects = 0
-        if wish.want == "data":
-            objects = await self._arrivals.bring(peers, Terms.of(held.state), sink.blocks, tally)
+        if wish.brings_data:
+            objects = await self._arrivals.bring(wish.id, peers, Terms.of(held.state), sink.blocks, tally)
         return _Step(await trio.to_thread.run_sync(self._commit, wish, held, sink), objects)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
@@ -278,7 +294,7 @@ class MirrorSync:
         pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, STEP)
         while page := await trio.to_thread.run_sync(next, pages, None):
             terms, blocks = page
-            fetched += await self._arrivals.bring(peers, terms, blocks, tally)
+            fetched += await self._arrivals.bring(wish.id, peers, terms, blocks, tally)
             await trio.to_thread.run_sync(self._note_whole, wish.id, terms, blocks)
         return fetched
 
@@ -308,12 +324,12 @@ class MirrorSync:
 
     def _commit(self, wish: Wish, held: _Held, sink: VerifiedChain) -> Head:
         dataset, terms = wish.id, Terms.of(held.state)
-        links = wish.want == "data" and may_link(terms, sink.blocks)
+        links = wish.brings_data and may_link(terms, sink.blocks)
 
         def together(connection: sqlite3.Connection) -> None:
             ledger = Ledger(connection)
             whole = ledger.chain(dataset).data
-            if wish.want == "data" and whole >= held.state.size and not links:
+            if wish.brings_data and whole >= held.state.size and not links:
                 whole = sink.size
             ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
             keep_references(connection, dataset, sink.blocks)
@@ -322,12 +338,16 @@ class MirrorSync:
 
         state = held.state
         expected = Head(state.head, state.sequence_number) if state.head else None
-        names = [name for block in sink.blocks for name, _ in block.objects] if wish.want == "data" else []
+        names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
         if links:
             # A cut before this leaves blocks without their data: the next pass looks at them again.
             self._note_whole(dataset, terms, sink.blocks)
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
+
+
+def _lacks_data(wish: Wish, held: _Held) -> bool:
+    return wish.want == "data" and held.checked.data < held.state.size
 
 
 def _needs_whole(held: _Held, signed: HeadStatement, rung: str) -> bool:

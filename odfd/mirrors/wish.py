@@ -6,9 +6,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from odfd.mirrors.retention import parse_keep
 from odfd.resources.store import Resources
 from odfd.trust.policy import Expression, parse_expression
 
@@ -22,6 +24,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     network: str | None = None
     want: Literal["chain", "data"] = "data"
+    keep: str | None = None
+    """How much of the data, as ``odfd.mirrors.retention`` reads it; ``None``: all."""
     use: str | None = None
     serve: str | None = None
     expect: str | None = None
@@ -34,8 +38,19 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def id(self) -> DatasetId:
         return DatasetId.parse(self.dataset)
 
+    @property
+    def brings_data(self) -> bool:
+        """Whether blocks count here only once their data does: all of it is wished."""
+        return self.want == "data" and self.keep is None
+
     def check(self) -> None:
-        """Raises Invalid for an expression or a hash that cannot be read."""
+        """Raises Invalid for an expression, a hash or a bound that cannot be read."""
+        if self.keep is not None:
+            parse_keep(self.keep)
+            if self.want == "chain":
+                raise Invalid(
+                    "a mirror of the chain alone keeps no data", rule="mirror-keep", hint="leave out --keep or --want"
+                )
         for text in (self.use, self.serve):
             if text is not None:
                 parse_expression(text)

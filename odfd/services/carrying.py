@@ -92,6 +92,7 @@ class Carrying:
         folder = local_folder(to)
 
         async def work(report: Report) -> wire.TransferResult:
+            await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
             report.begin(f"writing {folder}", None, "blocks")
             done = await trio.to_thread.run_sync(
                 partial(
@@ -225,7 +226,8 @@ class Carrying:
 
     def _damaged(self, entry: Entry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
-        report = verify_chain(chain, self._home.objects, Request(ref=entry.name, level=Level.DATA))
+        request = Request(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
+        report = verify_chain(chain, self._home.objects, request)
         named: dict[Multihash, int] = {}
         linked: dict[Multihash, None] = {}
         for failure in report.failures:
@@ -246,7 +248,7 @@ class Carrying:
             checked = Ledger(connection).chain(dataset)
         if checked.frontier != tree:
             return
-        for terms, blocks in pages_of(chain, 0, tree.size, BATCH):
+        for terms, blocks in pages_of(chain, self._home.held_from(dataset), tree.size, BATCH):
             note_links(database, self._home.objects, dataset, terms, blocks)
         with database.write() as connection:
             ledger = Ledger(connection)

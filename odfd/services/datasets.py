@@ -142,7 +142,8 @@ class DatasetService:
         self._home.need_data(entry.id, entry.name)
         if state.schema is None:
             return wire.Records(columns=(), rows=())
-        table = reading.tail(chain, self._home.objects, limit, to_arrow(schema_of(state.schema)))
+        schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
+        table = reading.tail(chain, self._home.objects, limit, schema, first)
         rows = () if table is None else tuple(reading.plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows)
 

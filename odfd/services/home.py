@@ -21,6 +21,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references
 from odfd.datasets.catalog import Catalog
+from odfd.datasets.holdings import Holdings
 from odfd.kit.turns import Turns
 from odfd.mirrors import wish as wishes
 from odfd.resources import store as resources
@@ -63,10 +64,22 @@ class Home:
         with self.database.read() as connection:
             yield Catalog(Resources(connection))
 
-    def need_data(self, dataset: DatasetId, name: str) -> None:
-        """Raises NotFound for a mirror that was wished without its data."""
+    def held_from(self, dataset: DatasetId) -> int:
+        """The block from which on the dataset's data is to be here."""
+        with self.database.read() as connection:
+            return Holdings(connection).extent(dataset).first
+
+    def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
+        """Raises NotFound for a mirror that was wished without its data, or, where it is needed, without all of it."""
         with self.database.read() as connection:
             wish = wishes.of(Resources(connection), dataset)
+            first = Holdings(connection).extent(dataset).first
+        if whole and first:
+            raise NotFound(
+                f"the data of {name} before block #{first} is not kept here",
+                rule="mirror-keep",
+                hint=f"odfctl mirror add {dataset} --as {name} --keep all fetches it",
+            )
         if wish is not None and wish.want == "chain":
             raise NotFound(
                 f"{name} is mirrored without its data",

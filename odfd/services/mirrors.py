@@ -16,9 +16,11 @@ from chain.statements.statement import HEAD
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import default_name
+from odfd.datasets.holdings import Holdings
 from odfd.ipfs.source import home_of, no_ipfs, place_of
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
+from odfd.mirrors.retention import ALL
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.network.membership import Membership, Network
@@ -124,6 +126,7 @@ class MirrorService:
             name=request.as_name or default_name(dataset),
             network=request.network,
             want=request.want,
+            keep=None if request.keep == ALL else request.keep,
             use=request.use,
             serve=request.serve,
             expect=request.expect,
@@ -134,11 +137,17 @@ class MirrorService:
         known = self._standing.known(wish.id)
         serve = self._standing.serve(wish.id)
         reach = self._standing.reach_of(self._home.chains.chain(wish.id), known, serve)
+        with self._home.database.read() as connection:
+            holdings = Holdings(connection)
+            extent, held = holdings.extent(wish.id), holdings.bytes(wish.id)
         return wire.MirrorView(
             name=wish.name,
             id=wish.dataset,
             state=mirror.state.value,
             want=wish.want,
+            keep=wish.keep,
+            held_from=extent.first,
+            held=held,
             network=wish.network,
             use=str(self._standing.use(wish.id)),
             serve=str(serve),

@@ -34,6 +34,7 @@ from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.keeping import Keeping
 from odfd.mirrors.meeting import Meeting
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
@@ -173,7 +174,9 @@ class NodeParts:
         home, settings, ground = self.home, self.settings, self.ground
         replication: Replication = self.membership if way is None else way.replication
         follow = follows_rewrites(settings.policy)
-        self.arrivals = Arrivals(home.objects, home.folder(PARTIAL), replication, object_limits(settings))
+        keeping = Keeping(home.database, home.chains, home.objects, self.views.own_reader)
+        limits = object_limits(settings)
+        self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         holders = Holders(replication, None if way is None else way.replication.inquire)
         self.sync = MirrorSync(
             home.database,

@@ -68,7 +68,7 @@ class ProvingService:
             raise Invalid(
                 f"{entry.name} has no transaction of a transform", rule="prove", hint="name a derived dataset"
             )
-        await trio.to_thread.run_sync(self._home.need_data, entry.id, entry.name)
+        await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
         identity = await self._shop.engines.engine(said.transform.engine).identity()
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
         failures: list[wire.Failure] = []

@@ -45,7 +45,8 @@ class VerificationService:
     async def _verify(self, entry: Entry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
         if level is Level.DATA:
-            await trio.to_thread.run_sync(self._home.need_data, entry.id, entry.name)
+            whole = request.level == "reproduced"
+            await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=whole))
         found = await trio.to_thread.run_sync(self._check, entry, level, request, report)
         view = report_view(found, request.level)
         if request.level == "reproduced":
@@ -61,7 +62,8 @@ class VerificationService:
             report.done = progress.blocks
             report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
 
-        wanted = Request(ref=entry.name, level=level, start=request.from_block)
+        held_from = self._home.held_from(entry.id)
+        wanted = Request(ref=entry.name, level=level, start=request.from_block, held_from=held_from)
         memory = StoredMemory(self._home.database, entry.id, forget=request.full)
         found = verify_chain(chain, self._home.objects, wanted, show, memory)
         if found.failures:
@@ -118,6 +120,7 @@ def report_view(found: Verification, level: str) -> wire.VerifyReport:
             slices=found.checked.slices,
             bytes=found.checked.bytes,
             remembered=found.checked.remembered,
+            not_held=found.checked.not_held,
         ),
         failures=tuple(
             wire.Failure(

@@ -98,6 +98,13 @@ class Views:
             each.dataset_ref == str(source) for each in state.set_transform.inputs
         )
 
+    def own_reader(self, source: DatasetId) -> str | None:
+        """The name of a dataset of this node's own that is derived from ``source``; ``None`` when there is none."""
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        own = (each for each in entries if each.id != source and self._home.keys.has_dataset_key(each.id))
+        return next((each.name for each in own if self.reads(each.id, source)), None)
+
     def _state(self, known: Known, found: Reach) -> str:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
             return "forked" if found.why.rule == "fork" else "refuted"

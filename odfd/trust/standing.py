@@ -25,6 +25,7 @@ from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
+from odfd.datasets.holdings import Holdings
 from odfd.trust.authorities import Authorities
 from odfd.trust.judge import (
     STOPS,
@@ -122,6 +123,7 @@ class Standing:
             ledger = Ledger(connection)
             newest = ledger.newest_head(dataset)
             checked = ledger.chain(dataset)
+            unseen = Holdings(connection).extent(dataset).seen
             heard = ledger.attestations(dataset)
             runs = ledger.runs(dataset)
             proofs = Proofs(connection)
@@ -138,7 +140,7 @@ class Standing:
         extent = Extent(
             linked=size,
             chain=min(size, signed.size) if signed else 0,
-            data=min(size, checked.data),
+            data=0 if unseen else min(size, checked.data),
             forked_at=forked_at,
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),

@@ -60,7 +60,7 @@ class Fold:
         self._next = 0
         self._terms = Terms.of(ChainState.EMPTY)
         self._dataset = ""
-        self._blocks = self._slices = self._spared = 0
+        self._blocks = self._slices = self._spared = self._unheld = 0
         self._failures: list[Failure] = []
 
     def take_page(self, page: StoredPage) -> None:
@@ -152,7 +152,11 @@ class Fold:
             level=self._request.level.value,
             ok=not self._failures,
             checked=Checked(
-                blocks=self._blocks, slices=self._slices, bytes=self._queue.done_bytes, remembered=self._spared
+                blocks=self._blocks,
+                slices=self._slices,
+                bytes=self._queue.done_bytes,
+                remembered=self._spared,
+                not_held=self._unheld,
             ),
             failures=tuple(self._failures),
         )
@@ -212,10 +216,12 @@ class Fold:
         if ref.sequence_number < self._request.start or not isinstance(event, AddData | ExecuteTransform):
             return
         number = ref.sequence_number
-        if number < self._remembered.rows:
-            self._spared += 1
         slice_, checkpoint = event.new_data, event.new_checkpoint
+        if number < self._request.held_from:
+            self._unheld += slice_ is not None
+            return
         self._slices += slice_ is not None
+        self._spared += number < self._remembered.rows
         if number < self._remembered.done:
             return
         if slice_ is not None:
@@ -232,7 +238,11 @@ class Fold:
     def _remember(self, complete: bool) -> None:
         """Notes how far everything is in order; nothing where it is not, or was not looked at from the first block."""
         request = self._request
-        if self._failures or request.start > self._remembered.rows or request.level is not Level.DATA:
+        if (
+            self._failures
+            or max(request.start, request.held_from) > self._remembered.rows
+            or request.level is not Level.DATA
+        ):
             return
         if complete and self._previous is not None:
             self._memory.keep(self._next, self._previous, complete=True)

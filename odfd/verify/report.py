@@ -32,6 +32,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     level: Level = Level.DATA
     start: int = 0
     """Sequence number from which on failures are looked for and objects read."""
+    held_from: int = 0
+    """Block from which on objects are to be here: a mirror may hold the newest alone."""
     workers: int = _WORKERS
     columns: bool = True
     """Judge what can be judged so as columns. Without, every block is taken by itself: slower, the same answer."""
@@ -71,6 +73,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     transforms: int = 0
     remembered: int = 0
     """Of ``blocks``, those whose rows (of an unfinished verification, whose objects) were found in order before."""
+    not_held: int = 0
+    """Slices that are not to be here."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

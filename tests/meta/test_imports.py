@@ -95,6 +95,7 @@ PURE = [
     "engines.codec",
     "engines.io_plan",
     "odfd.ingest.plan",
+    "odfd.mirrors.retention",
     "odfd.transform.plan",
     "odfd.transform.pacing",
     "odfd.transform.past",

@@ -26,7 +26,9 @@ def register(subparsers: Any) -> None:
         help="wish to hold a dataset",
         description=(
             "Wish to hold a dataset, and fetch what there is of it now.\n"
-            "EXPR is an expression of facts: chain, data, reproduced, attested:K, fresh, with & | and ( )."
+            "EXPR is an expression of facts: chain, data, reproduced, attested:K, fresh, with & | and ( ).\n"
+            "With --keep 30d data of the newest block's last 30 days is held, and older data let go; blocks all stay.\n"
+            "Data that was never here was never looked at: of such a mirror rely on chain, not on data."
         ),
         epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
     )
@@ -35,6 +37,9 @@ def register(subparsers: Any) -> None:
     add.add_argument("--as", dest="as_name", metavar="NAME", help="local name")
     add.add_argument("--network", metavar="N", help="where to look for it")
     add.add_argument("--want", choices=("chain", "data"), default="data", help="how much of it to hold (data)")
+    add.add_argument(
+        "--keep", metavar="HOW", help="how much of its data: all, 30d, 10GiB or 30d,10GiB of the newest (all)"
+    )
     add.add_argument("--use", metavar="EXPR", help="what must be known before it is used here")
     add.add_argument("--serve", metavar="EXPR", help="what must be known before it is passed on")
     add.add_argument("--expect", metavar="HASH", help="a block that the chain must contain")
@@ -78,6 +83,7 @@ def _add(args: argparse.Namespace) -> int:
         "asName": args.as_name,
         "network": args.network,
         "want": args.want,
+        "keep": args.keep,
         "use": args.use,
         "serve": args.serve,
         "expect": args.expect,

@@ -20,6 +20,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     as_name: str | None = None
     network: str | None = None
     want: Literal["chain", "data"] = "data"
+    keep: str | None = None
+    """How much of the data: ``30d`` and ``10GiB`` for the newest, ``30d,10GiB`` for both bounds; ``None``: all."""
     use: str | None = None
     """An expression of policy, for using it here; ``None``: the node's."""
     serve: str | None = None
@@ -35,6 +37,11 @@ class MirrorView(Value, frozen=True, kw_only=True):
     state: str
     """``syncing``, ``current``, ``waiting``, ``stalled``, ``refused``, ``failed``, ``paused``."""
     want: str = "data"
+    keep: str | None = None
+    held_from: int = 0
+    """The block from which on data is here, as far as it came."""
+    held: int = 0
+    """Bytes of data that lie on disk for it."""
     network: str | None = None
     use: str | None = None
     serve: str | None = None

@@ -39,6 +39,8 @@ class Checked(Value, frozen=True, kw_only=True):
     transforms: int = 0
     remembered: int = 0
     """Of ``blocks``, those whose rows were found in order before and not read again."""
+    not_held: int = 0
+    """Slices that a mirror of the newest data is not to hold; nothing is said of them."""
 
 
 class VerifyReport(Value, frozen=True, kw_only=True):

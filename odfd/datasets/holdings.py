@@ -1,0 +1,138 @@
+"""What is held of the data of others: from which block on, which objects, and their bytes as they lie on disk.
+
+A mirror may hold the newest part of its data. ``Extent`` says from which block on that is, and how much of it was ever
+looked at here; objects are counted one by one, so that what is let go can be found and the sum is exact at any time.
+Synchronous, on the connection that is given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.store.seals import Sealed
+
+STEP: Final = """
+CREATE TABLE held_extents (
+    dataset BLOB PRIMARY KEY,
+    first INTEGER NOT NULL,
+    seen INTEGER NOT NULL,
+    keep TEXT NOT NULL,
+    seal BLOB
+) STRICT, WITHOUT ROWID;
+CREATE TABLE held_objects (
+    dataset BLOB NOT NULL,
+    object BLOB NOT NULL,
+    last INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    PRIMARY KEY (dataset, object)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX held_objects_last ON held_objects (dataset, last, size);
+CREATE INDEX held_objects_object ON held_objects (object);
+CREATE TABLE held_bytes (
+    dataset BLOB PRIMARY KEY,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER held_more AFTER INSERT ON held_objects BEGIN
+    INSERT INTO held_bytes VALUES (NEW.dataset, NEW.size)
+    ON CONFLICT DO UPDATE SET bytes = bytes + NEW.size;
+END;
+CREATE TRIGGER held_less AFTER DELETE ON held_objects BEGIN
+    UPDATE held_bytes SET bytes = bytes - OLD.size WHERE dataset = OLD.dataset;
+END;
+"""
+"""Tables, one step of the references' room: what is named no longer is held no longer, in one transaction."""
+_EXTENTS: Final = Sealed("held_extents", ("dataset", "first", "seen", "keep"), "odfctl mirror add plans it anew")
+_UNKNOWN: Final = 1 << 62
+"""Later than any block."""
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """Data of blocks from ``first`` on is wished here; that of blocks from ``seen`` on was looked at, each in turn.
+
+    How far it was looked at is the ledger's to say (``Checked.data``). ``seen`` may be lower: what was looked at and
+    then let go was true all the same.
+    """
+
+    first: int = 0
+    seen: int = 0
+    keep: str = ""
+    """The wish under which this was planned; empty for all."""
+
+
+class Holdings:
+    """The tables over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def extent(self, dataset: DatasetId) -> Extent:
+        """All of it where nothing else was planned. One that is damaged on disk says that nothing is known."""
+        row, whole = _EXTENTS.look(self._db, "dataset = ?", (dataset,))
+        if not whole:
+            return Extent(0, _UNKNOWN, "?")
+        return Extent() if row is None else Extent(row[1], row[2], row[3])
+
+    def keep_extent(self, dataset: DatasetId, extent: Extent) -> None:
+        _EXTENTS.put(self._db, dataset, extent.first, extent.seen, extent.keep)
+
+    def note(self, dataset: DatasetId, objects: Iterable[tuple[Multihash, int, int]]) -> None:
+        """These are here: name, size, and the number of a block that brings each or links to it."""
+        self._db.executemany(
+            "INSERT INTO held_objects (dataset, object, size, last) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
+            ((dataset, name, size, number) for name, size, number in objects),
+        )
+
+    def drop(self, dataset: DatasetId, names: Iterable[Multihash]) -> None:
+        """These are here no longer."""
+        self._db.executemany(
+            "DELETE FROM held_objects WHERE dataset = ? AND object = ?", ((dataset, name) for name in names)
+        )
+
+    def bytes(self, dataset: DatasetId) -> int:
+        row = self._db.execute("SELECT bytes FROM held_bytes WHERE dataset = ?", (dataset,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def all_bytes(self) -> dict[DatasetId, int]:
+        """Of each; an object that two hold is counted for both."""
+        return {DatasetId(row[0]): row[1] for row in self._db.execute("SELECT dataset, bytes FROM held_bytes")}
+
+    def by_block(self, dataset: DatasetId, stop: int = _UNKNOWN) -> Generator[tuple[int, int], None, None]:
+        """Numbers of blocks before ``stop``, the oldest first, and the bytes that nothing later needs."""
+        yield from self._db.execute(
+            "SELECT last, sum(size) FROM held_objects WHERE dataset = ? AND last < ? GROUP BY last ORDER BY last",
+            (dataset, stop),
+        )
+
+    def needless(self, dataset: DatasetId, first: int, limit: int) -> list[Multihash]:
+        """Some objects that only blocks before ``first`` bring."""
+        rows = self._db.execute(
+            "SELECT object FROM held_objects WHERE dataset = ? AND last < ? LIMIT ?", (dataset, first, limit)
+        )
+        return [Multihash(row[0]) for row in rows]
+
+    def holders(self, name: Multihash) -> set[DatasetId]:
+        """Datasets that an object is held for."""
+        rows = self._db.execute("SELECT dataset FROM held_objects WHERE object = ?", (name,))
+        return {DatasetId(row[0]) for row in rows}
+
+
+def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
+    """A chain goes back to ``size`` blocks: what only later ones bring is held for it no longer."""
+    connection.execute("DELETE FROM held_objects WHERE dataset = ? AND last >= ?", (dataset, size))
+    holdings = Holdings(connection)
+    extent = holdings.extent(dataset)
+    if extent.first > size or extent.seen > size:
+        holdings.keep_extent(dataset, Extent(min(extent.first, size), min(extent.seen, size), extent.keep))
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Nothing of a dataset is here any more."""
+    for table in ("held_objects", "held_bytes", "held_extents"):
+        connection.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

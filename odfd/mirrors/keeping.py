@@ -1,0 +1,180 @@
+"""Which data of a mirror is to be here, and letting go of the rest.
+
+The plan is one row of a table; letting go is that row first and files after, so that a cut in between leaves files that
+are let go at the next look. Never let go: what a dataset of this node's own is derived from, what another dataset
+here needs, and what somebody reads now. Synchronous; one call at a time for each dataset.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.model.block import objects_of
+from chain.multihash import Multihash
+from chain.store.base import ChainReader
+from chain.store.database import Database
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.datasets.holdings import Extent, Holdings
+from odfd.datasets.references import references_to
+from odfd.mirrors import wish as wishes
+from odfd.mirrors.retention import ALL, Piece, oldest_kept, parse_keep, trimmed
+from odfd.mirrors.wish import Wish
+from odfd.resources.store import Resources
+from odfd.trust.ledger import Ledger
+
+_DATA: Final = ("AddData", "ExecuteTransform")
+_PAGE: Final = 256
+"""Objects let go in one transaction."""
+
+
+class Keeping:
+    """See the module. ``reader`` names a dataset of this node's own that is derived from one, when there is any."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: SqliteChains,
+        objects: DiskObjects,
+        reader: Callable[[DatasetId], str | None] = lambda _: None,
+    ) -> None:
+        self._database = database
+        self._chains = chains
+        self._objects = objects
+        self._reader = reader
+
+    def note(self, dataset: DatasetId, objects: Sequence[tuple[Multihash, int, int]]) -> None:
+        """These came: name, size, number of the block that brings each or links to it."""
+        with self._database.write() as connection:
+            Holdings(connection).note(dataset, objects)
+
+    def settle(self, wish: Wish) -> None:
+        """Plan anew when the plan in force is not that of the wish."""
+        with self._database.read() as connection:
+            planned = Holdings(connection).extent(wish.id).keep
+        if planned != self._bounds(wish):
+            self.plan(wish)
+
+    def plan(self, wish: Wish) -> None:
+        """Settle from which block on data is to be here, before any of it is fetched."""
+        dataset, chain = wish.id, self._chains.chain(wish.id)
+        head = chain.head()
+        if head is None:
+            return
+        with self._database.read() as connection:
+            extent, checked = Holdings(connection).extent(dataset), Ledger(connection).chain(dataset)
+        bounds = self._bounds(wish)
+        anew = extent.keep != bounds
+        if anew:
+            self._count(dataset, chain, checked.data)
+        floor = 0 if anew else max(checked.data, extent.first)
+        newest = chain.block_at(head.sequence_number).system_time
+        wanted = oldest_kept(parse_keep(bounds or ALL), newest, _newest_first(chain, floor), head.size)
+        place = replanned(Place(extent.first, checked.data, extent.seen), wanted if anew else wanted or floor)
+        with self._database.write() as connection:
+            Holdings(connection).keep_extent(dataset, Extent(place.first, place.seen, bounds))
+            ledger = Ledger(connection)
+            ledger.keep_chain(dataset, msgspec.structs.replace(ledger.chain(dataset), data=place.data))
+
+    def _count(self, dataset: DatasetId, chain: ChainReader, stop: int) -> None:
+        """What is here of blocks before ``stop``: a mirror may have come before its objects were counted."""
+        before, found = stop, list[tuple[Multihash, int, int]]()
+        while (block := chain.last_of(_DATA, before)) is not None or found:
+            if block is not None:
+                before = block.sequence_number
+                found += [(name, size, before) for name, size in objects_of(block) if self._objects.has(name)]
+            if len(found) >= _PAGE or block is None:
+                self.note(dataset, found)
+                found = []
+
+    def trim(self, wish: Wish) -> str:
+        """Let go of what is beyond the wish; in words why nothing may be, or empty."""
+        dataset, chain = wish.id, self._chains.chain(wish.id)
+        head = chain.head()
+        if head is None:
+            return ""
+        newest = chain.block_at(head.sequence_number).system_time
+        with self._database.read() as connection:
+            holdings = Holdings(connection)
+            extent, total = holdings.extent(dataset), holdings.bytes(dataset)
+            checked = Ledger(connection).chain(dataset)
+            # Closed before the transaction is: an open cursor would keep its snapshot for whoever reads next.
+            with closing(holdings.by_block(dataset, checked.data)) as by_block:
+                pieces = (Piece(number, chain.block_at(number).system_time, size) for number, size in by_block)
+                first = trimmed(parse_keep(wish.keep or ALL), newest, pieces, total, extent.first, checked.data)
+        if first > extent.first and not self._bounds(wish):
+            return f"all is kept: {self._reader(dataset)} is derived from it here"
+        self.let_go(dataset, first)
+        return ""
+
+    def let_go(self, dataset: DatasetId, first: int) -> None:
+        """Data of blocks before ``first`` is not to be here from now on."""
+        with self._database.read() as connection:
+            extent = Holdings(connection).extent(dataset)
+        if first > extent.first:
+            with self._database.write() as connection:
+                Holdings(connection).keep_extent(dataset, msgspec.structs.replace(extent, first=first))
+        self._free(dataset, max(first, extent.first))
+
+    def _free(self, dataset: DatasetId, first: int) -> None:
+        """What is read just now is left for the next time."""
+        while True:
+            with self._database.read() as connection:
+                names = Holdings(connection).needless(dataset, first, _PAGE)
+                needed = {name for name in names if _needed_elsewhere(connection, dataset, name)}
+            freed = [name for name in names if not self._objects.holds.is_held(name)]
+            if not freed:
+                return
+            for name in freed:
+                if name not in needed:
+                    self._objects.remove(name)
+            with self._database.write() as connection:
+                Holdings(connection).drop(dataset, freed)
+
+    def _bounds(self, wish: Wish) -> str:
+        """The wish's own, unless all is needed here; empty for all."""
+        return "" if wish.keep is None or self._reader(wish.id) is not None else wish.keep
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Data of blocks ``first`` to ``data`` is here; that of blocks from ``seen`` on was looked at."""
+
+    first: int
+    data: int
+    seen: int
+
+
+def replanned(place: Place, wanted: int) -> Place:
+    """Where to go on when data of blocks from ``wanted`` on is to be here; letting go of earlier ones comes later."""
+    if place.seen > max(place.data, place.first):
+        return Place(wanted, wanted, wanted)
+    data = max(place.data, place.first)
+    if wanted > data:
+        return Place(wanted, wanted, wanted)
+    if wanted < place.first:
+        return Place(wanted, wanted, min(place.seen, wanted))
+    return Place(place.first, data, place.seen)
+
+
+def _needed_elsewhere(connection: sqlite3.Connection, dataset: DatasetId, name: Multihash) -> bool:
+    """Whether another dataset here needs an object: a mirror that holds it too, or one that is no mirror."""
+    holders = Holdings(connection).holders(name)
+    resources = Resources(connection)
+    return any(
+        other in holders or wishes.of(resources, other) is None
+        for other, _ in references_to(connection, name)
+        if other != dataset
+    )
+
+
+def _newest_first(chain: ChainReader, floor: int) -> Iterator[Piece]:
+    before: int | None = None
+    while (block := chain.last_of(_DATA, before)) is not None and block.sequence_number >= floor:
+        before = block.sequence_number
+        yield Piece(before, block.system_time, sum(size for _, size in objects_of(block)))

@@ -1,0 +1,99 @@
+"""How much of a mirror's data is kept: all of it, the newest of so many days, the newest of so many bytes, or both.
+
+Always an end of the chain: the data of all blocks from one block on, and of none before. Days are counted back from the
+newest block that is here, not from now, so that a source that falls silent empties no mirror. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.instant import DAY, SECOND, Instant
+
+ALL: Final = "all"
+_SPAN: Final = re.compile(r"([1-9]\d{0,5})([dhw])\Z")
+_SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(B|[kKMGTP]i?B)\Z")
+_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
+_HOUR: Final = DAY // 24
+_POWERS: Final = "kMGTP"
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one block brings, or what goes when its data does."""
+
+    sequence: int
+    time: Instant
+    """System time of the block."""
+    bytes: int
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """``None`` is no bound."""
+
+    span: int | None = None
+    """Nanoseconds back from the newest block."""
+    bytes: int | None = None
+
+    def holds(self, piece: Piece, newest: Instant, total: int) -> bool:
+        """Whether a piece is kept, when with all that is newer it makes ``total`` bytes."""
+        old = self.span is not None and newest - piece.time > self.span
+        return not old and (self.bytes is None or total <= self.bytes)
+
+
+def parse_keep(text: str) -> Keep:
+    """``all``, ``30d``, ``10GiB``, ``30d,10GiB``. Raises Invalid."""
+    span = size = None
+    for part in text.split(",") if text != ALL else ():
+        if (found := _SPAN.match(part)) and span is None:
+            span = int(found[1]) * _HOURS[found[2]] * _HOUR * SECOND
+        elif _SIZE.match(part) and size is None:
+            size = parse_size(part)
+        else:
+            raise Invalid(
+                f"{text[:60]!r} does not say how much data to keep",
+                rule="mirror-keep",
+                hint="write all, 30d (of the newest block's last 30 days), 10GiB (the newest bytes), or 30d,10GiB",
+            )
+    return Keep(span=span, bytes=size)
+
+
+def parse_size(text: str) -> int:
+    """Bytes, of ``10GiB``, ``1.5GB``, ``500B``. Raises Invalid."""
+    found = _SIZE.match(text)
+    if found is None:
+        raise Invalid(f"{text[:60]!r} is not a size", rule="size", hint="write it like 500MB or 10GiB")
+    unit = found[2]
+    power = 0 if unit == "B" else _POWERS.index(unit[0].replace("K", "k")) + 1
+    return int(float(found[1]) * (1024 if "i" in unit else 1000) ** power)
+
+
+def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int) -> int:
+    """The first block of which data is kept, of a chain of ``size`` blocks; ``pieces`` are the newest first.
+
+    Reads no further than the first piece that is not kept.
+    """
+    first, total = size, 0
+    for piece in pieces:
+        total += piece.bytes
+        if not keep.holds(piece, newest, total):
+            return first
+        first = piece.sequence
+    return 0
+
+
+def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int, size: int) -> int:
+    """The same, where data of blocks from ``first`` on is here, ``total`` bytes; ``pieces`` are the oldest first.
+
+    Reads no further than the first piece that is kept.
+    """
+    for piece in pieces:
+        if keep.holds(piece, newest, total):
+            return first
+        total -= piece.bytes
+        first = piece.sequence + 1
+    return size
