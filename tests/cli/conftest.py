@@ -29,10 +29,10 @@ def documents() -> ModuleType:
 
 
 @pytest.fixture
-def play(documents: ModuleType, tmp_path: Path) -> Callable[[Path], int]:
+def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], int]:
     def run(document: Path, **more: Any) -> int:
-        home = tmp_path / "home"
-        home.mkdir()
+        # The address of a socket has room for 107 bytes; a test's own folder has the test's name in it.
+        home = tmp_path_factory.mktemp("home")
         (tmp_path / "golden").symlink_to(HERE.parent / "golden")
         environ = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
