@@ -1,4 +1,4 @@
-"""Following a long operation of the daemon: a bar on a terminal, a line now and then elsewhere, an answer at the end.
+"""Following a long operation of the daemon to its answer.
 
 ``^C`` detaches: the daemon goes on, and the message says how to follow or to cancel it.
 """
@@ -7,31 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, TextIO
+from typing import Any
 
 from chain.errors import Refused
-from chain.instant import SECOND
-from odfd.cli import words
+from odfd.cli.meter import Meter
 from odfd.cli.session import Session
 from odfd.control.client import part
 from odfd.errors import from_problem
-
-LINE_SECONDS: Final = 5.0
-"""Between lines where there is no terminal."""
-BAR: Final = 20
-_VERBS: Final = {
-    "apply": "Applying",
-    "ingest": "Ingesting",
-    "pull": "Pulling",
-    "mirror": "Mirroring",
-    "verify": "Verifying",
-    "lineage": "Tracing",
-    "export": "Exporting",
-    "import": "Importing",
-    "reset": "Resetting",
-    "compact": "Compacting",
-    "gc": "Collecting",
-}
 
 
 class Detached(KeyboardInterrupt):
@@ -61,73 +43,3 @@ def follow(session: Session, ref: Mapping[str, Any]) -> Any:
     if task.get("state") != "done":
         raise session.client.gone()
     return task.get("result")
-
-
-class Meter:
-    """Shows snapshots of one task on ``stream``."""
-
-    def __init__(self, session: Session, stream: TextIO) -> None:
-        self._session, self._stream = session, stream
-        self._terminal = stream.isatty()
-        self._drawn = False
-        self._began = session.clock.monotonic()
-        self._stage: tuple[str, int, int] | None = None
-        """Message, time and count at which the present stage was first seen: rates are of the stage."""
-        self._last_line = self._began
-        self._last_text = ""
-
-    def show(self, task: Mapping[str, Any]) -> None:
-        if self._session.quiet or task.get("state") not in ("running", "waiting"):
-            return
-        now = self._session.clock.monotonic()
-        done = int(task.get("done", 0))
-        message = str(task.get("message", ""))
-        if self._stage is None or self._stage[0] != message or done < self._stage[2]:
-            self._stage = (message, now, done)
-        elapsed = (now - self._stage[1]) / SECOND
-        rate = (done - self._stage[2]) / elapsed if elapsed >= 0.5 else 0.0
-        text = describe(task, rate)
-        if self._terminal:
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
-            self._drawn = True
-        elif text != self._last_text and now - self._last_line >= LINE_SECONDS * SECOND:
-            self._stream.write(text + "\n")
-            self._stream.flush()
-            self._last_line, self._last_text = now, text
-
-    def clear(self) -> None:
-        """Leave the terminal as if nothing had been drawn."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
-
-
-def describe(task: Mapping[str, Any], rate: float) -> str:
-    """One line: what, how far, how fast (units a second), how long still."""
-    parts = [f"{_VERBS.get(task['kind'], task['kind'])} {task.get('target', '')}".rstrip()]
-    if task.get("state") == "waiting":
-        return "  ".join([*parts, "waiting for its turn"])
-    if task.get("message"):
-        parts.append(str(task["message"]))
-    done, total, unit = int(task.get("done", 0)), task.get("total"), str(task.get("unit", ""))
-    in_bytes = unit == "bytes"
-    if total:
-        parts.append(bar(done / total))
-        parts.append(
-            f"{words.size(done)} of {words.size(total)}" if in_bytes else f"{done:,}/{total:,} {unit}".rstrip()
-        )
-    elif done:
-        parts.append(words.size(done) if in_bytes else f"{done:,} {unit}".rstrip())
-    if rate > 0:
-        parts.append(f"{words.size(rate)}/s" if in_bytes else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
-        if total and total > done:
-            parts.append(f"{words.span((total - done) / rate)} left")
-    return "  ".join(parts)
-
-
-def bar(share: float) -> str:
-    """``━━━━━━━━╸━━━``, always BAR characters."""
-    halves = round(max(0.0, min(1.0, share)) * 2 * BAR)
-    return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(BAR, "┄")

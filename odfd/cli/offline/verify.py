@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from odfd.cli.meter import Meter
 from odfd.cli.offline import files
-from odfd.cli.progress import Meter
 from odfd.cli.session import Session
 from odfd.errors import Usage
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from chain import instant
 from odfd.cli import conditions, kinds, words
+from odfd.cli.meter import bar, describe
 from odfd.cli.offline.files import is_directory
-from odfd.cli.progress import bar, describe
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, socket_path
 from odfd.cli.table import Column, clean, fields, render, width
