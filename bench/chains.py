@@ -18,14 +18,15 @@ import pyarrow as pa
 from chain.codec import stamp
 from chain.codec.blocks import encode_block
 from chain.data.arrow_schema import from_arrow
-from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, OffsetInterval, Seed, SetDataSchema
 from chain.multihash import ARROW0_SHA3_256, SHA3_256, Multihash
+from chain.statements.keys import SigningKey
 from chain.store.base import Append, ChainStore
 
-DATASET: Final = DatasetId.from_public_key(b"a chain to measure with".ljust(32))
+KEY: Final = SigningKey(b"a chain to measure with".ljust(32))
+DATASET: Final = KEY.dataset_id
 START: Final = Instant(1_600_000_000 * SECOND)
 STEP: Final = 60
 """Seconds from block to block."""

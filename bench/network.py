@@ -11,7 +11,7 @@ import os
 import ssl
 import statistics
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,10 +71,10 @@ class Link:
 
 
 @asynccontextmanager
-async def connected(folder: Path, blocks: int, size: int) -> AsyncIterator[Link]:
-    """A giver with a chain of so many blocks and an object of ``size`` bytes, and us."""
+async def connected(folder: Path, furnish: Callable[[Home], int]) -> AsyncIterator[Link]:
+    """A giver with what ``furnish`` puts into its state and an object of as many bytes as that says, and us."""
     state = folder / "giver"
-    name = await trio.to_thread.run_sync(_furnish, state, blocks, size)
+    name, size = await trio.to_thread.run_sync(_furnish, state, furnish)
     command = [sys.executable, "-m", "bench.giver", str(state), str(size)]
     giver = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE, cwd=_TREE)
     assert giver.stdin is not None
@@ -93,10 +93,9 @@ async def connected(folder: Path, blocks: int, size: int) -> AsyncIterator[Link]
             await giver.wait()
 
 
-def _furnish(state: Path, blocks: int, size: int) -> Multihash:
+def _furnish(state: Path, furnish: Callable[[Home], int]) -> tuple[Multihash, int]:
     with open_home(state) as home:
-        if blocks:
-            chains.keep(home.chains, chains.long_chain(blocks))
+        size = furnish(home)
         staged = home.objects.stage()
         staged.write_bytes(Random(1).randbytes(size))
         name = home.objects.add_file(staged)
@@ -113,7 +112,7 @@ def _furnish(state: Path, blocks: int, size: int) -> Multihash:
         )
         append = Append(dataset=_NAMING, expected=None, blocks=made, objects=[name])
         home.chains.commit([append], lambda connection: keep_references(connection, _NAMING, made))
-    return name
+    return name, size
 
 
 def measure_object(size: Size, folder: Path) -> list[Row]:
@@ -123,9 +122,9 @@ def measure_object(size: Size, folder: Path) -> list[Row]:
 
 async def _measure_object(size: Size, folder: Path) -> list[Row]:
     volume, rounds = size.pick(1, 128) << 20, size.pick(1, 5)
-    async with connected(folder, 0, volume) as link:
-        costs, socket = await in_turns_async(lambda: _mirror(link), lambda: _download(link), rounds)
-        again, kept = await in_turns_async(lambda: _mirror(link), lambda: _download(link, folder / "kept"), rounds)
+    async with connected(folder, lambda _: volume) as link:
+        costs, socket = await in_turns_async(lambda: _mirror(link), lambda: download(link), rounds)
+        again, kept = await in_turns_async(lambda: _mirror(link), lambda: download(link, folder / "kept"), rounds)
     name, measures = "libp2p to a checked and synced file", f"an object of {volume >> 20} MiB from one peer"
     return [
         Row(
@@ -151,7 +150,7 @@ async def _mirror(link: Link) -> None:
     assert objects.size(link.name) == link.size
 
 
-async def _download(link: Link, target: Path = Path(os.devnull)) -> None:
+async def download(link: Link, target: Path = Path(os.devnull)) -> None:
     """All of it over TLS; hashed and synced when there is a place for it."""
     got, hasher = 0, hashlib.sha3_256()
     is_kept = target != Path(os.devnull)
@@ -208,7 +207,12 @@ async def _measure_sync(size: Size, folder: Path) -> Row:
 
     with ExitStack() as homes:
         fresh = iter([homes.enter_context(open_home(folder / f"home-{number}")) for number in range(rounds + 1)])
-        async with connected(folder, length, _SMALL) as link:
+
+        def chained(home: Home) -> int:
+            chains.keep(home.chains, raws)
+            return _SMALL
+
+        async with connected(folder, chained) as link:
             ours, peer = await in_turns_async(pull, hash_all, rounds, clock=CPU)
     return Row(
         name="sync",
@@ -226,7 +230,7 @@ def measure_rtt(size: Size, folder: Path) -> list[Row]:
 
 async def _measure_rtt(size: Size, folder: Path) -> Row:
     turns = size.pick(20, 2_000)
-    async with connected(folder, 0, _SMALL) as link:
+    async with connected(folder, lambda _: _SMALL) as link:
         stream, socket = await link.host.open_stream(link.peer, ECHO), await link.tls("echo")
         ours, peer = await in_turns_async(
             lambda: _echoes(stream, turns), lambda: _echoes(socket, turns), size.pick(1, 7)

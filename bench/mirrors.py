@@ -1,0 +1,212 @@
+"""What a mirror costs from the wish to the last verified byte on disk: a real daemon and ``bench.giver`` on loopback.
+
+Against a bare TLS socket between the same two that brings as many bytes into one hashed and synced file: what no mirror
+can go below. Every round has a daemon with an empty state directory, which has met the giver before the clock starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import trio
+
+from bench import chains
+from bench.measure import MILLION, Row, Side, Size
+from bench.network import Link, connected, download
+from bench.node import daemon
+from chain import instant
+from chain.data.arrow_schema import from_arrow
+from chain.data.logical_hash import logical_hash_file
+from chain.data.parquet import write_slice
+from chain.ids import DatasetId
+from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, OffsetInterval, Seed, SetDataSchema
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from chain.store.base import Append
+from demo.nodes import Node, until
+from odfd.control.client import Client
+from odfd.datasets.references import keep_references
+from odfd.kit.clock import SystemClock
+from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.services.home import Home
+from p2p.ports import Judgement, PeerId, Topic
+
+_SLICED: Final = SigningKey(b"many small slices".ljust(32))
+_ROWS: Final = 16
+_MET: Final = 1.0
+"""Seconds from the first connection until the giver's statements were heard."""
+_PATIENCE: Final = 900.0
+
+
+def measure_mirror(size: Size, folder: Path) -> list[Row]:
+    """Many small slices, and one long chain."""
+    slices = size.pick(20, 1_000)
+    rows = [
+        trio.run(
+            _measure, folder / "slices", f"mirror {slices:,} slices", _SLICED.dataset_id, slices + 2,
+            lambda home: _keep_slices(home, slices), "data", size.pick(1, 5), "0.5 s",
+        )
+    ]  # fmt: skip
+    if size.quick:
+        return rows
+    length = MILLION if size.million else 100_000
+    rows.append(
+        trio.run(
+            _measure, folder / "chain", f"mirror {length:,} blocks", chains.DATASET, length,
+            lambda home: _keep_chain(home, length), "chain", size.rounds(length), "50,000 blocks/s",
+        )
+    )  # fmt: skip
+    return rows
+
+
+async def _measure(
+    folder: Path,
+    name: str,
+    dataset: DatasetId,
+    blocks: int,
+    furnish: Callable[[Home], int],
+    want: str,
+    rounds: int,
+    goal: str,
+) -> Row:
+    volume = 0
+
+    def furnished(home: Home) -> int:
+        nonlocal volume
+        volume = furnish(home)
+        return volume
+
+    async with connected(folder, furnished) as link:
+        ours, peer = [], []
+        for number in range(rounds):
+            ours.append(await trio.to_thread.run_sync(_mirror, folder / str(number), link, dataset, blocks, want))
+            begun = time.perf_counter()
+            await download(link, folder / "kept")
+            peer.append(time.perf_counter() - begun)
+    return Row(
+        name=name,
+        measures=f"{blocks:,} blocks and {volume / 1e6:,.1f} MB to the disk of a daemon, all verified",
+        ours=Side(name=f"mirror add --want {want}", costs=tuple(ours), amount=blocks, unit="blocks"),
+        peer=Side(
+            name="trio TLS socket to one hashed and synced file", costs=tuple(peer), amount=blocks, unit="blocks"
+        ),
+        goal=goal,
+        facts={"s": min(ours), "MB": volume / 1e6},
+    )
+
+
+def _mirror(folder: Path, link: Link, dataset: DatasetId, blocks: int, want: str) -> float:
+    """Seconds from the wish until all is here."""
+    with daemon(folder) as node:
+        client = Client(node.socket)
+        node.do("network", "join", "bench", "--bootstrap", link.where["address"])
+        until("the giver is met", lambda: any(peer["connected"] for peer in node.do("peer", "list")), 60)
+        time.sleep(_MET)
+        begun = time.perf_counter()
+        with _task(client, {"source": str(dataset), "asName": "bench", "want": want}) as snapshots:
+            for task in snapshots:
+                assert not task.get("fault"), task
+        spent = time.perf_counter() - begun
+        assert _held(node) == blocks
+        return spent
+
+
+@contextmanager
+def _task(client: Client, wish: dict[str, str]) -> Iterator[Iterator[dict[str, object]]]:
+    task = client.post("/mirrors", wish)
+    stream = client.stream(f"/tasks/{task['id']}", {"follow": "1"})
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+def _held(node: Node) -> int:
+    found = node.do("mirror", "list")
+    assert found[0]["state"] == "current", found
+    return int(found[0]["blocks"]["have"])
+
+
+def _keep_chain(home: Home, length: int) -> int:
+    """A long chain and its signed head; its bytes."""
+    frontier, volume = Frontier(), 0
+    digests: list[bytes] = []
+    last = Multihash()
+
+    def streamed() -> Iterator[bytes]:
+        nonlocal frontier, volume, last
+        for raw in chains.long_chain(length):
+            last = Multihash.sha3_256(raw)
+            digests.append(last.digest)
+            volume += len(raw)
+            if len(digests) == chains.PAGE:
+                frontier = frontier.extend(digests)
+                digests.clear()
+            yield raw
+
+    chains.keep(home.chains, streamed())
+    _sign(home, chains.KEY, frontier.extend(digests), last)
+    return volume
+
+
+def _keep_slices(home: Home, slices: int) -> int:
+    """A chain of so many small slices, the slices, and the signed head; the bytes of all."""
+    key, volume = _SLICED, 0
+    events: list[MetadataEvent] = [
+        Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
+        SetDataSchema(schema=from_arrow(chains.SCHEMA)),
+    ]
+    names = []
+    for number in range(slices):
+        first = number * _ROWS
+        table = pa.table(
+            [
+                pa.array(range(first, first + _ROWS), pa.int64()),
+                pa.array([0] * _ROWS, pa.int32()),
+                pa.array([0] * _ROWS, pa.timestamp("ms", "UTC")),
+                pa.array([0] * _ROWS, pa.timestamp("ms", "UTC")),
+                pa.array([number] * _ROWS, pa.int64()),
+            ],
+            chains.SCHEMA,
+        )
+        staged = home.objects.stage()
+        write_slice(table, staged)
+        volume += staged.stat().st_size
+        said = DataSlice(
+            logical_hash=logical_hash_file(staged),
+            physical_hash=Multihash.sha3_256(staged.read_bytes()),
+            offset_interval=OffsetInterval(start=first, end=first + _ROWS - 1),
+            size=staged.stat().st_size,
+        )
+        names.append(home.objects.add_file(staged))
+        events.append(AddData(prev_offset=first - 1 if first else None, new_data=said))
+    made = chains.blocks_of(*events)
+    append = Append(dataset=key.dataset_id, expected=None, blocks=made, objects=names)
+    home.chains.commit([append], lambda connection: keep_references(connection, key.dataset_id, made))
+    _sign(home, key, Frontier().extend(block.hash.digest for block in made), made[-1].hash)
+    return volume + sum(len(block.raw) for block in made)
+
+
+def _sign(home: Home, key: SigningKey, frontier: Frontier, head: Multihash) -> None:
+    now = SystemClock().now()
+    said = HeadStatement(
+        dataset=key.dataset_id,
+        epoch=0,
+        size=frontier.size,
+        root_hash=frontier.root,
+        authority=0,
+        issued_at=statement.when(now),
+        expires_at=statement.when(instant.Instant(now + 7 * 86_400 * instant.SECOND)),
+        head=head,
+    )
+    board = LedgerNoticeboard(home.database, home.chains, lambda: now, lambda _: None)
+    judged = board.judge(Topic.HEADS, envelope.seal(statement.encode(said), key), PeerId("the owner"))
+    assert judged is Judgement.ACCEPT
