@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -46,64 +47,54 @@ _MET: Final = 1.0
 _PATIENCE: Final = 900.0
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A dataset that is mirrored; ``furnish`` puts it into a giver's state, and tells its bytes."""
+
+    name: str
+    dataset: DatasetId
+    blocks: int
+    furnish: Callable[[Home], int]
+    want: str
+    goal: str
+
+
 def measure_mirror(size: Size, folder: Path) -> list[Row]:
     """Many small slices, and one long chain."""
-    slices = size.pick(20, 1_000)
-    rows = [
-        trio.run(
-            _measure, folder / "slices", f"mirror {slices:,} slices", _SLICED.dataset_id, slices + 2,
-            lambda home: _keep_slices(home, slices), "data", size.pick(1, 5), "0.5 s",
-        )
-    ]  # fmt: skip
-    if size.quick:
-        return rows
-    length = MILLION if size.million else 100_000
-    rows.append(
-        trio.run(
-            _measure, folder / "chain", f"mirror {length:,} blocks", chains.DATASET, length,
-            lambda home: _keep_chain(home, length), "chain", size.rounds(length), "50,000 blocks/s",
-        )
+    slices, length = size.pick(20, 1_000), MILLION if size.million else 100_000
+    small = _Case(
+        f"mirror {slices:,} slices", _SLICED.dataset_id, slices + 2,
+        lambda home: _keep_slices(home, slices), "data", "0.5 s",
     )  # fmt: skip
-    return rows
+    long = _Case(
+        f"mirror {length:,} blocks", chains.DATASET, length,
+        lambda home: _keep_chain(home, length), "chain", "50,000 blocks/s",
+    )  # fmt: skip
+    cases = [(small, size.pick(1, 5))] + ([] if size.quick else [(long, size.rounds(length))])
+    return [trio.run(_measure, folder / case.want, case, rounds) for case, rounds in cases]
 
 
-async def _measure(
-    folder: Path,
-    name: str,
-    dataset: DatasetId,
-    blocks: int,
-    furnish: Callable[[Home], int],
-    want: str,
-    rounds: int,
-    goal: str,
-) -> Row:
-    volume = 0
-
-    def furnished(home: Home) -> int:
-        nonlocal volume
-        volume = furnish(home)
-        return volume
-
-    async with connected(folder, furnished) as link:
-        ours, peer = [], []
+async def _measure(folder: Path, case: _Case, rounds: int) -> Row:
+    ours, peer = [], []
+    async with connected(folder, case.furnish) as link:
         for number in range(rounds):
-            ours.append(await trio.to_thread.run_sync(_mirror, folder / str(number), link, dataset, blocks, want))
+            ours.append(await trio.to_thread.run_sync(_mirror, folder / str(number), link, case))
             begun = time.perf_counter()
             await download(link, folder / "kept")
             peer.append(time.perf_counter() - begun)
     return Row(
-        name=name,
-        measures=f"{blocks:,} blocks and {volume / 1e6:,.1f} MB to the disk of a daemon, all verified",
-        ours=Side(name=f"mirror add --want {want}", costs=tuple(ours), amount=blocks, unit="blocks"),
+        name=case.name,
+        measures=f"{case.blocks:,} blocks and {link.size / 1e6:,.1f} MB to the disk of a daemon, all verified",
+        ours=Side(name=f"mirror add --want {case.want}", costs=tuple(ours), amount=case.blocks, unit="blocks"),
         peer=Side(
-            name="trio TLS socket to one hashed and synced file", costs=tuple(peer), amount=blocks, unit="blocks"
+            name="trio TLS socket to one hashed and synced file", costs=tuple(peer), amount=case.blocks, unit="blocks"
         ),
-        goal=goal,
-        facts={"s": min(ours), "MB": volume / 1e6},
+        goal=case.goal,
+        facts={"s": min(ours), "MB": link.size / 1e6},
     )
 
 
-def _mirror(folder: Path, link: Link, dataset: DatasetId, blocks: int, want: str) -> float:
+def _mirror(folder: Path, link: Link, case: _Case) -> float:
     """Seconds from the wish until all is here."""
     with daemon(folder) as node:
         client = Client(node.socket)
@@ -111,11 +102,11 @@ def _mirror(folder: Path, link: Link, dataset: DatasetId, blocks: int, want: str
         until("the giver is met", lambda: any(peer["connected"] for peer in node.do("peer", "list")), 60)
         time.sleep(_MET)
         begun = time.perf_counter()
-        with _task(client, {"source": str(dataset), "asName": "bench", "want": want}) as snapshots:
+        with _task(client, {"source": str(case.dataset), "asName": "bench", "want": case.want}) as snapshots:
             for task in snapshots:
                 assert not task.get("fault"), task
         spent = time.perf_counter() - begun
-        assert _held(node) == blocks
+        assert _held(node) == case.blocks
         return spent
 
 
