@@ -1,4 +1,4 @@
-"""``python -m bench [ROW ...] [--quick] [--no-million] [--out FILE]``: prints the table, writes the JSON.
+"""``python -m bench [ROW ...] [--quick] [--no-million] [--object-mib N] [--out FILE]``: a table, and the JSON of it.
 
 Never ends badly because something was slow: what is fast enough is for people to say.
 """
@@ -71,6 +71,7 @@ def main() -> int:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true", help="small sizes: that it runs, not how fast")
     parser.add_argument("--no-million", action="store_true", help="leave out chains of a million blocks")
+    parser.add_argument("--object-mib", type=int, default=128, metavar="N", help="of the large object: 4096 for 4 GiB")
     parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
     args = parser.parse_args()
     unknown = [name for name in args.rows if name not in ROWS]
@@ -79,8 +80,9 @@ def main() -> int:
     facts = machine.facts()
     rows: list[Row] = []
     print(report.heading(facts), flush=True)
+    size = Size(quick=args.quick, million=not args.no_million, object_mib=args.object_mib)
     for name in args.rows or ROWS:
-        found = measure(name, Size(quick=args.quick, million=not args.no_million))
+        found = measure(name, size)
         rows += found
         print(report.lines(found), flush=True)
         report.write_json(rows, facts, args.out)

@@ -58,6 +58,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     quick: bool = False
     million: bool = True
     """Chains of a million blocks too."""
+    object_mib: int = 128
+    """Of the large object that is fetched; memory holds none of it."""
 
     def pick(self, quick: int, full: int) -> int:
         return quick if self.quick else full
@@ -117,8 +119,19 @@ async def in_turns_async(
 
     ``clock``: ``CPU`` counts all threads of this process, and what others do for it not at all.
     """
-    pairs = [(await _elapsed(ours, clock), await _elapsed(peer, clock)) for _ in range(warm + rounds)]
-    return _columns(pairs[warm:])
+    ours_took, peer_took = await all_in_turns((ours, peer), rounds, warm, clock)
+    return ours_took, peer_took
+
+
+async def all_in_turns(
+    sides: Sequence[Callable[[], Awaitable[object]]],
+    rounds: int,
+    warm: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[tuple[float, ...], ...]:
+    """The same for any number of sides: the seconds of each."""
+    turns = [[await _elapsed(side, clock) for side in sides] for _ in range(warm + rounds)]
+    return tuple(zip(*turns[warm:], strict=True))
 
 
 async def _elapsed(work: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:
