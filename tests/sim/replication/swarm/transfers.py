@@ -1,0 +1,189 @@
+"""What a node does to bring a chain or an object here: its driver's part, under the reactor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.machines import transfer
+from p2p.machines.transfer import Shape, Transfer
+from p2p.wire import chains, objects
+from p2p.wire.chains import BlockRange, Blocks
+from p2p.wire.objects import ObjectRange
+from p2p.wire.refusal import Reason, Refusal
+
+if TYPE_CHECKING:
+    from .node import Node
+
+CHAIN = Shape(most_units=12, most_bytes=1500, unit_bytes=100.0, window=6000)
+OBJECT = Shape(most_units=700, most_bytes=700, window=2800)
+
+
+class Run:
+    """One transfer of a node: what the driver's ``TransferRun`` does, under the reactor."""
+
+    shape: Shape
+    key: object
+    protocol: str
+
+    def __init__(self, node: Node, start: int, target: int, *, inherited: bool) -> None:
+        self.node, self.world, self.life = node, node.world, node.life
+        self.machine = Transfer(start, target, self.shape, node.world.rng, inherited=inherited)
+        self.target = target
+        self.alarm = 0
+
+    def begin(self) -> None:
+        self.node.runs[self.key] = self
+        self.feed(transfer.Joined(tuple(self.node.others())))
+
+    def feed(self, event: transfer.Input) -> None:
+        if self.node.life != self.life or self.machine.over:
+            return
+        self.alarm += 1
+        for effect in self.machine.handle(event, self.node.clock()):
+            self.perform(effect)
+
+    def perform(self, effect: transfer.Effect) -> None:
+        match effect:
+            case transfer.Ask():
+                number = self.world.rng.getrandbits(32)
+                self.node.questions[number] = (self, effect)
+                body, name = self.node.says(self.encoded(effect, number)), self.node.name
+                self.world.send("question", name, effect.peer, lambda node: node.asked(name, self.protocol, body))
+            case transfer.Deliver():
+                self.world.after(self.world.rng.uniform(0, 0.05), lambda: self.judged(lambda: self.take(effect)))
+            case transfer.Finish():
+                self.world.after(self.world.rng.uniform(0, 0.05), lambda: self.judged(self.finish))
+            case transfer.Penalise(peer, _, weight):
+                self.node.blame(peer, weight)
+            case transfer.WakeAt(at):
+                alarm = self.alarm
+                self.world.at(self.node.wakes(at), lambda: self.feed(transfer.Tick()) if alarm == self.alarm else None)
+            case transfer.Completed() | transfer.GaveUp():
+                del self.node.runs[self.key]
+                self.node.retry(self.node.want, 0.1, 1.0 if isinstance(effect, transfer.Completed) else 10.0)
+
+    def judged(self, work: Callable[[], transfer.Input]) -> None:
+        if self.node.life != self.life:
+            return
+        try:
+            event = work()
+        except Invalid as error:
+            event = transfer.Rejected(error.message, self.resume_at())
+        self.feed(event)
+
+    def encoded(self, ask: transfer.Ask, number: int) -> bytes: ...
+    def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input: ...
+    def take(self, part: transfer.Deliver) -> transfer.Input: ...
+    def finish(self) -> transfer.Input: ...
+    def resume_at(self) -> int: ...
+
+
+class ChainRun(Run):
+    """Blocks are staged until the last one is the one that was signed."""
+
+    shape = CHAIN
+    protocol = chains.PROTOCOL
+
+    def __init__(self, node: Node, dataset: DatasetId, size: int, last: bytes) -> None:
+        self.key = self.dataset = dataset
+        self.last = last
+        self.held = node.chains.setdefault(dataset, [])
+        self.staged: list[bytes] = []
+        super().__init__(node, len(self.held), size, inherited=False)
+
+    def ranged(self, ask: transfer.Ask, number: int) -> BlockRange:
+        most = self.shape.most_bytes
+        return BlockRange(request=number, dataset=self.dataset, start=ask.start, max_blocks=ask.units, max_bytes=most)
+
+    def encoded(self, ask: transfer.Ask, number: int) -> bytes:
+        return chains.encode_range(self.ranged(ask, number))
+
+    def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
+        reply = chains.decode_chain_reply(body)
+        if isinstance(reply, Refusal):
+            return transfer.Denied(ask.peer, ask.ask, reply.reason.name, final=reply.reason is Reason.NOT_SERVED)
+        chains.check_answer(self.ranged(ask, 0), reply)
+        assert isinstance(reply, Blocks)
+        return transfer.Arrived(
+            peer=ask.peer,
+            ask=ask.ask,
+            payload=reply.blocks,
+            units=len(reply.blocks),
+            bytes=sum(map(len, reply.blocks)),
+            available=reply.size,
+        )
+
+    def take(self, part: transfer.Deliver) -> transfer.Input:
+        assert part.start == len(self.held) + len(self.staged), "a gap"
+        assert isinstance(part.payload, tuple)
+        for block in part.payload:
+            before = [*self.held[-1:], *self.staged[-1:]]
+            if block[:32] != hashlib.sha3_256(before[-1] if before else b"").digest():
+                self.staged.clear()
+                raise Invalid("it does not follow")
+            self.staged.append(block)
+        return transfer.Accepted()
+
+    def finish(self) -> transfer.Input:
+        whole = [*self.held, *self.staged]
+        self.staged.clear()
+        if hashlib.sha3_256(whole[-1]).digest() != self.last:
+            raise Invalid("not what was signed")
+        self.held[:] = whole
+        self.node.check()
+        return transfer.Finished()
+
+    def resume_at(self) -> int:
+        return len(self.held)
+
+
+class ObjectRun(Run):
+    """Bytes are appended to a file that survives a crash."""
+
+    shape = OBJECT
+    protocol = objects.PROTOCOL
+
+    def __init__(self, node: Node, name: Multihash, size: int) -> None:
+        self.key = self.name = name
+        self.part = node.begun.setdefault(name, bytearray())
+        super().__init__(node, len(self.part), size, inherited=bool(self.part))
+
+    def ranged(self, ask: transfer.Ask, number: int) -> ObjectRange:
+        return ObjectRange(request=number, name=self.name, offset=ask.start, length=ask.units)
+
+    def encoded(self, ask: transfer.Ask, number: int) -> bytes:
+        return objects.encode_read(self.ranged(ask, number))
+
+    def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
+        reply = objects.decode_object_reply(body)
+        if isinstance(reply, Refusal):
+            return transfer.Denied(ask.peer, ask.ask, reply.reason.name)
+        objects.check_answer(self.ranged(ask, 0), reply)
+        if reply.size != self.target:
+            raise Invalid("another size than its block says")
+        count = len(reply.data)
+        return transfer.Arrived(
+            peer=ask.peer, ask=ask.ask, payload=reply.data, units=count, bytes=count, available=reply.size
+        )
+
+    def take(self, part: transfer.Deliver) -> transfer.Input:
+        assert isinstance(part.payload, bytes)
+        assert part.start == len(self.part), "a gap"
+        self.part += part.payload
+        return transfer.Accepted()
+
+    def finish(self) -> transfer.Input:
+        data = bytes(self.part)
+        self.part.clear()
+        if Multihash.sha3_256(data) != self.name:
+            raise Invalid("the bytes do not hash to the name")
+        self.node.things[self.name] = data
+        return transfer.Finished()
+
+    def resume_at(self) -> int:
+        return len(self.part)
