@@ -71,8 +71,7 @@ class Node:
     def start(self) -> None:
         lot = self.world.rng
         self.life += 1
-        skew = self.world.plan.skew
-        self._rate, self._offset = (lot.uniform(0.9, 1.1), lot.uniform(0, 1e6)) if skew else (1.0, 0.0)
+        self._rate, self._offset = lot.uniform(0.9, 1.1), lot.uniform(0, 1e6)
         self.serving = serving.Serving(readers=2)
         self.seen = Seen(SEEN)
         self.book = PeerBook(lot)

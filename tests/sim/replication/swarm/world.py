@@ -40,8 +40,8 @@ class Plan:
     doubling: float = 0.0
     cuts: int = 0
     crashes: int = 0
-    skew: bool = True
-    """Whether clocks run apart."""
+    things: tuple[int, ...] = (0, 10, 700, 701, 3000)
+    """Bytes of an object, one of these."""
 
 
 def drawn(lot: Random) -> Plan:
@@ -130,7 +130,7 @@ class World:
     def publish(self, publisher: Node, dataset: DatasetId) -> None:
         chain = self.chains[dataset]
         for _ in range(self.rng.randint(1, self.plan.blocks)):
-            thing = self.rng.randbytes(self.rng.choice([0, 10, 700, 701, 3000]))
+            thing = self.rng.randbytes(self.rng.choice(self.plan.things))
             self.things[Multihash.sha3_256(thing)] = thing
             publisher.things[Multihash.sha3_256(thing)] = thing
             block = linked(chain[-1] if chain else b"", "." * self.rng.choice([5, 60, 300, 2000]), thing)
