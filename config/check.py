@@ -46,13 +46,14 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
 
 def _trust(settings: Settings, place: str) -> Iterator[Problem]:
     policy = settings.policy
-    asks = [text for text in (policy.use, policy.serve) if text and "attested" in text]
-    if asks and not policy.validators.groups:
-        yield Problem(
-            place,
-            f"{asks[0]!r} counts attestations, and no validator's would count",
-            'add [policy.validators] groups = [{name = "…", keys = ["did:key:…"]}]',
-        )
+    for fact, what in (("attested", "attestations"), ("observed", "observations")):
+        asks = [text for text in (policy.use, policy.serve) if text and fact in text]
+        if asks and not policy.validators.groups:
+            yield Problem(
+                place,
+                f"{asks[0]!r} counts {what}, and no validator's would count",
+                'add [policy.validators] groups = [{name = "…", keys = ["did:key:…"]}]',
+            )
     for kind, groups in (("validators", policy.validators.groups), ("witness", policy.witness.groups)):
         names = [group.name for group in groups]
         members = [key for group in groups for key in group.keys]

@@ -1,4 +1,4 @@
-"""in-toto statements of this project: the frame that heads, authorities and attestations share (trust.md section 0).
+"""in-toto statements of this project: the frame that heads, authorities, verdicts and policies share (trust.md 0).
 
 One subject, ``{name: <did:odf>, digest: {sha3_256: …}}``; the predicate's type is NS + kind + ``/v1``. Predicates are
 frozen structs here; unknown fields are ignored when read and absent when written.
@@ -24,8 +24,9 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 HEAD: Final = NS + "head/v1"
 AUTHORITY: Final = NS + "authority/v1"
 ATTESTATION: Final = NS + "attestation/v1"
+OBSERVATION: Final = NS + "observation/v1"
 
-MAX_ENVELOPE: Final = {HEAD: 4 << 10, AUTHORITY: 16 << 10, ATTESTATION: 32 << 10}
+MAX_ENVELOPE: Final = {HEAD: 4 << 10, AUTHORITY: 16 << 10, ATTESTATION: 32 << 10, OBSERVATION: 4 << 10}
 """Bytes of an envelope by predicate type."""
 MAX_ANY: Final = max(MAX_ENVELOPE.values())
 
@@ -150,6 +151,41 @@ class Attestation(_Part, frozen=True, kw_only=True):
     head: Annotated[Multihash, "subject"]
 
 
+Result: TypeAlias = Literal["same-bytes", "same-rows", "differs", "unreachable"]
+SAME: Final = frozenset({"same-bytes", "same-rows"})
+"""Results of an observation that stand behind a block."""
+
+
+class Response(_Part, frozen=True, kw_only=True):
+    """What a source gave."""
+
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    size: Count
+    etag: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    last_modified: When | None = None
+
+
+class Observation(_Part, frozen=True, kw_only=True):
+    """What an independent fetch of the declared source gave, against one block of data. The subject is that block.
+
+    It names its observer, as an attestation names its validator and for the same reason.
+    """
+
+    observer: KeyDid
+    dataset: DatasetId
+    epoch: Count
+    sequence_number: Count
+    result: Result
+    response: Response | None = None
+    """``None`` when the source gave none."""
+    at: When
+    head: Annotated[Multihash, "subject"]
+
+    @property
+    def seen(self) -> Instant:
+        return instant.parse(self.at)
+
+
 class Roots(_Part, frozen=True, kw_only=True):
     """Keys that may sign the next version, and how many of them must."""
 
@@ -202,8 +238,13 @@ class Authority(_Part, frozen=True, kw_only=True):
 
 Predicate: TypeAlias = HeadStatement | Attestation
 """What is said of the blocks of a chain."""
-AnyPredicate: TypeAlias = Predicate | Authority
-_TYPES: Final[dict[str, type[AnyPredicate]]] = {HEAD: HeadStatement, ATTESTATION: Attestation, AUTHORITY: Authority}
+AnyPredicate: TypeAlias = Predicate | Authority | Observation
+_TYPES: Final[dict[str, type[AnyPredicate]]] = {
+    HEAD: HeadStatement,
+    ATTESTATION: Attestation,
+    AUTHORITY: Authority,
+    OBSERVATION: Observation,
+}
 _NAMES: Final = {cls: name for name, cls in _TYPES.items()}
 
 
@@ -229,8 +270,8 @@ def encode(predicate: AnyPredicate) -> bytes:
 def decode(payload: bytes) -> Predicate:
     """A payload to a head or an attestation. Raises Invalid; any other predicate type is Invalid too."""
     predicate = decode_any(payload)
-    if isinstance(predicate, Authority):
-        raise Invalid("a statement of authority where one about blocks was expected", rule="statement-type")
+    if not isinstance(predicate, HeadStatement | Attestation):
+        raise Invalid("neither a head nor an attestation, of which one was expected", rule="statement-type")
     return predicate
 
 
@@ -251,6 +292,8 @@ def decode_any(payload: bytes) -> AnyPredicate:
         raise Invalid("subject and predicate speak of different datasets", rule="statement-subject")
     if len(subject.digest.sha3_256) != 64 or not all(size and len(root) == 32 for size, root in _trees(predicate)):
         raise Invalid("a tree head has at least one block and a root of 32 bytes", rule="statement-tree")
+    if isinstance(predicate, Observation) and (predicate.response is None) != (predicate.result == "unreachable"):
+        raise Invalid("an observation has a response, unless the source gave none", rule="statement-response")
     return predicate
 
 
@@ -260,7 +303,7 @@ def _trees(predicate: AnyPredicate) -> Iterator[tuple[int, bytes]]:
         for epoch in predicate.epochs:
             yield epoch.base.size, epoch.base.root_hash
             yield epoch.last.size, epoch.last.root_hash
-    else:
+    elif isinstance(predicate, HeadStatement | Attestation):
         yield predicate.size, predicate.root_hash
 
 

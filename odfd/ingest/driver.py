@@ -138,12 +138,12 @@ async def pull_root(
         polled, source = polling(state)
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
-        async with _folder(shop) as folder:
+        async with folder_of(shop) as folder:
             found = await _fetch(shop, polled, state, folder)
             if isinstance(found, Unchanged):
                 return tally.outcome("unchanged")
             report(Step(file=found.name, phase="fetched", rows=tally.rows))
-            batch = await _prepared(shop, polled, found, folder)
+            batch = await prepared(shop, polled, found, folder)
             tally.files += 1
             await _transact(shop, dataset, _always(source), batch, tally, report)
         if not found.has_more:
@@ -287,7 +287,8 @@ async def _fetch(shop: Workshop, polled: SetPollingSource, state: ChainState, fo
     return await trio.to_thread.run_sync(fetch, polled.fetch, job)
 
 
-async def _prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
+async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
+    """One file as the engine reads it."""
     steps, check = polled.prepare or (), trio.from_thread.check_cancelled
     path = await trio.to_thread.run_sync(prepare, found.path, steps, folder, shop.settings, check)
     return Batch(
@@ -296,7 +297,7 @@ async def _prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, fo
 
 
 @asynccontextmanager
-async def _folder(shop: Workshop) -> AsyncIterator[Path]:
+async def folder_of(shop: Workshop) -> AsyncIterator[Path]:
     """A fresh folder under the staging directory, gone afterwards whatever happens."""
     make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=shop.settings.staging)
     folder = Path(await trio.to_thread.run_sync(make))

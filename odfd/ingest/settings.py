@@ -19,6 +19,7 @@ CHUNK: Final = 1 << 20
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 Check: TypeAlias = Callable[[], None]
+MayDial: TypeAlias = Callable[[str], bool]
 
 
 def unstoppable() -> None:
@@ -37,5 +38,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     pipe_timeout: float = PIPE_TIMEOUT
     variables: Mapping[str, str] = _NO_VARIABLES
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
+    may_dial: MayDial | None = None
+    """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
     base: Path | None = None
     """Folder that relative paths in a manifest start from, on this machine; ``None``: they are refused."""

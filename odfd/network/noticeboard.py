@@ -24,7 +24,7 @@ from chain.statements import proof as proofs
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, MAX_PROOF, Proof
-from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, AnyPredicate, Authority
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, OBSERVATION, AnyPredicate, Authority
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.network.room import Room
@@ -34,13 +34,19 @@ from odfd.trust.admission import EARLY_LIMIT, Outcome
 from odfd.trust.authorities import Authorities
 from odfd.trust.hearing import Heard, Hearing
 from odfd.trust.ledger import Ledger
+from odfd.trust.observations import Observations
 from odfd.trust.proofs import Proofs
 from odfd.trust.witness import Cosignatures
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
-TOPIC_OF: Final = {HEAD: Topic.HEADS, AUTHORITY: Topic.HEADS, ATTESTATION: Topic.ATTEST}
+TOPIC_OF: Final = {
+    HEAD: Topic.HEADS,
+    AUTHORITY: Topic.HEADS,
+    ATTESTATION: Topic.ATTEST,
+    OBSERVATION: Topic.ATTEST,
+}
 _COSIGNATURE: Final = b'{"line":'
 """How the canonical form of a cosignature begins, and no envelope does."""
 _NOT_YET: Final = frozenset({Outcome.EARLY, Outcome.UNKNOWN_AUTHORITY})
@@ -118,6 +124,7 @@ class LedgerNoticeboard:
                 *Authorities(connection).refs(),
                 *Proofs(connection).refs(),
                 *Cosignatures(connection).refs(),
+                *Observations(connection).refs(),
             ]
         wanted = None if datasets is None else set(datasets)
         return [StatementRef(sid, dataset) for dataset, sid in found if wanted is None or dataset in wanted]
@@ -133,6 +140,9 @@ class LedgerNoticeboard:
             cosigned = Cosignatures(connection).body(sid)
             if cosigned is not None:
                 return Topic.HEADS, cosigned
+            observed = Observations(connection).envelope(sid)
+            if observed is not None:
+                return Topic.ATTEST, observed
             proof = Proofs(connection).body(sid)
         return None if proof is None else (Topic.PROOFS, proof)
 

@@ -13,8 +13,9 @@ from typing import Final
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
-from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation
+from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Observation
 from odfd.trust.ledger import Ledger
+from odfd.trust.observations import Observations
 from odfd.trust.quorum import Witnesses
 from p2p.peers.budget import Budget, Rate
 from p2p.ports import PeerId
@@ -52,6 +53,9 @@ class Room:
         ledger = Ledger(connection)
         if not ledger.speaks_of(said.dataset) and not self._is_ours(connection, said.dataset):
             return self._new.spend(sender, now / SECOND)
+        if isinstance(said, Observation):
+            listed = self._is_listed(said.observer)
+            return Observations(connection).has_room(said, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
         if not isinstance(said, Attestation):
             return True
         heard = ledger.signers(said.dataset, ATTESTATION)

@@ -22,13 +22,15 @@ from chain.multihash import Multihash
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
-from chain.statements.statement import Authority, HeadStatement
+from chain.statements.statement import Authority, HeadStatement, Observation
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.ingest.driver import Workshop as IngestShop
-from odfd.ingest.settings import IngestSettings
+from odfd.ingest.fetch.dialling import is_public
+from odfd.ingest.refetch import observing
+from odfd.ingest.settings import IngestSettings, MayDial
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals
@@ -72,8 +74,9 @@ from odfd.services.verification import VerificationService
 from odfd.services.views import Views
 from odfd.services.witnessing import Witnessing
 from odfd.transform.driver import Workshop as TransformShop
-from odfd.trust import validator
+from odfd.trust import observer, validator
 from odfd.trust.admission import Outcome
+from odfd.trust.observer import Observer
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.profiles import cosigns, follows_rewrites, policy_of
 from odfd.trust.reviewing import Reviewing, contradicted
@@ -108,7 +111,10 @@ class NodeParts:
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
         ipfs: Ipfs | None = None,
+        may_dial: MayDial = is_public,
     ) -> None:
+        """``may_dial``: where sources that strangers declared may be."""
+        self.may_dial = may_dial
         self.home = home
         self.settings = settings
         self.ground = ground
@@ -152,6 +158,7 @@ class NodeParts:
         self.check = TransformCheck(home, self.engine)
         self.shelf = Shelf(home.folder("evidence"))
         self.validator = self._validator()
+        self.observer = self._observer()
         self.reviewing = Reviewing(
             home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
         )
@@ -212,6 +219,7 @@ class NodeParts:
             Child("mirrors", self.keeper.run, restart),
             Child("heads", self.heads.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
+            Child("observer", self.observer.rounds.run, restart),
             Child("review", self.reviewing.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
             Child("collection", self.collection.run, restart),
@@ -258,6 +266,7 @@ class NodeParts:
         self._tell_notes()
         self.keeper.poke_all()
         self.validator.rounds.poke()
+        self.observer.rounds.poke()
         self.reviewing.touch_all()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
@@ -349,6 +358,9 @@ class NodeParts:
         elif isinstance(said, Authority):
             self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
             self.witnessing.rounds.poke()
+        elif isinstance(said, Observation):
+            text = f"{news.signer.short}: #{said.sequence_number} {said.result}"
+            self.ground.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
         else:
             wrong = [each.sequence_number for each in said.mismatch]
             verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
@@ -363,6 +375,7 @@ class NodeParts:
     def _moved(self, dataset: DatasetId) -> None:
         self.reviewing.touch(dataset)
         self.validator.rounds.poke()
+        self.observer.rounds.poke()
         self.witnessing.rounds.poke()
         self.publications.rounds.poke()
 
@@ -386,6 +399,16 @@ class NodeParts:
             rows=self.settings.engine.transaction_rows,
         )
         return ingest, transform
+
+    def _observer(self) -> Observer:
+        settings = observer.Settings(
+            shop=observing(self.ingest_shop, self.may_dial),
+            announce=self._attested,
+            name_of=self._name,
+            wanted=lambda: self.policy.observe,
+        )
+        ground = self.ground
+        return Observer(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
 
     def _validator(self) -> Validator:
         settings = validator.Settings(

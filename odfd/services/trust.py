@@ -26,6 +26,7 @@ from odfd.trust import resolving
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
 from odfd.trust.ledger import Ledger, Run
+from odfd.trust.observations import Sighting
 from odfd.trust.policy import Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import VERSION, Resolution
@@ -145,7 +146,7 @@ class TrustService:
             use=str(policy.use),
             serve=str(policy.serve),
             groups={group.name: tuple(str(key) for key in sorted(group.keys)) for group in policy.groups},
-            publish=("attest",) if policy.attest else (),
+            publish=(*(("attest",) if policy.attest else ()), *(("observe",) if policy.observe else ())),
             settings={
                 "f": policy.tolerated,
                 "maxStaleSeconds": policy.max_stale,
@@ -175,6 +176,7 @@ class TrustService:
             proofs = Proofs(connection).of(entry.id)
         head = chain.head()
         agree, dissent = self._voices(known)
+        sightings, have = standing.sighted(entry.id)
         return wire.TrustView(
             ref=entry.name,
             dataset_id=str(entry.id),
@@ -184,9 +186,10 @@ class TrustService:
             blocks=known.size,
             reach=wire.Reach(use=use.blocks, serve=serve.blocks),
             why=self._why(known, use),
-            facts=self._facts(known),
+            facts=msgspec.structs.replace(self._facts(known), observed=self._observed(known, sightings, have)),
             attestations=agree,
             dissent=dissent,
+            observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
             unlisted=sum(self._group(key) is None for key in known.heard),
             evidence=(
                 *(proof_view(entry.name, proof) for proof in proofs),
@@ -219,6 +222,11 @@ class TrustService:
             forked=known.forked,
             witnessed=self._is_witnessed(known),
         )
+
+    def _observed(self, known: Known, said: Sequence[Sighting], have: int) -> wire.Attested | None:
+        if not known.root or not (said or known.extent.observed):
+            return None
+        return wire.Attested(have=have, needed=min(known.extent.observed or (), default=0))
 
     def _is_witnessed(self, known: Known) -> bool | None:
         """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own."""
@@ -260,6 +268,7 @@ _OTHER: Final = {
     "witnessed": "not enough witnesses cosigned it that far",
     "fresh": "its newest signed head is too old",
     "abandoned": "you gave it up here",
+    "observed": "not enough observers found the same at its source",
     "inputs": "an input that it read may not be relied on that far",
 }
 
@@ -287,6 +296,16 @@ def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.
         at=said.finished_at,
         engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
         platform=engine.platform if engine else None,
+    )
+
+
+def observation_view(said: Sighting, group: str | None) -> wire.ObservationView:
+    return wire.ObservationView(
+        observer=str(said.observer),
+        group=group,
+        block=said.sequence_number,
+        result=said.result,
+        at=instant.render(said.at),
     )
 
 

@@ -173,7 +173,7 @@ def plan_recorded(
     before = UpTo(reader, number)
     state = load_state(before)
     if state.last_transform is None or is_declared_anew(before, state):
-        state = _without_its_schema(state, block, reader)
+        state = without_its_schema(state, block, reader)
     if state.last_transform is not None and checkpoint is None and state.checkpoint is not None:
         raise Invalid("a replay needs the checkpoint of the step before", rule="replay", hint="begin at the first one")
     for each in block.event.query_inputs:
@@ -189,7 +189,7 @@ def plan_recorded(
     return block, plan
 
 
-def _without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> ChainState:
+def without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> ChainState:
     """The first transaction of a query may bring its schema along, in the block before: it was computed, not given."""
     declared = reader.last_of(("SetDataSchema",), block.sequence_number)
     if declared is None or declared.sequence_number != block.sequence_number - 1:

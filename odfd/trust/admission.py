@@ -19,7 +19,7 @@ from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.statements.authority import Rights, follow, implicit
 from chain.statements.envelope import Signed, sid
-from chain.statements.statement import Attestation, Authority, HeadStatement, encode, limit_of
+from chain.statements.statement import Attestation, Authority, HeadStatement, Observation, encode, limit_of
 from odfd.trust.epochs import RootAt, begins_at, turn_to
 
 EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
@@ -212,6 +212,17 @@ def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | N
     if said.serial == newest.serial + 1 and said.previous != sid(encode(newest)):
         return Verdict(Outcome.FORK, "a successor that does not follow its predecessor")
     return Verdict(Outcome.NEW)
+
+
+def admit_observation(said: Observation, signed: Signed, now: Instant, *, is_news: bool) -> Verdict:
+    """``is_news``: it is later than what is kept of this observer and block."""
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than an observation may be")
+    if said.seen > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"made at {said.at}, ahead of this clock")
+    if said.observer not in signed.signers:
+        return Verdict(Outcome.REJECTED, "not signed by its observer")
+    return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
 
 
 def _span_mistake(said: Attestation) -> str:

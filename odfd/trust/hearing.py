@@ -19,12 +19,29 @@ from chain.instant import Instant
 from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
 from chain.statements.proof import Proof
-from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Authority, HeadStatement
+from chain.statements.statement import (
+    ATTESTATION,
+    AnyPredicate,
+    Attestation,
+    Authority,
+    HeadStatement,
+    Observation,
+)
 from chain.statements.tree import Tree
-from odfd.trust.admission import Ground, Outcome, Verdict, admit_attestation, admit_authority, admit_head, writer_of
+from odfd.trust.admission import (
+    Ground,
+    Outcome,
+    Verdict,
+    admit_attestation,
+    admit_authority,
+    admit_head,
+    admit_observation,
+    writer_of,
+)
 from odfd.trust.authorities import Authorities
 from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Ledger
+from odfd.trust.observations import Observations
 from odfd.trust.proofs import Proofs, fork_of_last_block
 from odfd.trust.resolutions import Resolutions
 
@@ -67,6 +84,8 @@ class Hearing:
         """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
         if isinstance(said, Authority):
             return self._hear_authority(said, signed)
+        if isinstance(said, Observation):
+            return self._hear_observation(said, signed)
         if self._ledger.settled(signed.sid):
             return Heard(Verdict(Outcome.OLDER, "known"))
         if isinstance(said, HeadStatement):
@@ -139,6 +158,14 @@ class Hearing:
                 proof = self._kept(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
         self._record(signed, said.validator, verdict.outcome)
         return Heard(verdict, said.validator, proof)
+
+    def _hear_observation(self, said: Observation, signed: Signed) -> Heard:
+        kept = Observations(self._db)
+        verdict = admit_observation(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
+        if not verdict.outcome.changes:
+            return Heard(verdict)
+        kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
+        return Heard(verdict, said.observer)
 
     def _record(self, signed: Signed, signer: KeyDid, outcome: Outcome) -> None:
         live = outcome is not Outcome.FORK

@@ -207,6 +207,8 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = True
     witnessed: tuple[int, ...] = ()
     """How many blocks from the first each witness group has cosigned."""
+    observed: Mapping[int, int] | None = None
+    """By the K of ``observed:K``: how many blocks from the first so many observed; ``None``: nothing is to observe."""
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -240,6 +242,7 @@ def reach(
     if extent.inputs is not None and extent.inputs < stop:
         stop, why = extent.inputs, Why("inputs", extent.inputs)
     bounds = {**dict.fromkeys(extent.witnessed, "witnessed"), extent.data: "data", extent.chain: "chain"}
+    bounds = dict.fromkeys((extent.observed or {}).values(), "observed") | bounds
     for bound in sorted(bounds):
         if bound < stop and not holds(expression, _facts(extent, bound, None)):
             stop, why = bound, Why(bounds[bound], bound)
@@ -265,12 +268,22 @@ def _facts(extent: Extent, sequence_number: int, decision: Decision | None) -> d
         "fresh": int(extent.fresh),
         "reproduced": 1 if decision is None else int(decision.reproduced),
         "attested": _ALWAYS if decision is None else decision.attested,
-        "observed": 0,
+        "observed": _observed(extent, sequence_number),
         "witnessed": sum(size > sequence_number for size in extent.witnessed),
     }
 
 
+def _observed(extent: Extent, sequence_number: int) -> int:
+    if extent.observed is None:
+        return _ALWAYS
+    return max((count for count, size in extent.observed.items() if sequence_number < size), default=0)
+
+
 def quorum_of(expressions: Iterable[Expression]) -> int:
     """The smallest K that any of the purposes asks of ``attested``; 0 when none does."""
-    asked = [fact.count for expression in expressions for fact in facts_of(expression) if fact.name == "attested"]
-    return min(asked, default=0)
+    return min(asked_of("attested", expressions), default=0)
+
+
+def asked_of(name: str, expressions: Iterable[Expression]) -> frozenset[int]:
+    """Each K that any of the purposes asks of a counted fact."""
+    return frozenset(fact.count for expression in expressions for fact in facts_of(expression) if fact.name == name)

@@ -61,7 +61,7 @@ ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
 _SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
 SEALED: Final = (*_SEALED_LATE, *tables.ALL)
 """Tables whose rows nothing else vouches for; the log is linked."""
-REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED)
+REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED, tables.OBSERVED)
 """Those of which a damaged row may go: it is made or heard anew."""
 ROOM: Final = "trust"
 STEPS: Final = (
@@ -222,18 +222,18 @@ class Ledger:
         """Append a statement to the log and, when it is the newest of its kind, put it into the live set."""
         predicate = statement.decode(signed.payload)
         kind = HEAD if isinstance(predicate, HeadStatement) else ATTESTATION
-        self._append((now, predicate.dataset, signer, kind, signed.sid, signed.envelope, peer, outcome))
+        self.append((now, predicate.dataset, signer, kind, signed.sid, signed.envelope, peer, outcome))
         if live:
             LIVE.put(self._db, predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload)
 
     def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
         """Append a proof to the log; ``odfd.trust.proofs`` keeps it."""
-        self._append((now, proof.dataset, proof.accused[0], "proof", proof.id, proof.raw, peer, proof.kind))
+        self.append((now, proof.dataset, proof.accused[0], "proof", proof.id, proof.raw, peer, proof.kind))
 
     def record_authority(self, said: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
         """Append a version of an authority to the log; ``odfd.trust.authorities`` keeps it."""
         row = (now, said.dataset, signed.signers[0], AUTHORITY, signed.sid, signed.envelope, peer, outcome)
-        self._append(row)
+        self.append(row)
 
     def close_epochs(self, rights: Rights) -> None:
         """Heads of closed epochs leave the live set, but for those that say no more than what was kept of them."""
@@ -268,20 +268,22 @@ class Ledger:
 
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
-        self._append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
+        self.append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
     def decide_on(self, decision: bytes, now: Instant) -> None:
         """The same of what is no dataset's: whose word counts."""
-        self._append((now, b"", b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
+        self.append((now, b"", b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
-    def _append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> None:
+    def append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> int:
+        """Write into the log: time, dataset, signer, type, sid, body, peer, outcome. The entry's number."""
         last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
         previous = last[0] if last else GENESIS
-        self._db.execute(
+        made = self._db.execute(
             "INSERT INTO trust_ledger (at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash)"
             " VALUES (?,?,?,?,?,?,?,?,?,?)",
             (*row, previous, _link(previous, row)),
         )
+        return made.lastrowid or 0
 
     def check(self, last: int | None = None) -> int:
         """Walk the links of the ``last`` entries, or of all; their number. Raises Environment at a broken one."""
@@ -364,7 +366,8 @@ class Ledger:
         """Whether any live statement or authority of a dataset is known."""
         row = self._db.execute(
             "SELECT EXISTS (SELECT 1 FROM trust_live WHERE dataset = ?1)"
-            " OR EXISTS (SELECT 1 FROM trust_authorities WHERE dataset = ?1)",
+            " OR EXISTS (SELECT 1 FROM trust_authorities WHERE dataset = ?1)"
+            " OR EXISTS (SELECT 1 FROM trust_observed WHERE dataset = ?1)",
             (dataset,),
         ).fetchone()
         return bool(row[0])
@@ -372,14 +375,14 @@ class Ledger:
     def not_held(self) -> list[DatasetId]:
         """Datasets that are spoken of and of which no block is here."""
         rows = self._db.execute(
-            "SELECT dataset FROM (SELECT dataset FROM trust_live UNION SELECT dataset FROM trust_authorities)"
-            " WHERE dataset NOT IN (SELECT dataset FROM trust_chains)"
+            "SELECT dataset FROM (SELECT dataset FROM trust_live UNION SELECT dataset FROM trust_authorities"
+            " UNION SELECT dataset FROM trust_observed) WHERE dataset NOT IN (SELECT dataset FROM trust_chains)"
         )
         return [DatasetId(row[0]) for row in rows]
 
     def forget_said(self, dataset: DatasetId) -> None:
         """Drop what is live of a dataset that is not held here, to make room; the log keeps what it has."""
-        for table in ("trust_live", "trust_authorities"):
+        for table in ("trust_live", "trust_authorities", "trust_observed"):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:

@@ -159,6 +159,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_stale: int = 14 * 86400
     """Seconds past a head's expiry during which it still counts as fresh."""
     attest: bool = False
+    observe: bool = False
     witnesses: Witnesses = Witnesses()
     min_engines: int = 1
     """Different engine digests that must be behind ``attested:K``."""
@@ -202,6 +203,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     min_engines: int = 1
     min_sandbox: str = "none"
     attest: bool = False
+    observe: bool = False
 
 
 def load_policy(
@@ -251,6 +253,7 @@ def load_policy(
         groups=tuple(listed),
         tolerated=tolerated,
         attest=terms.attest,
+        observe=terms.observe,
         max_stale=seconds_of(terms.max_stale),
         witnesses=witnesses,
         min_engines=terms.min_engines,
@@ -262,9 +265,7 @@ def load_policy(
 def _other_mistakes(expressions: Mapping[str, Expression], terms: Terms, groups: int) -> Iterator[str]:
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
-            if fact.name == "observed":
-                yield f"{purpose}: {fact} cannot be asked for yet: nobody observes sources here"
-            elif fact.name == "witnessed" and not terms.witness:
+            if fact.name == "witnessed" and not terms.witness:
                 yield f"{purpose}: {fact} without any witness groups"
             elif fact.name == "witnessed" and fact.count > len(terms.witness):
                 yield f"{purpose}: {fact}, of which {len(terms.witness)} groups are listed"
@@ -279,10 +280,13 @@ def _other_mistakes(expressions: Mapping[str, Expression], terms: Terms, groups:
 
 
 def _quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
-    """A policy loads only if f+1 <= K <= n-f for every attested:K. What cannot be met yet is told, never waited for."""
+    """A policy loads only if f+1 <= K <= n-f for every attested:K and observed:K.
+
+    What cannot be met yet is told, never waited for.
+    """
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
-            if fact.name != "attested":
+            if fact.name not in ("attested", "observed"):
                 continue
             if groups == 0:
                 yield f"{purpose}: {fact} without any validator groups"

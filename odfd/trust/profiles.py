@@ -65,6 +65,7 @@ def _terms(settings: model.Policy, profile: Profile) -> Terms:
         min_engines=said.min_engines,
         min_sandbox=said.min_sandbox or "none",
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
+        observe=settings.publish.observe,
     )
 
 

@@ -6,6 +6,7 @@ two places where somebody's verdict changes all steps are judged alike, so only 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -36,17 +37,20 @@ from odfd.trust.judge import (
     Said,
     Status,
     Voice,
+    asked_of,
     decide,
     quorum_of,
     reach,
     value_id,
 )
 from odfd.trust.ledger import Ledger, Run, run_at
+from odfd.trust.observations import Observations, Sighting
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.quorum import Roots, witnessed
 from odfd.trust.resolutions import Decided, Resolutions
 from odfd.trust.sanctions import Sanctions
+from odfd.trust.sightings import Sightings, behind, electorate
 from odfd.trust.steps import first_step, first_step_where
 from odfd.trust.suspension import ME, Machine, Told, View
 from odfd.trust.withholding import Withholding
@@ -100,6 +104,7 @@ class Standing:
         self._clock = clock
         self._purposes = purposes
         self._roots = Roots()
+        self._sightings = Sightings()
 
     def use(self, dataset: DatasetId) -> Expression:
         return self._purposes(dataset)[0] or self.policy.use
@@ -134,9 +139,9 @@ class Standing:
             lacks = newest is not None and newest[0].size > size
             withheld = lacks and Withholding(connection).is_withheld(dataset, size, self._clock())
             silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
+            is_root = size > 0 and _is_root(chain)
+            observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
         signed = newest[0] if newest else None
-        seed = chain.block_at(0).event if size else None
-        is_root = isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
         extent = Extent(
             linked=size,
             chain=min(size, signed.size) if signed else 0,
@@ -146,6 +151,7 @@ class Standing:
             inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and self._is_fresh(signed),
             witnessed=self._witnessed(chain, size, cosigned),
+            observed=observed,
         )
         mine = {checked.frontier.size: checked.frontier.root}
         return Known(
@@ -232,6 +238,34 @@ class Standing:
         found = [(step, self.decision(known, step)) for step in steps]
         return [(step, decision) for step, decision in found if decision.status in STOPS]
 
+    def sighted(self, dataset: DatasetId) -> tuple[list[Sighting], int]:
+        """What was observed of the newest block that anybody observed, and how many groups stand behind that block."""
+        chain = self._chains.chain(dataset)
+        head = chain.head()
+        with self._database.read() as connection:
+            kept = Observations(connection)
+            number = kept.newest(dataset)
+            if number is None or head is None or number >= head.size:
+                return [], 0
+            said, block = kept.at(dataset, number), chain.block_at(number)
+            silent = self._silent(Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
+            who = electorate(self.policy, self.me, silent, Sanctions(connection).groups())
+        return [each for each in said if each.block == block.hash], behind(who, said, block.hash, block.system_time)
+
+    def _observed(
+        self,
+        connection: sqlite3.Connection,
+        chain: ChainReader,
+        dataset: DatasetId,
+        silent: Callable[[KeyDid], bool],
+        suspended: frozenset[str],
+    ) -> Mapping[int, int]:
+        asked = asked_of("observed", (self.use(dataset), self.serve(dataset)))
+        if not asked:
+            return {}
+        who = electorate(self.policy, self.me, silent, suspended)
+        return {count: self._sightings.reach(connection, chain, dataset, count, who) for count in asked}
+
     def _witnessed(self, chain: ChainReader, size: int, cosigned: Sequence[Cosignature]) -> tuple[int, ...]:
         def leaves(start: int, stop: int) -> list[bytes]:
             return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
@@ -292,6 +326,11 @@ class Standing:
             if number >= within[each.dataset_id]:
                 return False
         return True
+
+
+def _is_root(chain: ChainReader) -> bool:
+    seed = chain.block_at(0).event
+    return isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
 
 
 def own_voice(run: Run | None) -> Voice | None:

@@ -14,7 +14,12 @@ PARDONS: Final = Sealed("trust_pardons", ("key", "dataset", "epoch", "at"), _RES
 AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), "odfctl pull REF --repair makes it anew")
 WANTED: Final = Sealed("trust_wanted", ("dataset", "size", "since"), "odfctl pull REF --repair makes it anew")
 MET: Final = Sealed("trust_met", ("dataset", "rung", "at"), _RESTORE)
-ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET)
+OBSERVED: Final = Sealed(
+    "trust_observed",
+    ("dataset", "observer", "block", "sequence", "at", "result", "sid", "heard", "envelope"),
+    "odfctl pull REF --repair makes it anew",
+)
+ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET, OBSERVED)
 
 LATER: Final = (
     """
@@ -79,6 +84,23 @@ LATER: Final = (
         at INTEGER NOT NULL,
         seal BLOB
     ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE trust_observed (
+        dataset BLOB NOT NULL,
+        observer BLOB NOT NULL,
+        block BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        result TEXT NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        heard INTEGER NOT NULL,
+        envelope BLOB NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (dataset, observer, block)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_observed_block ON trust_observed (dataset, sequence);
+    CREATE INDEX trust_observed_heard ON trust_observed (dataset, heard);
     """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

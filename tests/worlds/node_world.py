@@ -27,6 +27,8 @@ from config import model
 from engines.fake import FakeEngine
 from odfd.control import wire
 from odfd.control.assembly import Ground
+from odfd.ingest.fetch.dialling import is_public
+from odfd.ingest.settings import MayDial
 from odfd.kit.supervision import Life
 from odfd.kit.tasks import State, TaskBoard
 from odfd.network.membership import Network
@@ -264,7 +266,15 @@ class Member:
 class Node:
     """One node. Its parts are real; make it by ``World.node`` or, running, by ``World.running``."""
 
-    def __init__(self, home: Home, wires: Wires, settings: model.Settings, clock: Ticking, ipfs: Any = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        wires: Wires,
+        settings: model.Settings,
+        clock: Ticking,
+        ipfs: Any = None,
+        may_dial: MayDial = is_public,
+    ) -> None:
         self.clock, self.journal = clock, Lines()
         self.events = EventLog(clock)
         ids = itertools.count()
@@ -273,7 +283,7 @@ class Node:
         ground = Ground(clock, self.journal, self.events, self.board, "test")
         engine: Any = self.engine
         member: Any = wires.member
-        self.parts = NodeParts(home, settings, ground, engine, member, ipfs)
+        self.parts = NodeParts(home, settings, ground, engine, member, ipfs, may_dial)
         self.assembly = self.parts.assembly()
         self.api = self.assembly.node
         self.home = home
@@ -349,6 +359,7 @@ class World:
         self.wires = Wires()
         self.nodes: list[Node] = []
         self.clock = Ticking()
+        self.may_dial: MayDial = is_public
         self._open = ExitStack()
 
     def node(self, name: str, policy: model.Policy | None = None, **more: Any) -> Node:
@@ -367,7 +378,7 @@ class World:
         (folder / "source").mkdir(parents=True, exist_ok=True)
         settings = model.Settings(policy=policy or model.Policy(), **more)
         with open_home(folder / "state") as home:
-            node = Node(home, self.wires, settings, self.clock, ipfs)
+            node = Node(home, self.wires, settings, self.clock, ipfs, self.may_dial)
             lives: list[Life] = []
             runs = [child.run for child in (*node.assembly.foundations, *node.assembly.workers)]
             async with trio.open_nursery() as nursery:

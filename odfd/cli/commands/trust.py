@@ -137,6 +137,9 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
             Column("", lambda row: row[1]),
         )
         lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
+    for seen in view.get("observations", []):
+        who = seen.get("group") or words.identity(seen["observer"])
+        lines.append(f"  {who} found #{seen['block']} at its source {words.ago(seen['at'], now)}: {seen['result']}")
     if view.get("unlisted"):
         lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
     for made in view.get("decisions", []):

@@ -111,6 +111,8 @@ class TrustFacts(Value, frozen=True, kw_only=True):
     witnessed: bool | None = None
     fresh: bool | None = None
     forked: bool = False
+    observed: Attested | None = None
+    """Groups that found the newest block of data at its source; ``null``: nobody looked and nobody asks."""
 
 
 class AttestationView(Value, frozen=True, kw_only=True):
@@ -121,6 +123,16 @@ class AttestationView(Value, frozen=True, kw_only=True):
     at: str | None = None
     engine: str | None = None
     platform: str | None = None
+
+
+class ObservationView(Value, frozen=True, kw_only=True):
+    """What an observer found at the declared source of a block."""
+
+    observer: str
+    group: str | None = None
+    block: int
+    result: str
+    at: str
 
 
 class CellView(Value, frozen=True, kw_only=True):
@@ -194,6 +206,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     dissent: tuple[AttestationView, ...] = ()
     unlisted: int = 0
     """Validators that spoke and stand in no group of ours."""
+    observations: tuple[ObservationView, ...] = ()
+    """Of the newest block that anybody observed."""
     evidence: tuple[EvidenceView, ...] = ()
     choices: tuple[ChoiceView, ...] = ()
     """What waits for a person's decision."""

@@ -31,6 +31,7 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
+from odfd.ingest.fetch.dialling import opener
 from odfd.ingest.settings import CHUNK
 
 _TEMPLATE: Final = re.compile(r"\$\{\{\s*env\.(\w+)\s*(?:\|\|\s*'([^']*)'\s*)?\}\}")
@@ -94,12 +95,13 @@ def _fetch_file(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
 def _fetch_http(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
     request = urllib.request.Request(url, headers=_headers(step, job))  # noqa: S310 - scheme checked by the caller
     try:
-        with urllib.request.urlopen(request, timeout=job.settings.http_timeout) as response:  # noqa: S310
+        with opener(job.settings.may_dial).open(request, timeout=job.settings.http_timeout) as response:
             path = job.folder / "download"
             digest = _save(response, path, url, job)
             _check_whole(response.headers, path, url)
             return _fetched(step, response.headers, path, digest, job)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == _NOT_MODIFIED:
             return Unchanged()
         if error.code in (_NOT_FOUND, _GONE):

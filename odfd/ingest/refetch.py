@@ -1,0 +1,125 @@
+"""The declared source of a dataset, fetched again by somebody else, and what a block would hold by it.
+
+Nothing is committed and nothing is kept. Only what anybody may fetch is fetched: a web page without credentials; what
+the manifest would run on this machine is not run. Spec: trust.md section 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.data.logical_hash import logical_hash_file
+from chain.data.parquet import open_slice
+from chain.errors import Refused
+from chain.instant import Instant
+from chain.model.events import OffsetInterval, SourceState
+from chain.model.source import FetchStep, FetchUrl
+from chain.multihash import Multihash
+from chain.state import ChainState
+from chain.store.base import ChainReader
+from engines.contract import InternalError, InvalidQuery, Success
+from engines.errors import EngineFault
+from odfd.ingest.driver import Workshop, folder_of, prepared
+from odfd.ingest.fetch.base import Fetched, FetchJob
+from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.plan import Batch, Source, needs_history, plan_ingest, polling
+from odfd.ingest.settings import CHUNK, MayDial
+from odfd.ingest.slices import SliceIndex
+
+MAX_BYTES: Final = 256 << 20
+"""Of one document that a stranger's manifest names."""
+_SECRET: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """What a block would hold."""
+
+    logical_hash: Multihash | None
+    offsets: OffsetInterval | None
+    watermark: Instant | None
+
+
+class Refetched(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: str
+    """Of the bytes as they came."""
+    size: int
+    state: SourceState | None
+    """What the source says of its version."""
+    rows: Rows | None
+    """``None``: the bytes cannot be read as the manifest says."""
+
+
+def observing(shop: Workshop, may_dial: MayDial) -> Workshop:
+    """The same workshop, for sources that strangers declared."""
+    settings = msgspec.structs.replace(
+        shop.settings, max_source_bytes=MAX_BYTES, allow_pipe=False, variables={}, base=None, may_dial=may_dial
+    )
+    return dataclasses.replace(shop, settings=settings, index=SliceIndex())
+
+
+def check_open(step: FetchStep) -> None:
+    """Raises Refused for a source that not everybody can fetch alike."""
+    if not isinstance(step, FetchUrl) or not step.url.startswith(("http://", "https://")):
+        raise Refused("its source is no web page", rule="source-not-open", hint="nobody else can fetch it")
+    if any(header.name.casefold() in _SECRET for header in step.headers or ()):
+        raise Refused("its source asks for credentials", rule="source-not-open", hint="nobody else can fetch it")
+
+
+async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
+    """Fetch the source of ``state``, a chain before the block that is asked about, whose system time is ``time``.
+
+    Raises Remote and NotFound (not reachable), Refused and Invalid (not for everybody to fetch), EngineFault,
+    Environment.
+    """
+    polled, source = polling(state)
+    check_open(polled.fetch)
+    async with folder_of(shop) as folder:
+        job = FetchJob(
+            state=None, now=time, folder=folder, settings=shop.settings, check=trio.from_thread.check_cancelled
+        )
+        found = await trio.to_thread.run_sync(fetch, polled.fetch, job)
+        assert isinstance(found, Fetched), "it was asked for whatever is there"
+        digest, size = await trio.to_thread.run_sync(_digest, found.path)
+        batch = await prepared(shop, polled, found, folder)
+        rows = await _rows(shop, reader, state, source, batch, time, folder / "rows")
+    return Refetched(sha256=digest, size=size, state=found.state, rows=rows)
+
+
+async def _rows(
+    shop: Workshop, reader: ChainReader, state: ChainState, source: Source, batch: Batch, time: Instant, out: Path
+) -> Rows | None:
+    slices = shop.index.slices(reader, state) if needs_history(source.merge) else ()
+    plan = plan_ingest(state, source, batch, time, [(name, shop.objects.path(name)) for name in slices])
+    asked = {"new_data_path": str(out), "transaction_id": f"observe:{plan.request.transaction_id}"}
+    answer = await shop.engine.ingest(msgspec.structs.replace(plan.request, **asked))
+    match answer:
+        case InvalidQuery():
+            return None
+        case InternalError(message=message):
+            raise EngineFault(f"the engine failed: {message}", rule="engine")
+        case Success():
+            return await trio.to_thread.run_sync(_written, answer, out)
+    raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
+
+
+def _written(answer: Success, out: Path) -> Rows:
+    logical = None
+    if answer.new_offset_interval is not None:
+        with open_slice(out):
+            logical = logical_hash_file(out)
+    return Rows(logical_hash=logical, offsets=answer.new_offset_interval, watermark=answer.new_watermark)
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+            size += len(block)
+    return digest.hexdigest(), size

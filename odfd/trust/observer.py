@@ -1,0 +1,201 @@
+"""The observer: fetches the declared sources of others' root datasets itself, and signs what it found there.
+
+Alive while its ``rounds`` are; poked when a head moves. Of each dataset only the newest block of data is looked at, and
+only within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that
+cannot be reached is asked again; one that not everybody may fetch is left alone. Unlike heads and verdicts,
+observations are not journalled: of one block the later one holds, and nobody is accused by two. Spec: trust.md section
+4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import AddData, DatasetKind
+from chain.multihash import Multihash
+from chain.state import ChainState, load_state
+from chain.statements import envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import Observation, Response, Result
+from chain.store.base import ChainReader
+from chain.store.database import Database
+from odfd.ingest.driver import Workshop
+from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
+from odfd.ingest.refetch import Refetched, refetch
+from odfd.kit.clock import Clock
+from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.supervision import Journal
+from odfd.obs.events import EventLog
+from odfd.transform.inputs import UpTo
+from odfd.transform.replay import without_its_schema
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import Ledger
+from odfd.trust.observations import Observations
+from odfd.trust.sightings import DATA, WINDOW
+
+RETRY_SECONDS: Final = 900.0
+"""After a source could not be reached, or an engine could not do its work."""
+UNREACHABLE: Final[Result] = "unreachable"
+_MAX_TAG: Final = 256
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the observer needs beside the node's stores."""
+
+    shop: Workshop
+    """As ``odfd.ingest.refetch.observing`` makes it."""
+    announce: Callable[[DatasetId, Signed], None]
+    name_of: Callable[[DatasetId], str]
+    wanted: Callable[[], bool]
+    """Whether the policy in force says to observe; asked at each round."""
+
+
+class Observer:
+    """See the module."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: KeyStore,
+        settings: Settings,
+        events: EventLog,
+        clock: Clock,
+        journal: Journal,
+    ) -> None:
+        self._database = database
+        self._keys = keys
+        self._settings = settings
+        self._events = events
+        self._clock = clock
+        self._journal = journal
+        self._closed: dict[DatasetId, Multihash] = {}
+        """Blocks whose source is not for everybody to fetch."""
+        self.rounds = Rounds(self._round)
+
+    async def _round(self) -> float:
+        clear = True
+        for dataset in self._settings.shop.store.datasets() if self._settings.wanted() else ():
+            try:
+                clear &= await self.observe(dataset)
+            except (Environment, NotFound) as fault:
+                self._put_off(dataset, fault)
+                clear = False
+        return UNTIL_POKED if clear else RETRY_SECONDS
+
+    async def observe(self, dataset: DatasetId) -> bool:
+        """Look at the newest block of data, if it is time to. ``False``: another try may find more."""
+        due = await trio.to_thread.run_sync(self._due, dataset)
+        if due is None:
+            return True
+        block, state = due
+        try:
+            found: Refetched | None = await refetch(self._settings.shop, self._chain(dataset), state, block.system_time)
+        except (Remote, NotFound) as fault:
+            self._put_off(dataset, fault)
+            found = None
+        except (Refused, Invalid) as fault:
+            self._closed[dataset] = block.hash
+            self._put_off(dataset, fault)
+            return True
+        signed = await trio.to_thread.run_sync(self._sign, dataset, block, found)
+        if signed is not None:
+            self._settings.announce(dataset, signed)
+            result = result_of(block, found)
+            self._events.emit(
+                "observation.signed",
+                self._settings.name_of(dataset),
+                f"#{block.sequence_number} {result}",
+                block=block.sequence_number,
+                result=result,
+            )
+        return found is not None
+
+    def _chain(self, dataset: DatasetId) -> ChainReader:
+        return self._settings.shop.store.chain(dataset)
+
+    def _put_off(self, dataset: DatasetId, fault: Fault) -> None:
+        self._journal.info("source not observed", dataset=self._settings.name_of(dataset), reason=str(fault))
+
+    def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
+        """The newest block of data and the state before it, if it is young, whole here and not observed yet."""
+        if self._keys.has_dataset_key(dataset):
+            return None
+        chain = self._chain(dataset)
+        block = chain.last_of(DATA)
+        if block is None or self._closed.get(dataset) == block.hash or not self._is_young(block):
+            return None
+        assert isinstance(block.event, AddData)
+        with self._database.read() as connection:
+            whole = Ledger(connection).chain(dataset).data > block.sequence_number
+            mine = self._mine(Observations(connection), dataset, block)
+        if block.event.new_data is None or not whole or mine not in (None, UNREACHABLE):
+            return None
+        state = load_state(UpTo(chain, block.sequence_number))
+        if state.last_offset is None:
+            state = without_its_schema(state, block, chain)
+        if state.kind is not DatasetKind.ROOT or state.polling_source is None:
+            return None
+        return block, state
+
+    def _is_young(self, block: Block) -> bool:
+        return block.system_time <= self._clock.now() <= block.system_time + WINDOW
+
+    def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> str | None:
+        me = self._keys.node_key().did
+        said = kept.at(dataset, block.sequence_number)
+        return next((each.result for each in said if each.observer == me and each.block == block.hash), None)
+
+    def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
+        """``None`` when the same was said already, or the chain got another history meanwhile."""
+        key, now, result = self._keys.node_key(), self._clock.now(), result_of(block, found)
+        with self._database.write() as connection:
+            kept, checked = Observations(connection), Ledger(connection).chain(dataset)
+            here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
+            if here != block.raw or self._mine(kept, dataset, block) == result:
+                return None
+            said = Observation(
+                observer=key.did,
+                dataset=dataset,
+                epoch=checked.epoch,
+                sequence_number=block.sequence_number,
+                result=result,
+                response=None if found is None else _response(found),
+                at=statement.when(now),
+                head=block.hash,
+            )
+            signed = envelope.unseal(envelope.seal(statement.encode(said), key), statement.limit_of(said))
+            if not kept.is_news(said, signed.sid):
+                return None
+            kept.keep(said, signed, "signed", "", now)
+        return signed
+
+
+def result_of(block: Block, found: Refetched | None) -> Result:
+    """Rows decide; that the bytes were the same too is said where the source's own strong tag tells it."""
+    event = block.event
+    assert isinstance(event, AddData)
+    if found is None:
+        return UNREACHABLE
+    published, rows = event.new_data, found.rows
+    if published is None or rows is None:
+        return "differs"
+    ours = (rows.logical_hash, rows.offsets, rows.watermark)
+    if ours != (published.logical_hash, published.offset_interval, event.new_watermark):
+        return "differs"
+    tag = found.state if found.state is not None and found.state.kind == ETAG else None
+    same = tag is not None and not tag.value.startswith("W/") and tag == event.new_source_state
+    return "same-bytes" if same else "same-rows"
+
+
+def _response(found: Refetched) -> Response:
+    state = found.state
+    tag = state.value if state is not None and state.kind == ETAG and len(state.value) <= _MAX_TAG else None
+    modified = state.value if state is not None and state.kind == LAST_MODIFIED else None
+    return Response(sha256=found.sha256, size=found.size, etag=tag, last_modified=modified)

@@ -1,0 +1,242 @@
+"""Observations of root data: what they must be, what is kept of them, whose count, and how far they let one rely."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import canonical, envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.statements.statement import ATTESTATION, Observation, Response
+from chain.store.database import Database, open_database
+from odfd.network.room import Room
+from odfd.trust import observations
+from odfd.trust.admission import Outcome, admit_observation
+from odfd.trust.judge import Decision, Extent, Reach, Status, Why, reach
+from odfd.trust.ledger import STEPS
+from odfd.trust.observations import Observations, Sighting
+from odfd.trust.policy import Group, Policy, load_policy, parse_expression
+from odfd.trust.sightings import WINDOW, behind, electorate
+
+OWNER = SigningKey(b"d" * 32)
+KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 6)]
+NOW = instant.parse("2026-11-20T08:00:00Z")
+BLOCK, OTHER = Multihash.sha3_256(b"block"), Multihash.sha3_256(b"other")
+BODY = Response(sha256="00" * 32, size=3)
+RESULTS = ("same-bytes", "same-rows", "differs", "unreachable")
+
+
+def said(key: SigningKey = KEYS[0], result: Any = "same-rows", seconds: int = 0, **more: Any) -> Observation:
+    made = Observation(
+        observer=key.did,
+        dataset=OWNER.dataset_id,
+        epoch=0,
+        sequence_number=4,
+        result=result,
+        response=None if result == "unreachable" else BODY,
+        at=statement.when(Instant(NOW + seconds * instant.SECOND)),
+        head=BLOCK,
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+def signed(made: Observation, key: SigningKey | None = None) -> Signed:
+    key = key or next(each for each in KEYS if each.did == made.observer)
+    return envelope.unseal(envelope.seal(statement.encode(made), key), statement.limit_of(made))
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_what_is_written_is_read(result: str) -> None:
+    made = said(result=result)
+    assert statement.decode_any(statement.encode(made)) == made
+    with pytest.raises(Invalid, match="neither a head nor an attestation"):
+        statement.decode(statement.encode(made))
+
+
+BAD = {
+    "result": "fine",
+    "at": "2026-11-20T08:00:00.5Z",
+    "sequenceNumber": -1,
+    "observer": "did:key:z6Mk",
+    "epoch": True,
+    "response": {"sha256": "00", "size": 1},
+}
+
+
+@pytest.mark.parametrize("field", [*BAD, "dataset"])
+def test_each_field_wrong_in_turn(field: str) -> None:
+    frame: Any = canonical.decode(statement.encode(said()))
+    frame["predicate"][field] = BAD.get(field, str(KEYS[1].dataset_id))
+    with pytest.raises(Invalid):
+        statement.decode_any(canonical.encode(frame))
+    del frame["predicate"][field]
+    if field != "response":
+        with pytest.raises(Invalid):
+            statement.decode_any(canonical.encode(frame))
+
+
+@pytest.mark.parametrize(("result", "response"), [("unreachable", BODY), ("differs", None)])
+def test_a_response_is_there_unless_there_was_none(result: str, response: Response | None) -> None:
+    with pytest.raises(Invalid, match="unless the source gave none"):
+        statement.decode_any(statement.encode(said(result=result, response=response)))
+
+
+def test_admission() -> None:
+    made = said()
+    assert admit_observation(made, signed(made), NOW, is_news=True).outcome is Outcome.NEW
+    assert admit_observation(made, signed(made), NOW, is_news=False).outcome is Outcome.OLDER
+    stolen = signed(made, KEYS[1])
+    assert admit_observation(made, stolen, NOW, is_news=True).outcome is Outcome.REJECTED
+    ahead = said(seconds=601)
+    assert admit_observation(ahead, signed(ahead), NOW, is_news=True).outcome is Outcome.EARLY
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(tmp_path / "odfd.sqlite")) as made:
+        made.migrate("trust", STEPS)
+        yield made
+
+
+def kept(database: Database, heard: list[Observation]) -> list[Sighting]:
+    with database.write() as connection:
+        connection.execute("DELETE FROM trust_observed")
+        store = Observations(connection)
+        for made in heard:
+            if store.is_news(made, signed(made).sid):
+                store.keep(made, signed(made), "new", "", NOW)
+        return store.at(OWNER.dataset_id, 4)
+
+
+def test_order_and_repetition_change_nothing(database: Database) -> None:
+    heard = [said(result="differs"), said(), said(seconds=5, result="unreachable"), said(KEYS[1]), said(head=OTHER)]
+    first = kept(database, heard)
+    assert sorted((each.observer == KEYS[0].did, each.result) for each in first) == [
+        (False, "same-rows"),
+        (True, "same-rows"),
+        (True, "unreachable"),
+    ]
+    for order in itertools.permutations(heard):
+        assert kept(database, [*order, order[0]]) == first
+
+
+def test_room_is_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observations, "MAX_UNLISTED_BLOCKS", 2)
+    with database.write() as connection:
+        store = Observations(connection)
+        for number in range(2):
+            made = said(head=Multihash.sha3_256(bytes([number])), sequence_number=number)
+            assert store.has_room(made, listed=False, most=2)
+            store.keep(made, signed(made), "new", "", NOW)
+        more = said(head=OTHER)
+        assert not store.has_room(more, listed=False, most=2)
+        assert store.has_room(more, listed=True, most=2)
+        assert store.has_room(made, listed=False, most=2), "the same block again"
+        assert store.has_room(said(KEYS[1]), listed=False, most=2)
+        assert not store.has_room(said(KEYS[1]), listed=False, most=1)
+        assert store.observers(OWNER.dataset_id, 9) == [KEYS[0].did]
+
+
+def test_strangers_datasets_make_room_for_others(database: Database) -> None:
+    """What is observed of a dataset that is not held goes with the rest that is said of it."""
+    room, made = Room(most=0), said()
+    with database.write() as connection:
+        assert room.admits(connection, made, "peer", NOW)
+        Observations(connection).keep(made, signed(made), "new", "peer", NOW)
+        room.took(connection, made.dataset)
+        assert Observations(connection).refs() == []
+
+
+POLICY = Policy(
+    groups=(Group("one", frozenset({KEYS[0].did, KEYS[1].did})), Group("two", frozenset({KEYS[2].did}))), tolerated=0
+)
+
+
+def seen(key: SigningKey, result: str = "same-rows", block: Multihash = BLOCK, late: int = 0) -> Sighting:
+    return Sighting(observer=key.did, block=block, sequence_number=4, at=Instant(NOW + late), result=result)
+
+
+@pytest.mark.parametrize(
+    ("heard", "count"),
+    [
+        ([seen(KEYS[0])], 1),
+        ([seen(KEYS[0]), seen(KEYS[1], "same-bytes")], 1),
+        ([seen(KEYS[0]), seen(KEYS[1], "differs")], 0),
+        ([seen(KEYS[0]), seen(KEYS[1], "unreachable")], 1),
+        ([seen(KEYS[0]), seen(KEYS[2], "same-bytes")], 2),
+        ([seen(KEYS[0]), seen(KEYS[2], "differs")], 1),
+        ([seen(KEYS[3])], 0),
+        ([seen(KEYS[4])], 1),
+        ([seen(KEYS[4]), seen(KEYS[0])], 2),
+        ([seen(KEYS[0], block=OTHER)], 0),
+        ([seen(KEYS[0], late=WINDOW)], 1),
+        ([seen(KEYS[0], late=WINDOW + instant.SECOND)], 0),
+        ([seen(KEYS[0], late=-3600 * instant.SECOND)], 0),
+    ],
+)
+def test_whose_word_counts(heard: list[Sighting], count: int) -> None:
+    """Listed groups, one vote each, and me (the fifth key), on this very block, within a day of it."""
+    who = electorate(POLICY, KEYS[4].did, lambda _: False, ())
+    assert behind(who, heard, BLOCK, NOW) == count
+
+
+def test_who_is_near_or_suspended_does_not_count() -> None:
+    heard = [seen(KEYS[0]), seen(KEYS[2])]
+    near = electorate(POLICY, KEYS[4].did, lambda key: key == KEYS[0].did, ())
+    out = electorate(POLICY, KEYS[4].did, lambda _: False, ("two",))
+    assert (behind(near, heard, BLOCK, NOW), behind(out, heard, BLOCK, NOW)) == (1, 1)
+    mine = electorate(POLICY, KEYS[0].did, lambda _: False, ())
+    assert behind(mine, [seen(KEYS[0]), seen(KEYS[1])], BLOCK, NOW) == 1, "I am of that group: one vote"
+    assert behind(mine, [seen(KEYS[0]), seen(KEYS[1], "differs")], BLOCK, NOW) == 1, "my own eyes"
+
+
+@pytest.mark.parametrize(
+    ("text", "observed", "found"),
+    [
+        ("data & observed:2", {2: 5}, Reach(5, Why("observed", 5))),
+        ("data & observed:2", {2: 9}, Reach(9, Why("head"))),
+        ("data & (observed:2 | fresh)", {2: 5}, Reach(9, Why("head"))),
+        ("observed:1 & observed:2", {1: 7, 2: 3}, Reach(3, Why("observed", 3))),
+        ("data & observed:2", None, Reach(9, Why("head"))),
+    ],
+)
+def test_reach_ends_where_too_few_observed(text: str, observed: dict[int, int] | None, found: Reach) -> None:
+    extent = Extent(linked=9, chain=9, data=9, observed=observed)
+    assert reach(parse_expression(text), extent, (), lambda _: Decision(Status.PENDING)) == found
+
+
+@given(st.dictionaries(st.integers(1, 3), st.integers(1, 9)), st.integers(1, 3), st.integers(1, 9))
+def test_more_observations_never_lower_reach(observed: dict[int, int], count: int, size: int) -> None:
+    asked = parse_expression(f"chain & observed:{count}")
+
+    def found(extents: dict[int, int]) -> int:
+        extent = Extent(linked=9, chain=9, data=9, observed=extents)
+        return reach(asked, extent, (), lambda _: Decision(Status.PENDING)).blocks
+
+    more = observed | {count: max(size, observed.get(count, 0))}
+    assert found(more) >= found(observed)
+
+
+def test_a_policy_asks_for_as_many_as_there_can_be() -> None:
+    groups = [(str(number), [str(key.did)]) for number, key in enumerate(KEYS[:3])]
+    assert load_policy(use="observed:2", serve="data", groups=groups, tolerated=1).tolerated == 1
+    for count in (1, 3):
+        with pytest.raises(Invalid, match="must lie in 2…2"):
+            load_policy(use=f"observed:{count}", serve="data", groups=groups, tolerated=1)
+
+
+def test_the_two_kinds_share_no_type() -> None:
+    assert statement.kind_of(said()) not in (ATTESTATION, statement.HEAD)
