@@ -137,6 +137,7 @@ class Policy:
     )  # fmt: skip
     use: str | None = setting(None, "facts before data feeds a query or a transform; not said: by profile")
     serve: str | None = setting(None, "facts before data is passed on; not said: by profile")
+    network_key: str = setting("", "did:key:… whose policies hold here: what tightens at once, the rest when accepted")
     validators: Validators = field(default_factory=Validators)
     witness: Witness = field(default_factory=Witness)
     fresh: Fresh = field(default_factory=Fresh)

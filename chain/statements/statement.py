@@ -25,8 +25,15 @@ HEAD: Final = NS + "head/v1"
 AUTHORITY: Final = NS + "authority/v1"
 ATTESTATION: Final = NS + "attestation/v1"
 OBSERVATION: Final = NS + "observation/v1"
+POLICY: Final = NS + "policy/v1"
 
-MAX_ENVELOPE: Final = {HEAD: 4 << 10, AUTHORITY: 16 << 10, ATTESTATION: 32 << 10, OBSERVATION: 4 << 10}
+MAX_ENVELOPE: Final = {
+    HEAD: 4 << 10,
+    AUTHORITY: 16 << 10,
+    ATTESTATION: 32 << 10,
+    OBSERVATION: 4 << 10,
+    POLICY: 16 << 10,
+}
 """Bytes of an envelope by predicate type."""
 MAX_ANY: Final = max(MAX_ENVELOPE.values())
 
@@ -236,14 +243,60 @@ class Authority(_Part, frozen=True, kw_only=True):
         return instant.parse(self.issued_at)
 
 
+class RuleGroup(_Part, frozen=True, kw_only=True):
+    """Keys of one operator."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    keys: Annotated[tuple[KeyDid, ...], msgspec.Meta(min_length=1, max_length=64)]
+
+
+class Rules(_Part, frozen=True, kw_only=True):
+    """What a network asks of its nodes' policies; what it leaves out is each node's own to say."""
+
+    use: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    serve: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    groups: Annotated[tuple[RuleGroup, ...], msgspec.Meta(max_length=64)] | None = None
+    f: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    min_engines: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
+    min_sandbox: Annotated[str, msgspec.Meta(max_length=16)] | None = None
+    max_stale: Annotated[str, msgspec.Meta(max_length=16)] | None = None
+
+    @property
+    def digest(self) -> Multihash:
+        return Multihash.sha3_256(canonical.encode(msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))))
+
+
+class PolicyStatement(_Part, frozen=True, kw_only=True):
+    """What a network asks from this version on, by the network's own key. The subject is that key, and the rules."""
+
+    key: KeyDid
+    network: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
+    previous: Multihash | None = None
+    """Sid of the version before."""
+    issued_at: When
+    policy: Rules
+    head: Annotated[Multihash, "subject"]
+
+    @property
+    def dataset(self) -> DatasetId:
+        """The network's key, where other statements name a dataset."""
+        return DatasetId(self.key)
+
+    @property
+    def issued(self) -> Instant:
+        return instant.parse(self.issued_at)
+
+
 Predicate: TypeAlias = HeadStatement | Attestation
 """What is said of the blocks of a chain."""
-AnyPredicate: TypeAlias = Predicate | Authority | Observation
+AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement
 _TYPES: Final[dict[str, type[AnyPredicate]]] = {
     HEAD: HeadStatement,
     ATTESTATION: Attestation,
     AUTHORITY: Authority,
     OBSERVATION: Observation,
+    POLICY: PolicyStatement,
 }
 _NAMES: Final = {cls: name for name, cls in _TYPES.items()}
 
@@ -294,6 +347,8 @@ def decode_any(payload: bytes) -> AnyPredicate:
         raise Invalid("a tree head has at least one block and a root of 32 bytes", rule="statement-tree")
     if isinstance(predicate, Observation) and (predicate.response is None) != (predicate.result == "unreachable"):
         raise Invalid("an observation has a response, unless the source gave none", rule="statement-response")
+    if isinstance(predicate, PolicyStatement) and predicate.head != predicate.policy.digest:
+        raise Invalid("the subject of a policy is not the rules that it states", rule="statement-subject")
     return predicate
 
 

@@ -167,7 +167,17 @@ class Trust(Protocol):
     async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
         """Let a suspended group count again. Refused when it does."""
 
+
+class Policies(Protocol):
+    """What is asked for before data is relied on: here, and by the network."""
+
     async def policy(self) -> wire.PolicyView: ...
+
+    async def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
+        """Sign them with this node's key. Refused in no network, Invalid when no node could meet them."""
+
+    async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
+        """A person's word, for what loosens."""
 
 
 class Resolving(Protocol):
@@ -234,6 +244,9 @@ class Node(Protocol):
 
     @property
     def networks(self) -> Networks: ...
+
+    @property
+    def policies(self) -> Policies: ...
 
     @property
     def peers(self) -> Peers: ...

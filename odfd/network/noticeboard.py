@@ -24,7 +24,16 @@ from chain.statements import proof as proofs
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, MAX_PROOF, Proof
-from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, OBSERVATION, AnyPredicate, Authority
+from chain.statements.statement import (
+    ATTESTATION,
+    AUTHORITY,
+    HEAD,
+    OBSERVATION,
+    POLICY,
+    AnyPredicate,
+    Authority,
+    PolicyStatement,
+)
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.network.room import Room
@@ -34,6 +43,7 @@ from odfd.trust.admission import EARLY_LIMIT, Outcome
 from odfd.trust.authorities import Authorities
 from odfd.trust.hearing import Heard, Hearing
 from odfd.trust.ledger import Ledger
+from odfd.trust.networks import NetworkPolicies
 from odfd.trust.observations import Observations
 from odfd.trust.proofs import Proofs
 from odfd.trust.witness import Cosignatures
@@ -46,6 +56,7 @@ TOPIC_OF: Final = {
     AUTHORITY: Topic.HEADS,
     ATTESTATION: Topic.ATTEST,
     OBSERVATION: Topic.ATTEST,
+    POLICY: Topic.HEADS,
 }
 _COSIGNATURE: Final = b'{"line":'
 """How the canonical form of a cosignature begins, and no envelope does."""
@@ -125,6 +136,7 @@ class LedgerNoticeboard:
                 *Proofs(connection).refs(),
                 *Cosignatures(connection).refs(),
                 *Observations(connection).refs(),
+                *NetworkPolicies(connection).refs(),
             ]
         wanted = None if datasets is None else set(datasets)
         return [StatementRef(sid, dataset) for dataset, sid in found if wanted is None or dataset in wanted]
@@ -143,6 +155,9 @@ class LedgerNoticeboard:
             observed = Observations(connection).envelope(sid)
             if observed is not None:
                 return Topic.ATTEST, observed
+            rules = NetworkPolicies(connection).envelope(sid)
+            if rules is not None:
+                return Topic.HEADS, rules
             proof = Proofs(connection).body(sid)
         return None if proof is None else (Topic.PROOFS, proof)
 
@@ -185,7 +200,7 @@ class LedgerNoticeboard:
             heard = Hearing(connection, self._leaves, sender, now).hear(said, signed)
             if isinstance(said, Authority) and heard.outcome.changes:
                 ties.settle(connection, said.dataset, self._room.witnesses(), now)
-            if heard.outcome.changes:
+            if heard.outcome.changes and not isinstance(said, PolicyStatement):
                 self._room.took(connection, said.dataset)
         if heard.proof is not None:
             self._on_proof(heard.proof, True)

@@ -13,7 +13,7 @@ from typing import Final
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
-from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Observation
+from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Observation, PolicyStatement
 from odfd.trust.ledger import Ledger
 from odfd.trust.observations import Observations
 from odfd.trust.quorum import Witnesses
@@ -38,8 +38,13 @@ class Room:
         is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: False,
         most: int = MAX_NOT_HELD,
         witnesses: Callable[[], Witnesses] = Witnesses,
+        speaks_for_us: Callable[[PolicyStatement], bool] = lambda _: False,
     ) -> None:
-        """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored."""
+        """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored.
+
+        ``speaks_for_us``: whether a policy is of the network that this node takes rules from.
+        """
+        self._speaks_for_us = speaks_for_us
         self.witnesses = witnesses
         self._is_listed = is_listed
         self._is_wished = is_wished
@@ -50,6 +55,8 @@ class Room:
 
     def admits(self, connection: sqlite3.Connection, said: AnyPredicate, sender: PeerId, now: Instant) -> bool:
         """Whether there is room to hear it. A refusal may be none an hour later."""
+        if isinstance(said, PolicyStatement):
+            return self._speaks_for_us(said)
         ledger = Ledger(connection)
         if not ledger.speaks_of(said.dataset) and not self._is_ours(connection, said.dataset):
             return self._new.spend(sender, now / SECOND)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
 
 from chain.ids import DatasetId
@@ -22,7 +20,7 @@ from chain.multihash import Multihash
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
-from chain.statements.statement import Authority, HeadStatement, Observation
+from chain.statements.statement import Authority, HeadStatement, Observation, PolicyStatement
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
@@ -68,7 +66,9 @@ from odfd.services.proving import ProvingService
 from odfd.services.publications import PublicationService
 from odfd.services.resolving import Docket, ResolvingService
 from odfd.services.rewriting import RewritingService
-from odfd.services.trust import GROUP, TrustService, proof_view
+from odfd.services.rulebook import Rulebook
+from odfd.services.rules import RulesService
+from odfd.services.trust import TrustService, proof_view
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
 from odfd.services.views import Views
@@ -78,7 +78,7 @@ from odfd.trust import observer, validator
 from odfd.trust.admission import Outcome
 from odfd.trust.observer import Observer
 from odfd.trust.policy import Expression, Policy
-from odfd.trust.profiles import cosigns, follows_rewrites, policy_of
+from odfd.trust.profiles import cosigns, follows_rewrites
 from odfd.trust.reviewing import Reviewing, contradicted
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
@@ -119,6 +119,7 @@ class NodeParts:
         self.settings = settings
         self.ground = ground
         self._token: trio.lowlevel.TrioToken | None = None
+        self.rulebook = Rulebook(lambda: self.settings)
         self.policy = self._policy()
         self._tell_notes()
         self.standing = Standing(
@@ -242,22 +243,26 @@ class NodeParts:
 
     def _policy(self) -> Policy:
         with self.home.database.read() as connection:
-            return self._policy_with(connection)
+            return self.rulebook.policy(connection)
+
+    def _ruled(self, signed: Signed | None) -> None:
+        if signed is not None:
+            self.outbox.put(Topic.HEADS, signed.envelope)
+        self._policy_changed()
 
     def _tell_notes(self) -> None:
         """What the rules in force cannot promise."""
         for note in self.policy.notes:
             self.ground.journal.info("policy", note=note)
 
-    def _policy_with(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
-        """Of the settings and the validators that a person added. Raises Invalid."""
-        added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
-        return policy_of((settings or self.settings).policy, added)
+    def _speaks_for_us(self, said: PolicyStatement) -> bool:
+        network = self.membership.network
+        return said.key == self.rulebook.key() and network is not None and said.network == network.name
 
     def _reload(self, settings: Settings) -> None:
         """Raises Invalid for a policy that cannot be: then all stays as it was."""
         with self.home.database.read() as connection:
-            self._policy_with(connection, settings)
+            self.rulebook.policy(connection, settings)
         self.settings = settings
         self._policy_changed()
 
@@ -282,6 +287,7 @@ class NodeParts:
             is_listed=lambda key: self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
             is_wished=lambda connection, dataset: wishes.of(Resources(connection), dataset) is not None,
+            speaks_for_us=self._speaks_for_us,
         )
 
     def _served(self, dataset: DatasetId) -> int:
@@ -358,6 +364,9 @@ class NodeParts:
         elif isinstance(said, Authority):
             self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
             self.witnessing.rounds.poke()
+        elif isinstance(said, PolicyStatement):
+            self.ground.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
+            self._policy_changed()
         elif isinstance(said, Observation):
             text = f"{news.signer.short}: #{said.sequence_number} {said.result}"
             self.ground.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
@@ -463,14 +472,20 @@ class _Node:
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
         self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
         self.lineage = LineageService(home, parts.transform_shop, ground.board, lambda: secrets.token_hex(8))
+        self.policies = RulesService(
+            home,
+            parts.membership,
+            ground.clock,
+            parts.rulebook,
+            parts._ruled,
+        )
         self.trust = TrustService(
             home,
             parts.docket,
             ground.clock,
-            parts.settings.policy.profile,
             parts._policy_changed,
             parts.shelf,
-            parts._policy_with,
+            parts.rulebook.policy,
         )
         self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground.events, ground.clock, parts._moved)
         self.authority = AuthorityService(home, parts.committer, ground.clock, parts._signed)

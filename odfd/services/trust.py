@@ -22,6 +22,7 @@ from odfd.mirrors.meeting import FIRST_SIGHT, rung_of
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.services.resolving import Docket
+from odfd.services.rulebook import GROUP
 from odfd.trust import resolving
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach
@@ -34,9 +35,6 @@ from odfd.trust.sanctions import Sanctions, Suspended
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known
 
-GROUP: Final = "validator"
-"""Resource kind: a key and the group it stands in, listed by a person here."""
-
 
 class TrustService:
     """See the module. ``changed`` is told when the policy changes."""
@@ -46,7 +44,6 @@ class TrustService:
         home: Home,
         docket: Docket,
         clock: Clock,
-        profile: str,
         changed: Callable[[], None],
         shelf: Shelf,
         policy_with: Callable[[sqlite3.Connection], Policy],
@@ -58,7 +55,6 @@ class TrustService:
         self._shelf = shelf
         self._standing = docket.standing
         self._clock = clock
-        self._profile = profile
         self._changed = changed
 
     async def show(self, ref: str) -> wire.TrustView:
@@ -138,27 +134,6 @@ class TrustService:
             raise Invalid(f"{parsed.short} was not added here", rule="validator", hint=hint)
         self._changed()
         return wire.ValidatorView(key=str(parsed), group=group or "")
-
-    async def policy(self) -> wire.PolicyView:
-        policy = self._standing.policy
-        return wire.PolicyView(
-            profile=self._profile,
-            use=str(policy.use),
-            serve=str(policy.serve),
-            groups={group.name: tuple(str(key) for key in sorted(group.keys)) for group in policy.groups},
-            publish=(*(("attest",) if policy.attest else ()), *(("observe",) if policy.observe else ())),
-            settings={
-                "f": policy.tolerated,
-                "maxStaleSeconds": policy.max_stale,
-                "minEngines": policy.min_engines,
-                "minSandbox": policy.min_sandbox,
-                "witnesses": {name: str(key) for key, name in policy.witnesses.groups.items()},
-                "witnessF": policy.witnesses.faulty,
-                "quorum": policy.witnesses.quorum,
-                "cosignatureSeconds": policy.witnesses.max_age,
-            },
-            notes=policy.notes,
-        )
 
     def _group(self, key: KeyDid) -> str | None:
         """The group whose vote a key casts here; this node's own word needs no listing."""

@@ -19,8 +19,17 @@ from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.statements.authority import Rights, follow, implicit
 from chain.statements.envelope import Signed, sid
-from chain.statements.statement import Attestation, Authority, HeadStatement, Observation, encode, limit_of
+from chain.statements.statement import (
+    Attestation,
+    Authority,
+    HeadStatement,
+    Observation,
+    PolicyStatement,
+    encode,
+    limit_of,
+)
 from odfd.trust.epochs import RootAt, begins_at, turn_to
+from odfd.trust.tightening import check_rules
 
 EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
 """How far ahead of our clock an honest clock may be."""
@@ -222,6 +231,24 @@ def admit_observation(said: Observation, signed: Signed, now: Instant, *, is_new
         return Verdict(Outcome.EARLY, f"made at {said.at}, ahead of this clock")
     if said.observer not in signed.signers:
         return Verdict(Outcome.REJECTED, "not signed by its observer")
+    return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
+
+
+def admit_policy(said: PolicyStatement, signed: Signed, now: Instant, *, is_news: bool) -> Verdict:
+    """``is_news``: it is not known, and no person accepted a later version.
+
+    Two statements of one version are both kept: what either tightens holds, and only a person loosens.
+    """
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than a policy may be")
+    if said.issued > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"issued at {said.issued_at}, ahead of this clock")
+    if said.key not in signed.signers:
+        return Verdict(Outcome.REJECTED, "not signed by the network's key")
+    try:
+        check_rules(said.policy)
+    except Invalid as fault:
+        return Verdict(Outcome.REJECTED, str(fault))
     return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
 
 

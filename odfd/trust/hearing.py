@@ -26,6 +26,7 @@ from chain.statements.statement import (
     Authority,
     HeadStatement,
     Observation,
+    PolicyStatement,
 )
 from chain.statements.tree import Tree
 from odfd.trust.admission import (
@@ -36,11 +37,13 @@ from odfd.trust.admission import (
     admit_authority,
     admit_head,
     admit_observation,
+    admit_policy,
     writer_of,
 )
 from odfd.trust.authorities import Authorities
 from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Ledger
+from odfd.trust.networks import NetworkPolicies
 from odfd.trust.observations import Observations
 from odfd.trust.proofs import Proofs, fork_of_last_block
 from odfd.trust.resolutions import Resolutions
@@ -86,6 +89,8 @@ class Hearing:
             return self._hear_authority(said, signed)
         if isinstance(said, Observation):
             return self._hear_observation(said, signed)
+        if isinstance(said, PolicyStatement):
+            return self._hear_policy(said, signed)
         if self._ledger.settled(signed.sid):
             return Heard(Verdict(Outcome.OLDER, "known"))
         if isinstance(said, HeadStatement):
@@ -166,6 +171,14 @@ class Hearing:
             return Heard(verdict)
         kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
         return Heard(verdict, said.observer)
+
+    def _hear_policy(self, said: PolicyStatement, signed: Signed) -> Heard:
+        kept = NetworkPolicies(self._db)
+        verdict = admit_policy(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
+        if not verdict.outcome.changes:
+            return Heard(verdict)
+        kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
+        return Heard(verdict, said.key)
 
     def _record(self, signed: Signed, signer: KeyDid, outcome: Outcome) -> None:
         live = outcome is not Outcome.FORK

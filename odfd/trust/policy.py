@@ -241,7 +241,7 @@ def load_policy(
         if name in (group.name for group in listed):
             mistakes.append(f"group {name} is listed twice")
         listed.append(Group(name, frozenset(members)))
-    mistakes += _quorum_mistakes(expressions, len(listed), tolerated)
+    mistakes += quorum_mistakes(expressions, len(listed), tolerated)
     mistakes += _other_mistakes(expressions, terms, len(listed))
     if mistakes:
         raise Invalid("; ".join(mistakes), rule="policy", hint="see trust.md section 6 for what a policy may say")
@@ -279,7 +279,7 @@ def _other_mistakes(expressions: Mapping[str, Expression], terms: Terms, groups:
         yield f"max-stale: {fault.message}"
 
 
-def _quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
+def quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerated: int) -> Iterator[str]:
     """A policy loads only if f+1 <= K <= n-f for every attested:K and observed:K.
 
     What cannot be met yet is told, never waited for.

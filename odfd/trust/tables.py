@@ -19,7 +19,8 @@ OBSERVED: Final = Sealed(
     ("dataset", "observer", "block", "sequence", "at", "result", "sid", "heard", "envelope"),
     "odfctl pull REF --repair makes it anew",
 )
-ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET, OBSERVED)
+RULES: Final = Sealed("trust_rules", ("key", "version", "sid", "payload", "envelope"), _RESTORE)
+ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET, OBSERVED, RULES)
 
 LATER: Final = (
     """
@@ -101,6 +102,17 @@ LATER: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_observed_block ON trust_observed (dataset, sequence);
     CREATE INDEX trust_observed_heard ON trust_observed (dataset, heard);
+    """,
+    """
+    CREATE TABLE trust_rules (
+        key BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        payload BLOB NOT NULL,
+        envelope BLOB NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (key, version, sid)
+    ) STRICT, WITHOUT ROWID;
     """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

@@ -104,6 +104,7 @@ PURE = [
     "odfd.trust.admission",
     "odfd.trust.epochs",
     "odfd.trust.suspension",
+    "odfd.trust.tightening",
 ]
 DOES_IO = ["chain.store", "chain.data.parquet"]
 WORLD = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chain.errors import Environment
-from odfd.cli import details, kinds, words
-from odfd.cli.commands import authority
+from odfd.cli import kinds, words
+from odfd.cli.commands import authority, policy
 from odfd.cli.session import Session
 from odfd.cli.table import Column, clean, render
 from odfd.control.client import part
@@ -66,10 +66,7 @@ def register(subparsers: Any) -> None:
     resolve.set_defaults(run=_resolve)
     _register_validators(actions, type(parser))
     authority.register(actions, type(parser))
-    policy = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
-    policies = policy.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
-    shown = policies.add_parser("show", help="the policy in force", epilog="example:  odfctl trust policy show")
-    shown.set_defaults(run=_policy)
+    policy.register(actions, type(parser))
 
 
 def _register_validators(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
@@ -243,10 +240,4 @@ def _list(args: argparse.Namespace) -> int:
     session.answer(rows, lambda rows: _validators(session, rows))
     if not rows:
         session.remark("nobody's verdict counts yet: odfctl trust validator add DID --group NAME")
-    return ExitCode.OK
-
-
-def _policy(args: argparse.Namespace) -> int:
-    session = Session(args)
-    session.answer(session.client.get("/policy"), details.plain)
     return ExitCode.OK

@@ -80,6 +80,7 @@ from odfd.control.wire.tasks import (
     TaskView,
 )
 from odfd.control.wire.trust import (
+    AcceptRequest,
     AttestationView,
     Attested,
     CellView,
@@ -90,6 +91,8 @@ from odfd.control.wire.trust import (
     FailedBlock,
     Failure,
     LiftRequest,
+    NetworkRulesRequest,
+    NetworkRulesView,
     ObservationView,
     PolicyView,
     ProofReport,
@@ -113,6 +116,7 @@ from odfd.control.wire.value import (
 )
 
 __all__ = [
+    "AcceptRequest",
     "Announced",
     "ApplyItem",
     "ApplyRequest",
@@ -162,6 +166,8 @@ __all__ = [
     "MirrorRequest",
     "MirrorView",
     "NetworkRequest",
+    "NetworkRulesRequest",
+    "NetworkRulesView",
     "NetworkView",
     "ObservationView",
     "PeerInfo",

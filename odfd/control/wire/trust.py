@@ -234,6 +234,35 @@ class LiftRequest(Request, frozen=True, kw_only=True):
     group: str
 
 
+class NetworkRulesView(Value, frozen=True, kw_only=True):
+    """One version of a network's policy, as it is known here."""
+
+    sid: str
+    network: str
+    version: int
+    issued_at: str
+    state: Literal["accepted", "in force", "waiting"]
+    """``in force``: all of it tightens, and holds."""
+    waiting: tuple[str, ...] = ()
+    """What holds only once a person accepts this version."""
+
+
+class NetworkRulesRequest(Request, frozen=True, kw_only=True):
+    """What the network whose key this node holds asks from now on; what is left out is each node's own to say."""
+
+    use: str | None = None
+    serve: str | None = None
+    groups: dict[str, tuple[str, ...]] | None = None
+    f: int | None = None
+    min_engines: int | None = None
+    min_sandbox: str | None = None
+    max_stale: str | None = None
+
+
+class AcceptRequest(Request, frozen=True, kw_only=True):
+    sid: str
+
+
 class PolicyView(Value, frozen=True, kw_only=True):
     """The policy in force, and where each part of it comes from."""
 
@@ -246,3 +275,5 @@ class PolicyView(Value, frozen=True, kw_only=True):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What these rules cannot promise."""
+    network: tuple[NetworkRulesView, ...] = ()
+    """What the network signed: the version that a person accepted, and those since."""

@@ -85,10 +85,31 @@ def observation() -> statement.Observation:
     )
 
 
+def network_policy() -> statement.PolicyStatement:
+    rules = statement.Rules(
+        use="data & attested:2",
+        groups=(statement.RuleGroup(name="uni-graz", keys=(OWNER.did,)),),
+        f=0,
+        min_engines=1,
+        min_sandbox="host",
+        max_stale="7d",
+    )
+    return statement.PolicyStatement(
+        key=VALIDATOR.did,
+        network="flights",
+        version=2,
+        previous=Multihash.sha3_256(b"version 1"),
+        issued_at="2026-11-20T09:31:02Z",
+        policy=rules,
+        head=rules.digest,
+    )
+
+
 SEALED = {
     "head.json": (head(), OWNER),
     "attestation.json": (attestation(), VALIDATOR),
     "observation.json": (observation(), VALIDATOR),
+    "policy.json": (network_policy(), VALIDATOR),
 }
 
 

@@ -166,7 +166,7 @@ async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> N
         assert [one.group for one in await alice.api.trust.validators()] == ["one"]
         with pytest.raises(Invalid):
             alice.assembly.reload(model.Settings(policy=model.Policy(use="nonsense")))
-        assert (await alice.api.trust.policy()).serve == "data & attested:1"
+        assert (await alice.api.policies.policy()).serve == "data & attested:1"
         assert bob.key != alice.key
     async with world.running("alice", asks):
         pass
