@@ -43,7 +43,8 @@ class Stored:
                 f"the rows {self.described.name} of the checkpoint are damaged", rule="checkpoint",
                 hint="replay the transform from its start",
             )  # fmt: skip
-        return pq.read_table(io.BytesIO(raw), use_threads=False)
+        with pq.ParquetFile(pa.BufferReader(raw)) as file:
+            return file.read(use_threads=False)
 
 
 Kept: TypeAlias = pa.Table | Stored

@@ -35,10 +35,14 @@ def read_rows(paths: Iterable[str], schema: st.StructType) -> pa.Table:
             stored = pa.schema([source.schema.field(name) for name in present])
             table = pa.Table.from_batches(list(source.batches(columns=present)), schema=stored)
         parts.append(pa.table(
-            [table.column(f.name).cast(f.type, safe=False) if f.name in present else pa.nulls(table.num_rows, f.type)
+            [_as(table.column(f.name), f.type) if f.name in present else pa.nulls(table.num_rows, f.type)
              for f in wanted], schema=wanted,
         ))  # fmt: skip
     return pa.concat_tables(parts)
+
+
+def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind, safe=False)
 
 
 def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,8 @@ a field inside of one, is missing; unsigned numbers as Spark's wider ones, offse
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,11 @@ from engines.spark.spark_types import struct_type
 ONE_PARTITION: Final = 4 << 20
 """Bytes of slices up to which a second core gains less than an exchange between two costs."""
 
+SCHEMAS: Final = 256
+"""Of inputs, whose views' columns are remembered: every transaction asks, and they hardly ever change."""
 
+
+@functools.lru_cache(maxsize=SCHEMAS)
 def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
     """Columns of the view of an input. Raises Invalid for a type that Spark does not have."""
     _check_event_time(schema, vocab)
@@ -68,14 +72,14 @@ def slices_view(
     """
     parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
     if number is None:
-        whole = reduce(DataFrame.unionAll, parts) if parts else empty_view(session, schema)
+        whole = functools.reduce(DataFrame.unionAll, parts) if parts else empty_view(session, schema)
         few = sum(Path(path).stat().st_size for read in reads for path in read.paths) <= ONE_PARTITION
         return whole.coalesce(1) if few else whole
     if not parts:
         types = ("bigint", "int", "int", "bigint")
         bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
         parts = [empty_view(session, schema).selectExpr(*(_quoted(name) for name in schema.names), *bare)]
-    whole = reduce(DataFrame.unionAll, parts)
+    whole = functools.reduce(DataFrame.unionAll, parts)
     if events:
         whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
     return whole.selectExpr(*(_quoted(name) for name in schema.names))
