@@ -161,12 +161,18 @@ def history_of(laid: Laid) -> History:
     """Of an input whose slices have the columns event_time, k and v: what its blocks say."""
     made = []
     for block in laid.blocks:
-        table = pq.read_table(block.data_path) if block.data_path else SCHEMA.empty_table()
+        table = rows_of(Path(block.data_path)) if block.data_path else SCHEMA.empty_table()
         times = table["event_time"].cast(pa.int64()).to_pylist()
         rows = zip(times, table["k"].to_pylist(), table["v"].to_pylist(), table["op"].to_pylist(), strict=True)
         marks = (None if mark is None else mark // 10**6 for mark in (block.watermark_before, block.watermark_after))
         made.append(Block(tuple(Row(*row) for row in rows), *marks))
     return tuple(made)
+
+
+def rows_of(path: Path) -> pa.Table:
+    """Of a slice, as it lies in the file."""
+    with pq.ParquetFile(path) as file:
+        return file.read(use_threads=False)
 
 
 @dataclass
@@ -290,7 +296,7 @@ class Coordinator:
 
     def outcome(self) -> Outcome:
         assert self.previous is not None
-        tables = [pq.read_table(path) for path, _ in self.steps if path is not None]
+        tables = [rows_of(path) for path, _ in self.steps if path is not None]
         rows = [tuple(row) for table in tables for row in _plain(table)]
         offsets = [offset for table in tables for offset in table["offset"].to_pylist()]
         assert offsets == list(range(self.rows))

@@ -3,14 +3,16 @@
 A small transaction takes Spark a tenth of a second and DuckDB a hundredth, so the law can be tried on thousands of
 histories; and a second SQL engine that agrees with Spark on a shape's text is an oracle that shares nothing with it.
 
-What is replaced is what the engine calls Spark for, and nothing else: making views of slices and tables, running the
-text of the queries, and the expressions that merge accumulators. Analysis stays Spark's. Hidden columns ride along in
-Spark's plan; here the text says where, as ``{h}``.
+What is replaced is what the engine calls Spark for: making views of slices and tables, running the text of the
+queries, and the expressions that merge accumulators; and opening an input's slice again, which is the larger part of
+so small a transaction. Analysis stays Spark's. Hidden columns ride along in Spark's plan; here the text says where, as
+``{h}``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -19,9 +21,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
+import engines.spark.facts as facts
 import engines.spark.inputs as inputs
+import engines.spark.rows as rows
+import engines.spark.sessions as sessions
 import engines.spark.tables as tables
 import engines.spark.transform as transform
+from chain.data.parquet import open_slice
 from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
@@ -94,8 +100,45 @@ class Frame:
         return self.duck.expressions(self.table, self._texts) if self._texts else self.table
 
 
+class OpenedBefore:
+    """A slice in memory: what the engine uses of a ``SliceFile``."""
+
+    def __init__(self, path: Path, table: pa.Table) -> None:
+        self.path = path
+        self.schema = table.schema
+        self.rows = table.num_rows
+        self._batches = table.combine_chunks().to_batches()
+
+    def __enter__(self) -> OpenedBefore:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        chosen = [name for name in self.schema.names if name in columns]
+        return (batch.select(chosen) for batch in self._batches)
+
+
+class Slices:
+    """Files of slices, each read once: they never change, and a transaction of a few rows is over before one opens."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Path, int, int], OpenedBefore] = {}
+
+    def open(self, path: Path) -> OpenedBefore:
+        found = path.stat()
+        key = (path, found.st_ino, found.st_mtime_ns)
+        if key not in self._known:
+            with open_slice(path) as source:
+                self._known[key] = OpenedBefore(path, source.read())
+        return self._known[key]
+
+
 def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
     """From here on the engine takes a ``Duck`` for a session."""
+    slices = Slices()
+    for module in (facts, inputs, rows, sessions):
+        patch.setattr(module, "open_slice", slices.open)
     patch.setattr(transform, "name_view", lambda frame, alias: frame.duck.name(alias, frame.table))
     patch.setattr(transform, "run_queries", lambda session, steps: steps)
     patch.setattr(transform, "frame_of", lambda session, steps: Frame(session, session.query(_texts(steps))))
