@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from config.errors import Problem
-from config.model import Settings
+from config.model import Engine, Settings
 
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's address on Linux."""
@@ -18,6 +18,7 @@ def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
         return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
 
     return [*_places(settings, at("control.socket", "node.state-dir")), *_network(settings, at("p2p.bootstrap")),
+            *_cluster(settings, at("engine.master", "engine.cluster-settings", "engine.cluster-address")),
             *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
 
 
@@ -42,6 +43,19 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
                               "write it like /ip4/0.0.0.0/tcp/4150")  # fmt: skip
             elif name == "bootstrap" and "/p2p/" not in address:
                 yield Problem(place, f"a bootstrap address names its peer: {address!r}", "end it with /p2p/12D3Koo…")
+
+
+def _cluster(settings: Settings, place: str) -> Iterator[Problem]:
+    engine = settings.engine
+    if not engine.master and (engine.cluster_settings or engine.cluster_address != Engine().cluster_address):
+        yield Problem(place, "the engine has settings for a cluster, and runs on none", "set engine.master too")
+    if engine.master and engine.sandbox not in ("auto", "none"):
+        yield Problem(
+            place,
+            f"executors of the cluster {engine.master} need the network, which the sandbox level"
+            f" {engine.sandbox!r} takes away",
+            'accept engine.sandbox = "none": the cluster\'s own walls confine queries then; see docs/cluster.md',
+        )
 
 
 def _trust(settings: Settings, place: str) -> Iterator[Problem]:

@@ -81,6 +81,11 @@ class Engine:
         choices=("auto", "none", "host", "image", "container"),
     )
     java_home: str = setting("", "Java 17 or newer; empty: JAVA_HOME, the PATH, or the wheel")
+    master: str = setting(
+        "", "a Spark cluster to run on: spark://HOST:PORT, yarn or k8s://…; empty: this machine; see docs/cluster.md"
+    )
+    cluster_address: str = setting("127.0.0.1", "of this machine, as the cluster's executors reach it")
+    cluster_settings: str = setting("", "file with more settings of Spark for the cluster, a name and value a line")
 
 
 @dataclass(frozen=True, slots=True)

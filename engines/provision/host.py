@@ -7,7 +7,7 @@ are not, which Java) is returned for people to see, and nothing is assumed that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,15 +20,36 @@ from engines.image.installed import installed
 from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
-from engines.sandbox.probe import Choice, choose
+from engines.sandbox.probe import Choice, choose, unconfined
 from engines.spark.archives import find_archive
 from engines.spark.java import Java, find_java
+from engines.spark.masters import EXECUTOR_SECONDS, parse_master
 from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
 
 MEMORY_TOGETHER: Final = 2
 """Times the memory of one process, for all: the JVM, Python with the result of a query, and workers of an ingest."""
 PROCESSES: Final = 2048
 """With threads: a JVM of two cores has a hundred, and each core of more a few."""
+CLUSTER_START: Final = EXECUTOR_SECONDS + 120.0
+"""Seconds from fork to the ready line on a cluster, which gives executors when it has room for them."""
+_NETWORK: Final = "executors of a cluster need the network that it takes away"
+
+
+@dataclass(frozen=True, slots=True)
+class OnCluster:
+    """A Spark cluster that does the work of an engine of this machine."""
+
+    master: str
+    """``spark://host:port``, ``yarn`` or ``k8s://…``."""
+    address: str = "127.0.0.1"
+    """Of this machine, as executors reach it."""
+    settings: Path | None = None
+    """File with more of Spark's own."""
+
+    def arguments(self) -> tuple[str, ...]:
+        """Of the engine's command line."""
+        more = ("--settings", str(self.settings)) if self.settings is not None else ()
+        return ("--master", self.master, "--address", self.address, *more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +64,8 @@ class SparkOptions:
     heap: str = "2g"
     minimum: Level = Level.NONE
     """Weakest sandbox that is acceptable."""
+    cluster: OnCluster | None = None
+    """Where tasks run, if not in threads of this machine."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)
 
@@ -55,13 +78,15 @@ class HostEngine:
     identity: EngineIdentity
     choice: Choice
     java: Java
+    cluster: OnCluster | None = None
 
 
 async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_event: OnEvent) -> HostEngine:
-    """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install."""
+    """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install,
+    Invalid for a cluster that cannot be one.
+    """
     java = await trio.to_thread.run_sync(find_java, environ, options.cache)
-    image = await trio.to_thread.run_sync(installed, options.cache)
-    choice = await choose(options.minimum, (java.runtime,), image)
+    choice = await _isolation(options, java)
     sandbox = choice.sandbox
     if choice.image is not None:
         identity = image_identity(choice.image.version, choice.image.manifest, choice.level.value)
@@ -84,10 +109,24 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
         total=MEMORY_TOGETHER * memory,
         processes=PROCESSES,
         groups=choice.groups,
-        limits=options.limits,
+        limits=_limits(options),
         calls=options.calls,
     )
-    return HostEngine(WarmEngine(settings, on_event), identity, choice, java)
+    return HostEngine(WarmEngine(settings, on_event), identity, choice, java, options.cluster)
+
+
+async def _isolation(options: SparkOptions, java: Java) -> Choice:
+    if options.cluster is None:
+        image = await trio.to_thread.run_sync(installed, options.cache)
+        return await choose(options.minimum, (java.runtime,), image)
+    parse_master(options.cluster.master)
+    return await unconfined(options.minimum, _NETWORK)
+
+
+def _limits(options: SparkOptions) -> WarmthLimits:
+    if options.cluster is None:
+        return options.limits
+    return replace(options.limits, start=max(options.limits.start, CLUSTER_START))
 
 
 def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | None) -> Program:
@@ -97,6 +136,7 @@ def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | N
             *(sandbox.python, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
             *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", sandbox.level.value),
             *(("--archive", str(archive)) if archive is not None else ()),
+            *(options.cluster.arguments() if options.cluster is not None else ()),
         )
 
     return argv

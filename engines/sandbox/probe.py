@@ -121,6 +121,23 @@ async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image |
     )
 
 
+async def unconfined(minimum: Level, why: str) -> Choice:
+    """A plain process, for what no isolation can hold. Raises Refused where that is weaker than ``minimum``.
+
+    ``why``: what is wrong with every better level.
+    """
+    if minimum is not Level.NONE:
+        raise Refused(
+            f"the sandbox level `{minimum.value}` or better is asked for, and {why}", rule="sandbox-level",
+            hint='accept less with engine.sandbox = "none"',
+        )  # fmt: skip
+    found = await trio.to_thread.run_sync(find_groups)
+    groups = found if isinstance(found, Groups) else None
+    sandbox = PlainProcess()
+    better = [level for level in Level if level is not Level.NONE]
+    return Choice(sandbox, tuple(Verdict(level, (why,)) for level in better), await trial(sandbox, groups), groups)
+
+
 def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterator[Sandbox | Verdict]:
     binary = shutil.which("bwrap")
     missing = Verdict(Level.HOST, ("bubblewrap (bwrap) is not installed",))

@@ -22,10 +22,9 @@ from pyspark.sql import SparkSession
 
 from engines.errors import EngineLost
 from engines.identity import FileDigests, code_digest
+from engines.spark.masters import EXECUTOR_SECONDS
 from engines.spark.settings import CONFINEMENT, JVM, MEANING
 
-EXECUTOR_SECONDS: Final = 300.0
-"""For the first executors to come and say what they are."""
 TRIALS_PER_CORE: Final = 4
 """Small tasks, so that each executor that is there gets at least one."""
 _SAYS: Final = pa.schema([("said", pa.string())])

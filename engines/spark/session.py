@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from engines.errors import EngineLost
 from engines.spark.cluster import Cluster, check_executors, cluster_settings
 from engines.spark.java import Java, find_java
+from engines.spark.masters import check_reachable, parse_master
 from engines.spark.settings import jvm_options, spark_settings
 
 _FOREIGN: Final = (
@@ -68,7 +69,9 @@ def _start_jvm(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes
 
 
 def start_session(options: SessionOptions) -> SparkSession:
-    """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason."""
+    """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason,
+    Invalid for a master that is none.
+    """
     scratch = options.scratch.resolve()
     try:
         for part in ("spark", "tmp", "warehouse"):
@@ -81,6 +84,8 @@ def start_session(options: SessionOptions) -> SparkSession:
     _clean_environment(java, scratch)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     cluster = options.cluster
+    if cluster is not None:
+        check_reachable(parse_master(cluster.master))
     settings = spark_settings(scratch, options.heap)
     if cluster is not None:
         settings |= cluster_settings(cluster, options.heap)

@@ -116,7 +116,7 @@ class AboutService:
                 name="sandbox",
                 result="warning",
                 message=f"queries run unconfined ({weaker})",
-                hint="install bubblewrap",
+                hint="docs/cluster.md tells what confines them then" if host.cluster else "install bubblewrap",
             )
         return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
 

@@ -63,7 +63,8 @@ class NodeEngine:
         for weakness in self._host.choice.verdict.unbounded:
             self._journal.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
         if self._host.identity.sandbox == "none":
-            self._journal.error("queries run without a sandbox", hint="install bubblewrap; see odfctl doctor")
+            hint = "docs/cluster.md tells what confines them" if self._host.cluster else "install bubblewrap"
+            self._journal.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
         async with trio.open_nursery() as nursery:
             await nursery.start(self._host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
             # Not before: whoever waited for it wants to use it.

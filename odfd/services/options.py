@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from config.model import Settings
+from config.model import Engine, Settings
 from engines.client import CallLimits
-from engines.provision.host import SparkOptions
+from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import WarmthLimits
 from engines.sandbox.base import Level
 from odfd.mirrors.arrivals import ObjectLimits
@@ -26,6 +27,15 @@ def spark_options(settings: Settings, home: Home) -> SparkOptions:
         minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
         limits=WarmthLimits(idle=engine.idle_seconds),
         calls=CallLimits(work=engine.request_seconds),
+        cluster=_cluster(engine),
+    )
+
+
+def _cluster(engine: Engine) -> OnCluster | None:
+    if not engine.master:
+        return None
+    return OnCluster(
+        engine.master, engine.cluster_address, Path(engine.cluster_settings) if engine.cluster_settings else None
     )
 
 

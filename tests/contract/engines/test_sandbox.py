@@ -23,7 +23,7 @@ from engines.sandbox.base import Command, Job, Level, Mount
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.cgroups import find_groups
 from engines.sandbox.plain import PlainProcess
-from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial
+from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial, unconfined
 from engines.sandbox.process import start
 from engines.sandbox.runtime import host_runtime
 
@@ -100,6 +100,14 @@ async def test_without_bubblewrap_the_choice_depends_on_the_minimum(monkeypatch:
     with pytest.raises(Refused, match="not installed") as error:
         await choose(Level.HOST)
     assert "install bubblewrap" in error.value.hint
+
+
+async def test_what_no_isolation_can_hold_says_why() -> None:
+    choice = await unconfined(Level.NONE, "it takes the network")
+    assert choice.level is Level.NONE
+    assert str(choice.passed_over[0]) == "container: it takes the network"
+    with pytest.raises(Refused, match="`host` or better is asked for, and it takes the network"):
+        await unconfined(Level.HOST, "it takes the network")
 
 
 @pytest.mark.parametrize("level", [Level.IMAGE, Level.CONTAINER])

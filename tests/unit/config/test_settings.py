@@ -115,6 +115,9 @@ def test_all_mistakes_at_once_with_place_and_suggestion(tmp_path: Path) -> None:
         ("[p2p]\nbootstrap = ['/ip4/1.2.3.4/tcp/1']\n", "peers of no network"),
         ("[p2p]\nnetwork = 'x'\nbootstrap = ['/ip4/1.2.3.4/tcp/1']\n", "a bootstrap address names its peer"),
         ("[p2p]\nlisten = ['0.0.0.0:4150']\n", "not a multiaddr"),
+        ("[engine]\ncluster-address = '10.0.0.7'\n", "odfd.toml:2: the engine has settings for a cluster"),
+        ("[engine]\ncluster-settings = '/etc/c.conf'\n", "set engine.master too"),
+        ("[engine]\nmaster = 'yarn'\nsandbox = 'host'\n", "odfd.toml:2: executors of the cluster yarn need the net"),
         (f"[control]\nsocket = '/{'a' * 120}'\n", "odfd.toml:2: the socket path has 121 bytes"),
     ],
 )

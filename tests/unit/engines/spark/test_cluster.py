@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from chain.errors import Invalid
 from engines.errors import EngineLost
 from engines.spark.cluster import Cluster, cluster_settings, read_settings
+from engines.spark.masters import check_reachable, parse_master
 from engines.spark.settings import CONFINEMENT, MEANING, SPREAD, manifest_settings
 
 
@@ -52,3 +56,39 @@ def test_how_work_is_spread_is_free_and_no_part_of_the_identity():
 def test_executors_have_the_pins_of_the_jvm():
     options = cluster_settings(Cluster("yarn"), "1g")["spark.executor.extraJavaOptions"].split()
     assert {"-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8"} <= set(options)
+
+
+@pytest.mark.parametrize(
+    ("url", "places"),
+    [
+        ("yarn", ()),
+        ("spark://head:7077", (("head", 7077),)),
+        ("spark://one:7077,two:7078", (("one", 7077), ("two", 7078))),
+        ("spark://[::1]:7077", (("::1", 7077),)),
+        ("k8s://https://api:6443", (("api", 6443),)),
+        ("k8s://api", (("api", 443),)),
+        ("k8s://http://api", (("api", 80),)),
+    ],
+)
+def test_masters_say_where_they_are(url, places):
+    assert parse_master(url).places == places
+
+
+@pytest.mark.parametrize(
+    "url", ["", "local[4]", "spark://head", "spark://:7077", "spark://one:1,", "spark://h:99999", "k8s://", "yarn://x"]
+)
+def test_what_is_no_master_is_refused(url):
+    with pytest.raises(Invalid, match="master") as fault:
+        parse_master(url)
+    assert "spark://HOST:PORT" in fault.value.hint
+
+
+def test_a_master_where_nobody_is_is_told_before_spark_starts():
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and never listening
+        gone = f"127.0.0.1:{nobody.getsockname()[1]}"
+        check_reachable(parse_master(f"spark://{gone},127.0.0.1:{there.getsockname()[1]}"))
+        with pytest.raises(EngineLost, match=gone) as fault:
+            check_reachable(parse_master(f"spark://{gone}"))
+    assert fault.value.rule == "cluster-master"
+    check_reachable(parse_master("yarn"))
