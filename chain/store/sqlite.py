@@ -63,6 +63,16 @@ class SqliteChains:
     def chain(self, dataset: DatasetId) -> SqliteChain:
         return SqliteChain(self._database, dataset)
 
+    def raw_of(self, name: Multihash) -> bytes | None:
+        """A block by its hash, of whichever chain; ``None`` also when it is damaged."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                "SELECT raw FROM blocks INDEXED BY blocks_by_hash"
+                " WHERE substr(hash, 3, 8) = substr(?1, 3, 8) AND hash = ?1 LIMIT 1",
+                (name,),
+            ).fetchone()
+        return row[0] if row is not None and Multihash.sha3_256(row[0]) == name else None
+
     def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         """As in the port."""
         rules.check_distinct(appends)

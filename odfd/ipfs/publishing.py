@@ -23,16 +23,14 @@ from chain.model.block import SealedBlock
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.statements.keys import SigningKey
-from chain.statements.statement import HeadStatement
 from chain.store.base import ChainStore, ObjectReader
 from chain.store.database import Database
 from chain.store.layout import BLOCKS, HEAD
 from chain.store.objects import sound_path
-from odfd.ipfs.tree import SIGNED_HEAD, authority_file, folder_of
+from odfd.ipfs.tree import folder_of
+from odfd.published.signed import Signed, signed_state
 from odfd.transfer.named import NamedObjects
-from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import Ledger
 from odfd.verify.terms import pages_of
 from p2p.ipfs import names, record
 from p2p.ipfs.record import Pointer
@@ -64,14 +62,6 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     objects: int = 0
     bytes: int = 0
     """Of objects."""
-
-
-class _Signed(NamedTuple):
-    """The newest signed head, and the statements that show it."""
-
-    size: int
-    head: Multihash
-    files: tuple[tuple[str, bytes], ...]
 
 
 class Publisher:
@@ -123,34 +113,19 @@ class Publisher:
             return None
         return self._keys.node_key() if self._keys.is_offline(dataset) else self._keys.dataset_key(dataset)
 
-    def _goal(self, dataset: DatasetId, served: int) -> _Signed:
+    def _goal(self, dataset: DatasetId, served: int) -> Signed:
         """What is to be published: what was signed; what nobody signed is published as it is."""
-        chain = self._chains.chain(dataset)
-        here = chain.head()
-        if here is None:
-            raise NotFound(f"no block of {dataset.short} is here", rule="dataset-unknown", hint="odfctl get datasets")
-        with self._database.read() as connection:
-            newest = Ledger(connection).newest_head(dataset)
-            versions = Authorities(connection).versions(dataset)
-        if newest is None:
-            goal = _Signed(here.size, here.hash, ())
-        else:
-            head, signed = newest
-            walk = [(authority_file(said.version), each.envelope) for said, each in versions]
-            goal = _Signed(head.size, head.head, (*walk, (SIGNED_HEAD, signed.envelope)))
-            self._check_here(head, here.size)
+        goal = signed_state(self._database, self._chains, dataset)
+        if not goal.is_here:
+            raise Refused(
+                f"the newest signed head of {dataset.short} is not here", rule="ipfs-behind", hint="odfctl pull"
+            )
         if served < goal.size:
             raise Refused(
                 f"{served} of {goal.size} blocks of {dataset.short} may be passed on", rule="serve",
                 hint="odfctl trust show tells why; policy.serve says what is needed",
             )  # fmt: skip
         return goal
-
-    def _check_here(self, head: HeadStatement, size: int) -> None:
-        if head.size > size or self._chains.chain(head.dataset).block_at(head.size - 1).hash != head.head:
-            raise Refused(
-                f"the newest signed head of {head.dataset.short} is not here", rule="ipfs-behind", hint="odfctl pull"
-            )
 
     async def _published(self, dataset: DatasetId, folder: str, size: int) -> int:
         """Blocks that are on IPFS already; what is there of another history goes."""

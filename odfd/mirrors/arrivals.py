@@ -76,9 +76,16 @@ class Arrivals:
         """Which peer is asked first for a linked object."""
 
     async def bring(
-        self, dataset: DatasetId, peers: Sequence[PeerId], terms: Terms, blocks: Sequence[SealedBlock], tally: Tally
+        self,
+        dataset: DatasetId | None,
+        peers: Sequence[PeerId],
+        terms: Terms,
+        blocks: Sequence[SealedBlock],
+        tally: Tally,
     ) -> int:
         """All that blocks after ``terms`` bring; how many objects that is. However it ends, what came is counted.
+
+        ``dataset``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
 
         Raises Remote (peers), Invalid or Refused (an object is not what its block says, or too much), Environment.
         """
@@ -247,7 +254,7 @@ class Arrivals:
 class _Counted:
     """Objects that came for a dataset, counted in pages."""
 
-    def __init__(self, keeping: Keeping, dataset: DatasetId) -> None:
+    def __init__(self, keeping: Keeping, dataset: DatasetId | None) -> None:
         self._keeping = keeping
         self._dataset = dataset
         self._waiting: list[tuple[Multihash, int, int]] = []
@@ -260,7 +267,7 @@ class _Counted:
 
     async def settle(self) -> None:
         page, self._waiting = self._waiting, []
-        if page:
+        if page and self._dataset is not None:
             await trio.to_thread.run_sync(self._keeping.note, self._dataset, page)
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Remote
+from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
 from p2p.ports import PeerId, Replication
 
@@ -19,7 +19,7 @@ PROBE_AGAIN_SECONDS: Final = 300.0
 
 
 Inquire: TypeAlias = Callable[[DatasetId, str], Awaitable[None]]
-"""Raises Remote, Invalid."""
+"""Raises Remote, Invalid, and Refused for a place that this node cannot read."""
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -32,8 +32,8 @@ class _Said(msgspec.Struct, frozen=True):
 class Holders:
     """See the module."""
 
-    def __init__(self, replication: Replication, inquire: Inquire | None = None) -> None:
-        """``inquire`` hears what is published at a place on IPFS; ``None``: this node has no IPFS."""
+    def __init__(self, replication: Replication, inquire: Inquire) -> None:
+        """``inquire`` hears what is published at a place."""
         self._inquire = inquire
         self._replication = replication
         self._said: dict[DatasetId, _Said] = {}
@@ -54,16 +54,14 @@ class Holders:
         self._said[dataset] = _Said(trio.current_time(), frozenset(found))
         return found
 
-    async def published(self, dataset: DatasetId, place: str) -> Remote | None:
-        """Hear what is published at a place on IPFS; why that cannot be told, as peers may serve it all the same.
+    async def published(self, dataset: DatasetId, place: str) -> Fault | None:
+        """Hear what is published at a place; why that cannot be told, as peers may serve it all the same.
 
         Raises Invalid for a place that holds something else.
         """
-        if self._inquire is None:
-            return Remote("this node has no IPFS any more", rule="ipfs-none", hint="set [ipfs] api in the settings")
         try:
             await self._inquire(dataset, place)
-        except Remote as fault:
+        except (Remote, Refused) as fault:
             return fault
         return None
 

@@ -30,7 +30,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: str | None = None
     expect: str | None = None
     via: str | None = None
-    """Where on IPFS it is looked for too, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
+    """Where it is published and looked for too, ``https://…``, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
     paused: bool = False
     """Nothing is fetched until a person resumes it; what is here stays and is served."""
 

@@ -1,4 +1,4 @@
-"""Datasets carried whole: to and from folders in the ODF layout, and damaged objects fetched anew."""
+"""Datasets carried whole: to and from places in the ODF layout, and damaged objects fetched anew."""
 
 from __future__ import annotations
 
@@ -18,29 +18,34 @@ from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.store.base import BlockDamaged
-from chain.store.layout import DirectoryChain, is_dataset
+from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references
-from odfd.ipfs.source import Source, no_ipfs, place_of
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
+from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
+from odfd.mirrors.tally import Tally
+from odfd.published.signed import signed_state, write_statements
 from odfd.resources.store import Resources
-from odfd.services.home import STAGING, Home
-from odfd.transfer.folders import Transfer, export_dataset, import_dataset
+from odfd.services.home import Home
+from odfd.services.places import Places, name_in, place_of
+from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
 from odfd.transfer.linked import note_links
-from odfd.transform.driver import fresh_folder
 from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED
 from odfd.verify.report import Level
 from odfd.verify.terms import pages_of
 from odfd.verify.verify import Request, verify_chain
+from p2p.ports import PeerId
 
 BATCH: Final = 4096
 """Blocks settled at a time: bounds memory."""
+SHOW_SECONDS: Final = 0.2
+"""How often what came is shown."""
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
@@ -77,10 +82,11 @@ class Carrying:
         mender: ChainMender,
         clock: Clock,
         changed: Callable[[DatasetId], None],
-        ipfs: Source | None = None,
+        places: Places,
+        arrivals: Arrivals,
     ) -> None:
-        """``ipfs``: where datasets on IPFS are read from; ``None``: nowhere."""
-        self._ipfs = ipfs
+        self._places = places
+        self._arrivals = arrivals
         self._home = home
         self._sync = sync
         self._mender = mender
@@ -104,58 +110,84 @@ class Carrying:
                     lambda so_far: _show(report, so_far),
                 )
             )
+            await trio.to_thread.run_sync(self._export_statements, entry.id, folder)
             return _result(entry.name, str(folder), done)
 
         return work
 
+    def _export_statements(self, dataset: DatasetId, folder: Path) -> None:
+        """Whoever serves the folder can then be mirrored."""
+        signed = signed_state(self._home.database, self._home.chains, dataset)
+        if signed.is_here:
+            write_statements(folder, signed)
+
     def import_(self, request: wire.ImportRequest) -> Work:
         place = place_of(request.source)
         if place is not None:
-            return self._import_from_ipfs(place, request)
+            return self._import_published(place, request)
         folder = local_folder(request.source)
 
         async def work(report: Report) -> wire.TransferResult:
-            return await self._take_in(folder, request.as_name or folder.name, request, report)
+            chain = DirectoryChain(folder)
+            name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, folder.name)
+            return await self._take_in(Copy(str(folder), chain, DirectoryObjects(folder)), name, request, report)
 
         return work
 
-    def _import_from_ipfs(self, place: str, request: wire.ImportRequest) -> Work:
-        """A whole folder comes here first: nothing of it counts before all of it is verified."""
-        source = self._ipfs
-        if source is None:
-            raise no_ipfs()
+    def _import_published(self, place: str, request: wire.ImportRequest) -> Work:
+        """All blocks and objects come here first: nothing of them counts before all of it is verified."""
+        self._places.check(place)
 
         async def work(report: Report) -> wire.TransferResult:
-            root = await source.resolve(place, self._clock.now())
-            async with fresh_folder(self._home.folder(STAGING)) as folder:
-                report.begin(f"fetching {root}", None, "bytes")
-                await source.take_all(root, folder, self._sync.object_bytes)
-                return await self._take_in(folder, request.as_name, request, report)
+            report.begin(f"fetching {request.source}", None, "bytes")
+            async with self._places.replication.reading(place) as shown:
+                head = await shown.source.head_of(shown.root)
+                chain = await shown.source.staged(shown.root, shown.root, head)
+                name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
+                await self._fetch_objects(shown.peer, chain, report)
+                copy = Copy(
+                    request.source, chain, self._home.objects, "nothing of it was taken: who serves it mends it"
+                )
+                done = await self._take_in(copy, name, request, report)
+                await shown.source.forget(shown.root)
+                return done
 
         return work
 
-    async def _take_in(
-        self, folder: Path, name: str | None, request: wire.ImportRequest, report: Report
-    ) -> wire.TransferResult:
+    async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
+        """Those that its blocks name and that rows link to, many at once; they stay when the rest is cut off."""
+        head = await trio.to_thread.run_sync(chain.head)
+        pages = pages_of(chain, 0, head.size if head else 0, BATCH)
+        done = 0
+        while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
+            terms, blocks = page
+            tally = Tally()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_show_bytes, tally, done, report)
+                await self._arrivals.bring(None, [peer], terms, blocks, tally)
+                nursery.cancel_scope.cancel()
+            done += tally.bytes
+
+    async def _take_in(self, copy: Copy, name: str, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
         report.begin(f"verifying {request.source}", None, "blocks")
-        await trio.to_thread.run_sync(self._check_name, folder, request.as_name)
         done = await trio.to_thread.run_sync(
-            partial(import_dataset, folder, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
+            partial(import_copy, copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
         )
-        taken = name or default_name(done.dataset)
-        name = await trio.to_thread.run_sync(self._settle, done.dataset, taken)
+        name = await trio.to_thread.run_sync(self._settle, done.dataset, name)
         self._changed(done.dataset)
         return _result(name, request.source, done)
 
-    def _check_name(self, folder: Path, name: str | None) -> None:
+    def _name_for(self, chain: DirectoryChain, wished: str | None, suggested: str) -> str:
         """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""
-        if not is_dataset(folder):
-            return
-        seed = DirectoryChain(folder).block_at(0).event
-        if isinstance(seed, Seed):
-            with self._home.catalog() as catalog:
-                if name is not None or catalog.find(seed.dataset_id) is None:
-                    catalog.check(name or folder.name, seed.dataset_id)
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed):
+            return suggested  # it will not be verified
+        with self._home.catalog() as catalog:
+            known = catalog.find(seed.dataset_id)
+            if wished is None and known is not None:
+                return known.name
+            name = wished or suggested or default_name(seed.dataset_id)
+            return catalog.check(name, seed.dataset_id)
 
     def _settle(self, dataset: DatasetId, name: str) -> str:
         """Name what came, and note what was checked of it. References go first: what is named here is whole."""
@@ -268,6 +300,12 @@ def local_folder(place: str) -> Path:
 
 def _show(report: Report, so_far: Transfer) -> None:
     report.done = so_far.blocks
+
+
+async def _show_bytes(tally: Tally, before: int, report: Report) -> None:
+    while True:
+        report.done = before + tally.bytes
+        await trio.sleep(SHOW_SECONDS)
 
 
 def _result(name: str, place: str, done: Transfer) -> wire.TransferResult:

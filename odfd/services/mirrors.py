@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import trio
 
@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
-from odfd.ipfs.source import home_of, no_ipfs, place_of
+from odfd.ipfs.way import home_of
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
 from odfd.mirrors.retention import ALL
@@ -26,12 +26,11 @@ from odfd.mirrors.wish import Wish
 from odfd.network.membership import Membership, Network
 from odfd.services.datasets import known_dataset
 from odfd.services.home import Home
+from odfd.services.places import Places, place_of
 from odfd.trust.ledger import Ledger
 from odfd.trust.standing import Known, Standing
 from p2p.ports import PeerId, PeerView
 
-LookUp: TypeAlias = Callable[[str], Awaitable[DatasetId]]
-"""Raises Remote, Invalid."""
 _WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 """Base58 of an Ed25519 key as libp2p writes it."""
 SHOW_SECONDS: Final = 0.2
@@ -43,11 +42,8 @@ PATIENCE_SECONDS: Final = 60.0
 class MirrorService:
     """The port ``Mirrors``."""
 
-    def __init__(
-        self, home: Home, keeper: MirrorKeeper, standing: Standing, board: TaskBoard, found: LookUp | None = None
-    ) -> None:
-        """``found``: which dataset is published at a place on IPFS; ``None``: this node has no IPFS."""
-        self._found = found
+    def __init__(self, home: Home, keeper: MirrorKeeper, standing: Standing, board: TaskBoard, places: Places) -> None:
+        self._places = places
         self._home = home
         self._keeper = keeper
         self._standing = standing
@@ -100,23 +96,25 @@ class MirrorService:
         return self._home.keys.has_dataset_key(dataset) and self._home.chains.chain(dataset).head() is not None
 
     async def _source(self, request: wire.MirrorRequest) -> tuple[DatasetId, str | None]:
-        """The dataset, and where on IPFS it is looked for."""
-        place = place_of(request.source)
-        if place is None and not request.source.startswith(DID_ODF):
-            raise Refused(
-                f"cannot mirror {request.source!r}",
-                rule="mirror-source",
-                hint="name the dataset by its did:odf:…, or by ipns://… or ipfs://… where it is published;"
-                " odfctl network show NAME lists what is announced",
-            )
-        if place is None and request.via is None:
-            return DatasetId.parse(request.source), None
-        if self._found is None:
-            raise no_ipfs()
+        """The dataset, and where it is published and looked for."""
+        if not request.source.startswith(DID_ODF):
+            place = place_of(request.source)
+            if place is None:
+                raise Refused(
+                    f"cannot mirror {request.source!r}",
+                    rule="mirror-source",
+                    hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
+                    " published; odfctl network show NAME lists what is announced",
+                )
+            return await self._places.found(place), place
+        dataset = DatasetId.parse(request.source)
+        if request.via is None:
+            return dataset, None
+        place = home_of(dataset) if request.via == "ipfs" else place_of(request.via)
         if place is None:
-            dataset = DatasetId.parse(request.source)
-            return dataset, home_of(dataset)
-        return await self._found(place), place
+            raise Invalid(f"{request.via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+        self._places.check(place)
+        return dataset, place
 
     async def _wish(self, request: wire.MirrorRequest) -> Wish:
         dataset, via = await self._source(request)

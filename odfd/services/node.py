@@ -58,10 +58,10 @@ from odfd.services.engine import NodeEngine
 from odfd.services.flow import FlowService
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
-from odfd.services.ipfs import WayToIpfs, way_to_ipfs
 from odfd.services.lineage import LineageService
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
 from odfd.services.options import host_options, object_limits, spark_options
+from odfd.services.places import Places
 from odfd.services.proving import ProvingService
 from odfd.services.publications import PublicationService
 from odfd.services.resolving import Docket, ResolvingService
@@ -87,7 +87,7 @@ from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
 from p2p.kubo.rpc import Ipfs
-from p2p.ports import Replication, Topic
+from p2p.ports import Topic
 
 
 @contextmanager
@@ -152,8 +152,8 @@ class NodeParts:
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
-        self.ipfs = way_to_ipfs(settings, home, self.membership, self.board, ground.clock, ipfs)
-        self._hold_mirrors(self.ipfs)
+        self.places = Places(settings, home, self.membership, self.board, ground.clock, ipfs)
+        self._hold_mirrors()
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
@@ -167,9 +167,8 @@ class NodeParts:
             home, ground.board, ground.events, ground.journal, settings.node.collect_hours
         )
         self.publications = PublicationService(
-            home, self.ipfs.publisher if self.ipfs else None, self._served,
-            lambda: self.settings.policy.publish.ipfs, ground,
-        )  # fmt: skip
+            home, self.places.publisher, self._served, lambda: self.settings.policy.publish.ipfs, ground
+        )
         self.witnessing = self._witnessing()
 
     def _witnessing(self) -> Witnessing:
@@ -177,15 +176,15 @@ class NodeParts:
         witness = Witness(home.database, home.keys, self._leaves, ground.clock.now)
         return Witnessing(home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal)
 
-    def _hold_mirrors(self, way: WayToIpfs | None) -> None:
-        """What brings datasets of others here, from peers and by way of IPFS."""
+    def _hold_mirrors(self) -> None:
+        """What brings datasets of others here, from peers and from where they are published."""
         home, settings, ground = self.home, self.settings, self.ground
-        replication: Replication = self.membership if way is None else way.replication
+        replication = self.places.replication
         follow = follows_rewrites(settings.policy)
         keeping = Keeping(home.database, home.chains, home.objects, self.views.own_reader)
         limits = object_limits(settings)
         self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
-        holders = Holders(replication, None if way is None else way.replication.inquire)
+        holders = Holders(replication, replication.inquire)
         self.sync = MirrorSync(
             home.database,
             home.chains,
@@ -197,7 +196,7 @@ class NodeParts:
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
-        self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved, way.source if way else None)
+        self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved, self.places, self.arrivals)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
@@ -231,7 +230,7 @@ class NodeParts:
             foundations=(
                 Child("engine", self.engine.run),
                 Child("network", self._run_network),
-                *([] if self.ipfs is None else [Child("ipfs", self.ipfs.run)]),
+                Child("places", self.places.run),
             ),
             workers=tuple(workers),
             reload=self._reload,
@@ -463,9 +462,7 @@ class _Node:
             home, parts.committer, parts.keeper, ground.board, ground.events, ground.clock, parts._moved
         )
         self.collection = parts.collection
-        self.mirrors = MirrorService(
-            home, parts.keeper, parts.standing, ground.board, parts.ipfs.found if parts.ipfs else None
-        )
+        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
         self.publications = parts.publications
         self.networks = NetworkService(home, parts.membership)
         self.peers = PeerService(parts.membership)

@@ -25,7 +25,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
-from odfd.ipfs.source import no_ipfs
+from odfd.ipfs.way import no_ipfs
 from odfd.kit.rounds import Rounds
 from odfd.kit.tasks import Report
 from odfd.resources.store import Resources

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,14 +24,13 @@ from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.rules.judge import Judge
 from chain.state import load_state
-from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectStore, Step, StoredPage, no_step
+from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectReader, ObjectStore, Step, StoredPage, no_step
 from chain.store.layout import (
     PARTS,
     DirectoryChain,
     DirectoryObjects,
     DirectoryWriter,
     block_names,
-    is_dataset,
     read_head,
 )
 from chain.store.objects import disk, staged_in
@@ -56,14 +55,14 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotVerified(Invalid):
-    """A folder whose dataset does not hold; ``report`` tells each failure."""
+    """A copy whose dataset does not hold; ``report`` tells each failure."""
 
-    def __init__(self, directory: Path, report: Verification) -> None:
+    def __init__(self, place: str, report: Verification, hint: str) -> None:
         first = report.failures[0]
         super().__init__(
-            f"{len(report.failures)} failures in {directory}, first at #{first.block.sequence_number}: {first.message}",
+            f"{len(report.failures)} failures in {place}, first at #{first.block.sequence_number}: {first.message}",
             rule=first.rule,
-            hint=f"see them all: odfctl verify {directory}",
+            hint=hint,
         )
         self.report = report
 
@@ -146,23 +145,33 @@ def import_dataset(
     Raises NotVerified (Invalid) when the folder does not hold at level data, Conflict when the store's copy has parted
     from it or is ahead, NotFound when the folder is not a dataset, Environment.
     """
-    if not is_dataset(directory):
-        raise NotFound(
-            f"{directory} is not a dataset: it has no refs/head",
-            rule="layout-dataset",
-            hint="name the folder that holds refs, blocks and data",
-        )
-    source, files = DirectoryChain(directory), DirectoryObjects(directory)
-    report = verify_chain(source, files, Request(ref=str(directory)))
+    copy = Copy(str(directory), DirectoryChain(directory), DirectoryObjects(directory))
+    return import_copy(copy, chains, objects, progress)
+
+
+class Copy(NamedTuple):
+    """A dataset that is not in the store, and what people call the place it lies at."""
+
+    place: str
+    chain: DirectoryChain
+    files: ObjectReader
+    hint: str = ""
+    """What to do when it does not hold."""
+
+
+def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None) -> Transfer:
+    """As ``import_dataset``; the copy's objects may be in the store already."""
+    source, files, place = copy.chain, copy.files, copy.place
+    report = verify_chain(source, files, Request(ref=place))
     if not report.ok:
-        raise NotVerified(directory, report)
+        raise NotVerified(place, report, copy.hint or f"see them all: odfctl verify {place}")
     dataset, ours = _identity(source), _head_of(source)
     kept = chains.chain(dataset)
-    start = _missing_from(kept, source, directory)
+    start = _missing_from(kept, source, place)
     done = Transfer(dataset=dataset, head=ours.hash)
     state = load_state(kept, start)
     judge, named = Judge(state), NamedObjects(state, files)
-    for batch in _batches(source.stored_pages(start, ours.size), judge, directory):
+    for batch in _batches(source.stored_pages(start, ours.size), judge, place):
         names = []
         for block in batch:
             for _, name, size in named.of_sealed(block):
@@ -188,14 +197,14 @@ def _head_of(source: DirectoryChain) -> Head:
     return head
 
 
-def _missing_from(kept: ChainReader, source: DirectoryChain, directory: Path) -> int:
+def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
     """Number of the first block that the store lacks. Raises Conflict unless the folder continues what is kept."""
     if kept.head() is None:
         return 0
     found = compare(source, kept)
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
-    said = found.said(str(directory), "the node")
+    said = found.said(place, "the node")
     if found.relation is Relation.BEHIND:
         raise Conflict(
             said,
@@ -209,12 +218,12 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, directory: Path) ->
     )
 
 
-def _batches(pages: Iterable[StoredPage], judge: Judge, directory: Path) -> Iterator[list[SealedBlock]]:
+def _batches(pages: Iterable[StoredPage], judge: Judge, place: str) -> Iterator[list[SealedBlock]]:
     """What is committed at a time: a page, and more of those that bring no objects, since a commit costs pages too."""
     batch: list[SealedBlock] = []
     size = 0
     for page in pages:
-        taken = _unchanged(page, judge, directory)
+        taken = _unchanged(page, judge, place)
         batch += taken
         size += sum(len(block.raw) for block in taken)
         if len(batch) >= COMMIT_BLOCKS or size >= COMMIT_BYTES or any(block.objects for block in taken):
@@ -224,19 +233,19 @@ def _batches(pages: Iterable[StoredPage], judge: Judge, directory: Path) -> Iter
         yield batch
 
 
-def _unchanged(page: StoredPage, judge: Judge, directory: Path) -> list[SealedBlock]:
+def _unchanged(page: StoredPage, judge: Judge, place: str) -> list[SealedBlock]:
     """The blocks that were verified, read once more. Raises Invalid when a file is not what it was."""
     sealed = judge.take([raw for raw in page.raws if raw is not None])
     if b"".join(block.hash for block in sealed) != page.names:
         raise Invalid(
-            f"blocks from #{page.start} of {directory} changed while they were imported",
+            f"blocks from #{page.start} of {place} changed while they were imported",
             rule="block-hash",
             hint="try again when nobody writes to the folder",
         )
     return sealed
 
 
-def _take(name: Multihash, files: DirectoryObjects, objects: ObjectStore) -> None:
+def _take(name: Multihash, files: ObjectReader, objects: ObjectStore) -> None:
     """Copies one object; what is copied is hashed again, so a file that changed since its check is refused."""
     if objects.has(name):
         return

@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
@@ -19,8 +19,10 @@ import httpx
 import trio
 
 from chain.errors import Remote
+from p2p.files import Content, Files, Missing
 from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.form import CHUNK, FORM, Addition, Form
+from p2p.web.body import body_of
 
 CONNECT_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 30.0
@@ -34,10 +36,9 @@ _HINT: Final = "is it running, and is [ipfs] api of the settings its RPC?"
 
 
 Options: TypeAlias = Mapping[str, str | list[str]]
-Content: TypeAlias = AbstractAsyncContextManager[AsyncIterator[bytes]]
 
 
-class Ipfs(Protocol):
+class Ipfs(Files, Protocol):
     """Folders are absolute paths of the daemon's own files; content is named by ``/ipfs/CID/…``. All raise Remote.
 
     Connections live as long as the block of ``async with``.
@@ -65,15 +66,6 @@ class Ipfs(Protocol):
 
     async def root_of(self, path: str) -> str | None:
         """CID of a folder as it is now."""
-
-    async def size_of(self, content: str) -> int | None:
-        """Bytes of a file; ``None``: the folder is known, and has no such file."""
-
-    async def cat(self, content: str, limit: int) -> bytes | None:
-        """A small file. Raises Remote for a larger one."""
-
-    def open(self, content: str, offset: int = 0) -> Content:
-        """A file from ``offset`` on, in parts."""
 
     def archive(self, content: str) -> Content:
         """A folder as a tar stream."""
@@ -175,7 +167,7 @@ class Kubo:
     async def _found(self, what: str, options: Options, limit: int = MAX_ANSWER) -> bytes | None:
         try:
             return await self._call(what, options, limit=limit)
-        except _Missing:
+        except Missing:
             return None
 
     async def _call(
@@ -213,7 +205,7 @@ class Kubo:
             try:
                 if response.status_code != httpx.codes.OK:
                     raise await self._refusal(what, response)
-                async with _closing(response) as parts:
+                async with body_of(response, response.aiter_bytes(CHUNK)) as parts:
                     yield parts
             finally:
                 with trio.CancelScope(shield=True):
@@ -231,7 +223,7 @@ class Kubo:
 
     async def _refusal(self, what: str, response: httpx.Response) -> Remote:
         raw = bytearray()
-        async with _closing(response) as parts:
+        async with body_of(response, response.aiter_bytes(CHUNK)) as parts:
             async for part in parts:
                 raw += part
                 if len(raw) > MAX_ANSWER:
@@ -243,27 +235,12 @@ class Kubo:
             )  # fmt: skip
         told = _message(bytes(raw)) or f"status {response.status_code}"
         if any(each in told for each in _MISSING):
-            return _Missing(f"Kubo: {told}", rule="ipfs-missing")
+            return Missing(f"Kubo: {told}", rule="ipfs-missing")
         return Remote(f"Kubo refused {what}: {told[:300]}", rule="ipfs-refused", hint=_HINT)
-
-
-class _Missing(Remote):
-    """What was asked for is not there."""
 
 
 _FORMAT: Final = {"cid-version": "1"}
 _ADDED: Final = {"cid-version": "1", "raw-leaves": "true"}
-
-
-@asynccontextmanager
-async def _closing(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The parts of a body, of which some may be left unread."""
-    parts = response.aiter_bytes(CHUNK)
-    try:
-        yield parts
-    finally:
-        with trio.CancelScope(shield=True):
-            await parts.aclose()  # type: ignore[attr-defined]  # httpx does not say that it is a generator
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Self
 import trio
 
 from chain.errors import Remote
+from p2p.files import Missing
 from p2p.kubo.form import Addition
 
 PART = 1000
@@ -89,7 +90,7 @@ class MemoryIpfs:
     async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
         found = await self._content(content)
         if found is None:
-            raise Remote(f"no {content}", rule="ipfs-missing")
+            raise Missing(f"no {content}", rule="ipfs-missing")
         yield _parts(found[offset:])
 
     @asynccontextmanager

@@ -28,7 +28,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement
 from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
-from odfd.ipfs.source import Source
+from odfd.ipfs.way import IpfsWay
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.services.home import open_home
 from odfd.trust.bundle import Reader, decode_manifest
@@ -45,6 +45,8 @@ from p2p.machines import reconcile
 from p2p.peers.book import PeerBook
 from p2p.peers.directory import Directory
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.web.place import place_of
+from p2p.web.site import Web
 from p2p.wire import chains, frames, limits, objects, presence, refusal, trust
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
@@ -334,6 +336,34 @@ def kubo(_: Path) -> Iterator[Decode]:
     yield ask
 
 
+@contextmanager
+def web(_: Path) -> Iterator[Decode]:
+    """A part of a file: the first line says which part it is."""
+    told = b""
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        said, _, body = told.partition(b"\n")
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield body
+
+        return httpx.Response(206, headers=[(b"Content-Range", said)], content=parts())
+
+    site = Web()
+    site._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+    async def ask() -> bytes:
+        async with site.open("http://site/x", 5) as parts:
+            return b"".join([part async for part in parts])
+
+    def take(raw: bytes) -> object:
+        nonlocal told
+        told = raw
+        return trio.run(ask)
+
+    yield take
+
+
 class Archive(MemoryIpfs):
     """A daemon whose folder is any bytes."""
 
@@ -355,7 +385,7 @@ def unpacking(folder: Path) -> Iterator[Decode]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             inside, outside = Path(place) / "in", Path(place)
             try:
-                trio.run(Source(Archive(raw), inside)._take, "/ipfs/x", inside, 1 << 20)
+                trio.run(IpfsWay(Archive(raw)).bring_blocks, "/ipfs/x", SID, 0, inside)
             except Refused as fault:
                 raise Invalid(fault.message, rule=fault.rule) from fault
             finally:
@@ -460,7 +490,9 @@ TARGETS: Sequence[Target] = (
     simple(multibase.decode, [str(SID).encode()], text_of(multibase.decode, spelled=False)),
     simple(instant.parse, [b"2026-11-20T08:00:00Z"], text_of(instant.parse, spelled=False)),
     Target(Kubo.record, KUBO_ANSWERS, kubo, dear=20),
-    Target(Source.take_all, archives(), unpacking, dear=10),
+    Target(IpfsWay.bring_blocks, archives(), unpacking, dear=10),
+    simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
+    Target(Web.open, [b"bytes 5-9/10\nhello", b"bytes 0-4/*\nhello", b"\nhello"], web, dear=20),
 )
 """Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""
 

@@ -45,7 +45,8 @@ def register(subparsers: Any) -> None:
     export = subparsers.add_parser(
         "export",
         help="write a dataset as a directory",
-        description="Write a dataset in the ODF layout. The daemon writes it, so it must be allowed to.",
+        description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
+        "be allowed to. From any web server that serves the directory, others import it and mirror it.",
         epilog="example:  odfctl export nyc.flights ./out",
     )
     export.add_argument("ref", metavar="REF")
@@ -53,9 +54,10 @@ def register(subparsers: Any) -> None:
     export.set_defaults(run=_export)
     import_ = subparsers.add_parser(
         "import",
-        help="take in a dataset from a directory",
-        description="Take in a dataset from the ODF layout; everything is verified before it is believed.",
-        epilog="example:  odfctl import ./out --as flights",
+        help="take in a dataset from a directory or a URL",
+        description="Take in a dataset from the ODF layout, as it is now; everything is verified first.\n"
+        "URL is https://HOST/FOLDER, ipfs://CID or ipns://NAME. What was cut off goes on where it stopped.",
+        epilog="example:  odfctl import https://data.example/nyc.flights --as flights",
     )
     import_.add_argument("source", metavar="DIR|URL")
     import_.add_argument("--as", dest="as_name", metavar="NAME", help="local name")

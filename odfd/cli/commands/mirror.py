@@ -32,8 +32,10 @@ def register(subparsers: Any) -> None:
         ),
         epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
     )
-    add.add_argument("ref", metavar="REF", help="did:odf:…, ipns://NAME or ipfs://CID")
-    add.add_argument("--via", choices=("ipfs",), help="look on IPFS too, through the Kubo of the settings")
+    add.add_argument("ref", metavar="REF", help="did:odf:…, https://HOST/FOLDER, ipns://NAME or ipfs://CID")
+    add.add_argument(
+        "--via", metavar="ipfs|URL", help="look there too: on IPFS, through the Kubo of the settings, or at a URL"
+    )
     add.add_argument("--as", dest="as_name", metavar="NAME", help="local name")
     add.add_argument("--network", metavar="N", help="where to look for it")
     add.add_argument("--want", choices=("chain", "data"), default="data", help="how much of it to hold (data)")

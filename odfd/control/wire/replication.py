@@ -16,7 +16,7 @@ class Share(Value, frozen=True, kw_only=True):
 
 class MirrorRequest(Request, frozen=True, kw_only=True):
     source: str
-    """``did:odf:…``, ``ipns://NAME`` or ``ipfs://CID``."""
+    """``did:odf:…``, or where it is published: ``https://…``, ``ipns://NAME`` or ``ipfs://CID``."""
     as_name: str | None = None
     network: str | None = None
     want: Literal["chain", "data"] = "data"
@@ -27,8 +27,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     serve: str | None = None
     expect: str | None = None
     """Hash that the chain must contain: a head learned from a person, not from the network."""
-    via: Literal["ipfs"] | None = None
-    """Look on IPFS too, under the name that is made of the dataset's key."""
+    via: str | None = None
+    """Look there too: a place as in ``source``, or ``ipfs`` for the name that is made of the dataset's key."""
 
 
 class MirrorView(Value, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class MirrorView(Value, frozen=True, kw_only=True):
     peers: int = 0
     message: str = ""
     via: str | None = None
-    """Where on IPFS it is looked for too."""
+    """Where it is published and looked for too."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -83,16 +82,22 @@ async def test_published_through_one_kubo_and_mirrored_through_another(
 
         gateway = (await his.do("config", "Addresses.Gateway")).strip()
         assert gateway, "the test profile gives it a free port"
-        assert await in_thread(through_gateway, tmp_path / "kb", second["root"]) == second["head"]
         taken = await in_thread(bob.ctl, "import", second["root"].replace("/ipfs/", "ipfs://"))
         assert taken.code == 0, taken
+        await in_thread(mirrored_through_gateway, make_daemon("c"), tmp_path / "kb", second)
 
 
-def through_gateway(repo: Path, root: str) -> str:
-    """The head as a client of the ODF file layout reads it over HTTP."""
-    said = (repo / "gateway").read_text().strip()
-    with urllib.request.urlopen(f"{said}{root}/refs/head", timeout=SECONDS) as answer:
-        return str(answer.read().decode())
+def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
+    """By a node without a Kubo, to which the gateway is a web server; one CID to import, the name to follow."""
+    gateway = (repo / "gateway").read_text().strip()
+    carol.program = SMALL
+    carol.start()
+    taken = carol.ask("import", f"{gateway}{published['root']}", "--as", "once")
+    assert (taken["blocks"], carol.ask("get", "dataset", "once")["head"]) == (5, published["head"])
+    carol.ask("delete", "dataset", "once", "--yes")
+    mirror = carol.ask("mirror", "add", f"{gateway}/ipns/{published['home']}", "--as", "theirs")
+    assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 5, True)
+    carol.stop()
 
 
 async def test_a_kubo_that_goes_away_and_comes_back(

@@ -11,10 +11,11 @@ import trio
 
 from chain.errors import Invalid, NotFound, Refused, Remote
 from odfd.control import wire
-from odfd.ipfs import replication, source
 from odfd.ipfs.delegation import delegate
 from odfd.ipfs.tree import folder_of
+from odfd.ipfs.way import place_of
 from odfd.mirrors import sync
+from odfd.published import replication, source
 from odfd.trust.keystore import KeyStore
 from p2p.ipfs import names, record
 from worlds.memory_ipfs import MemoryIpfs, Swarm
@@ -276,4 +277,4 @@ async def test_without_a_kubo_it_says_how(world: Any, worlds: Any) -> None:
 @pytest.mark.parametrize("place", ["ipfs://", "ipfs://a/b", "ipns://k51-x", "ipfs://" + "a" * 200])
 def test_places_that_are_none(place: str) -> None:
     with pytest.raises(Invalid):
-        source.place_of(place)
+        place_of(place)

@@ -1,0 +1,176 @@
+"""Reads datasets from IPFS: where a name points, and blocks as one stream of their folder. ADR 0009."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from chain.codec.blocks import MAX_BLOCK
+from chain.errors import Invalid, Refused, Remote
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.layout import BLOCKS, read_head
+from chain.store.objects import disk, make_folder
+from odfd.errors import sole_fault
+from odfd.published.way import CHECK_ROOM, check_room
+from p2p.ipfs import names, record
+from p2p.kubo.rpc import Ipfs
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_HOPS: Final = 3
+"""Names that point to names: the dataset's own to that of the node which writes while its key is offline."""
+_IPFS, _IPNS = "/ipfs/", "/ipns/"
+_COPY: Final = 1 << 20
+_WAITING: Final = 16
+"""Parts of a stream that wait for the disk."""
+
+
+def place_of(source: str) -> str | None:
+    """``/ipfs/CID`` or ``/ipns/NAME`` of what a person wrote; ``None``: it is no such place. Raises Invalid."""
+    for scheme, root in (("ipfs://", _IPFS), ("ipns://", _IPNS)):
+        for start in (scheme, root):
+            if source.startswith(start):
+                return root + _checked(source.removeprefix(start).rstrip("/"), source)
+    return None
+
+
+def home_of(dataset: DatasetId) -> str:
+    """Where the owner of a dataset publishes it."""
+    return _IPNS + names.name_of(dataset)
+
+
+def no_ipfs() -> Refused:
+    """Why nothing can be done on IPFS where the settings name no Kubo."""
+    return Refused(
+        "this node has no IPFS", rule="ipfs-none",
+        hint="run a Kubo beside it, and set [ipfs] api = 'http://127.0.0.1:5001' in the settings",
+    )  # fmt: skip
+
+
+class IpfsWay:
+    """See the module. ``reserve``: bytes left free on the disk of the staging folder."""
+
+    is_fixed = True
+
+    def __init__(self, ipfs: Ipfs, reserve: int = 0) -> None:
+        self.files = ipfs
+        self._reserve = reserve
+
+    async def resolve(self, place: str, now: Instant) -> str:
+        """``/ipfs/CID`` that a place stands for now. Raises Remote, Invalid for a record that is not the key's own."""
+        for _ in range(MAX_HOPS):
+            if place.startswith(_IPFS):
+                return place
+            name = place.removeprefix(_IPNS)
+            whose = names.dataset_of(name)
+            raw = await self.files.record(name)
+            if raw is None:
+                raise Remote(
+                    f"nothing is published under ipns://{name}", rule="ipns-unknown",
+                    hint="its owner publishes with: odfctl ipfs publish REF",
+                )  # fmt: skip
+            pointer = record.unseal(raw, whose)
+            if pointer.expires < now:
+                raise Remote(
+                    f"what ipns://{name} pointed to has expired", rule="ipns-expired",
+                    hint="its owner's node renews it once it is online again",
+                )  # fmt: skip
+            found = place_of(pointer.value)
+            if found is None:
+                raise Invalid(f"ipns://{name} points to {pointer.value[:80]!r}, which is no folder", rule="ipns-value")
+            place = found
+        raise Invalid(f"more than {MAX_HOPS} names point to one another, the last is {place}", rule="ipns-value")
+
+    async def bring_blocks(self, root: str, head: Multihash, _first: int, folder: Path) -> None:
+        """All of them: one stream costs less than many questions. A folder that is whole stays as it is."""
+        if await trio.to_thread.run_sync(read_head, folder) == head:
+            return
+        send, receive = trio.open_memory_channel[bytes](_WAITING)
+        unpack = partial(self._unpack, io.BufferedReader(_Received(receive)), folder / BLOCKS)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, unpack)
+                async with send, self.files.archive(f"{root}/{BLOCKS}") as parts:
+                    async for part in parts:
+                        await send.send(part)
+        except BaseExceptionGroup as group:
+            fault = sole_fault(group)
+            if fault is None:
+                raise
+            raise fault from group
+
+    def _unpack(self, stream: io.BufferedReader, folder: Path) -> None:
+        """Files named by a hash, as a tar stream gives them."""
+        make_folder(folder)
+        unchecked = CHECK_ROOM
+        try:
+            with disk(folder), tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name).name
+                    if not member.isfile() or not _is_hash(name):
+                        continue
+                    if member.size > MAX_BLOCK:
+                        raise Refused(
+                            f"block {name} has {member.size:,} bytes, and {MAX_BLOCK:,} are allowed", rule="block-size"
+                        )
+                    unchecked += member.size
+                    if unchecked >= CHECK_ROOM:
+                        check_room(folder, self._reserve, member.size)
+                        unchecked = 0
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    with (folder / name).open("wb") as file:
+                        shutil.copyfileobj(content, file, _COPY)
+        except (tarfile.TarError, ValueError) as error:
+            # ValueError: what tarfile raises for sparse files whose map is no list of numbers.
+            raise Remote(
+                f"the Kubo gave a folder that ends too early or is none: {error}", rule="ipfs-answer"
+            ) from error
+
+
+class _Received(io.RawIOBase):
+    """What comes through a channel, as a file that is read in a worker thread."""
+
+    def __init__(self, receive: trio.MemoryReceiveChannel[bytes]) -> None:
+        self._receive = receive
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        while not self._left:
+            try:
+                self._left = memoryview(trio.from_thread.run(self._receive.receive))
+            except trio.EndOfChannel:
+                return 0
+        target = memoryview(buffer).cast("B")
+        size = min(len(target), len(self._left))
+        target[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+
+def _is_hash(name: str) -> bool:
+    try:
+        Multihash.parse(name)
+    except Invalid:
+        return False
+    return True
+
+
+def _checked(name: str, source: str) -> str:
+    if not name.isalnum() or len(name) > 128:
+        raise Invalid(
+            f"{source[:80]!r} is not a folder on IPFS", rule="ipfs-place", hint="like ipfs://bafy… or ipns://k51qzi5u…"
+        )
+    return name

@@ -1,0 +1,310 @@
+"""Replication with published datasets beside the peers: a place where one is looked for is one more who has it.
+
+Implements ``p2p.ports.Replication`` around the network's. Peers are asked first, since they answer for themselves; a
+place gives what they cannot. What it gives is checked by the same sinks, so that mirrors know no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import islice
+from typing import Final, TypeAlias
+
+import msgspec
+import trio
+
+from chain.errors import Invalid, NotFound, Remote
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.tree import Frontier
+from chain.store.layout import DirectoryChain
+from odfd.published.source import FEW, Edition, Source, as_written
+from p2p.ports import (
+    ChainSink,
+    Judgement,
+    Noticeboard,
+    ObjectSink,
+    PeerId,
+    PeerView,
+    Replication,
+    Topic,
+    TreeHead,
+)
+
+BATCH: Final = 1024
+"""Blocks shown to a sink at once."""
+WRITE: Final = 1 << 20
+"""Bytes given to a sink at once; a place that breaks off after fewer is left for now."""
+SourceOf: TypeAlias = Callable[[str], Source]
+"""Who reads a place. Raises Remote where this node cannot."""
+
+
+class Shown(msgspec.Struct):
+    """A place as it was seen last."""
+
+    place: str
+    source: Source
+    root: str
+    edition: Edition | None = None
+    answers: bool = False
+    """Whether it did when it was asked last: one that does not stands among no peers."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Stands among peers for the place; no peer can have this id."""
+        return PeerId(self.place)
+
+
+class WithPublished:
+    """See the module."""
+
+    def __init__(
+        self, network: Replication, source_of: SourceOf, board: Noticeboard, clock: Callable[[], Instant]
+    ) -> None:
+        self._network = network
+        self._source_of = source_of
+        self._board = board
+        self._clock = clock
+        self._shown: dict[PeerId, Shown] = {}
+
+    async def inquire(self, dataset: DatasetId, place: str) -> None:
+        """See what is published at a place now, and show its statements around. Raises Remote, Invalid."""
+        shown = self._shown.get(PeerId(place))
+        if shown is not None:
+            shown.answers = False
+        source = self._source_of(place)
+        root = await source.resolve(place, self._clock())
+        known = None if shown is None else shown.edition
+        edition = await source.edition(root, known)
+        if edition is not known:
+            await self._judge(dataset, edition, PeerId(place))
+        self._shown[PeerId(place)] = Shown(place, source, root, edition, answers=True)
+
+    async def _judge(self, dataset: DatasetId, edition: Edition, peer: PeerId) -> None:
+        at = as_written(edition.root)
+        if edition.head.dataset != dataset:
+            raise Invalid(f"under {at} is another dataset, {edition.head.dataset.short}", rule="graft")
+        for raw in edition.statements:
+            if await trio.to_thread.run_sync(self._board.judge, Topic.HEADS, raw, peer) is Judgement.REJECT:
+                raise Invalid(f"a statement under {at} does not hold", rule="published-statement")
+
+    @asynccontextmanager
+    async def reading(self, place: str) -> AsyncIterator[Shown]:
+        """A place whose objects may be fetched like a peer's while the block runs, signed or not. Raises Remote."""
+        source = self._source_of(place)
+        root = await source.resolve(place, self._clock())
+        before = self._shown.get(PeerId(root))
+        shown = before or self._shown.setdefault(PeerId(root), Shown(root, source, root))
+        try:
+            yield shown
+        finally:
+            if before is None and self._shown.get(shown.peer) is shown:
+                del self._shown[shown.peer]
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._network.peer_id
+
+    def addresses(self) -> Sequence[str]:
+        return self._network.addresses()
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        return await self._network.connect(multiaddr)
+
+    def peers(self) -> Sequence[PeerView]:
+        places = [PeerView(peer=shown.peer, connected=True) for shown in self._shown.values() if shown.answers]
+        return [*self._network.peers(), *places]
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None:
+        await self._network.announce(topic, envelope)
+
+    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        return 0 if peer in self._shown else await self._network.pull_statements(peer, datasets)
+
+    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
+        if peer not in self._shown:
+            return await self._network.chain_size(peer, dataset)
+        edition = self._edition(peer, dataset)
+        return 0 if edition is None else edition.head.size
+
+    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        shown = self._shown.get(peer)
+        if shown is None:
+            return await self._network.object_size(peer, name)
+        return await shown.source.object_size(shown.root, name)
+
+    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        shown, edition = self._shown.get(peer), self._edition(peer, dataset)
+        if shown is None:
+            return await self._network.fetch_blocks(peer, dataset, start, max_bytes)
+        if edition is None:
+            return []
+        chain = await self._staged(shown, edition, start)
+
+        def read() -> list[bytes]:
+            found: list[bytes] = []
+            room = max_bytes
+            for raw in chain.raw_blocks(start, edition.head.size):
+                room -= len(raw)
+                if found and room < 0:
+                    break
+                found.append(raw)
+            return found
+
+        try:
+            return await trio.to_thread.run_sync(read)
+        except (Invalid, NotFound) as fault:
+            raise Remote(f"{as_written(shown.root)}: {fault.message}", rule=fault.rule) from fault
+
+    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+        async def ask(others: Sequence[PeerId]) -> None:
+            await self._network.pull_chain(others, dataset, size, sink)
+
+        async def read(shown: Shown) -> None:
+            edition = self._edition(shown.peer, dataset)
+            if edition is None:
+                raise Remote(f"{dataset.short} is not known to be at {as_written(shown.root)}", rule="no-peer")
+            await self._blocks(shown, edition, size, sink)
+
+        await self._first(peers, ask, read)
+
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        others, places = self._parted(peers)
+        if others and await self._network.prove_prefix(others, dataset, old, signed):
+            return True
+        return any([await self._proves(shown, dataset, old, signed) for shown in places])
+
+    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+        async def ask(others: Sequence[PeerId]) -> None:
+            await self._network.fetch_object(others, name, size, sink)
+
+        async def read(shown: Shown) -> None:
+            await self._object(shown, name, size, sink)
+
+        await self._first(peers, ask, read)
+
+    async def seek(self, dataset: DatasetId) -> int:
+        return await self._network.seek(dataset)
+
+    def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
+        """A place cannot be shut out; what it showed is looked at anew."""
+        if self._shown.pop(peer, None) is None:
+            self._network.penalise(peer, reason, weight)
+
+    def _edition(self, peer: PeerId, dataset: DatasetId) -> Edition | None:
+        shown = self._shown.get(peer)
+        edition = None if shown is None else shown.edition
+        return edition if edition is not None and edition.head.dataset == dataset else None
+
+    def _parted(self, peers: Sequence[PeerId]) -> tuple[list[PeerId], list[Shown]]:
+        """Peers of the network, and places."""
+        places = [self._shown[peer] for peer in peers if peer in self._shown]
+        return [peer for peer in peers if peer not in self._shown], places
+
+    async def _first(
+        self,
+        peers: Sequence[PeerId],
+        ask: Callable[[Sequence[PeerId]], Awaitable[None]],
+        read: Callable[[Shown], Awaitable[None]],
+    ) -> None:
+        """From peers, else from the first place that can give it. Raises the last one's Remote."""
+        others, places = self._parted(peers)
+        tries = [partial(ask, others)] if others or not places else []
+        tries += [partial(read, place) for place in places]
+        for attempt in tries[:-1]:
+            with suppress(Remote):
+                return await attempt()
+        return await tries[-1]()
+
+    async def _staged(self, shown: Shown, edition: Edition, first: int) -> DirectoryChain:
+        head = edition.head
+        try:
+            return await shown.source.staged(head.dataset.multibase, edition.root, head.head, first)
+        except Invalid as fault:
+            raise await self._does_not_hold(shown, edition, fault) from fault
+
+    async def _proves(self, shown: Shown, dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        edition = self._edition(shown.peer, dataset)
+        if edition is None:
+            return False
+        chain = await self._staged(shown, edition, 0)
+
+        def holds() -> bool:
+            leaves = (Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, signed.size))
+            tree = Frontier().extend(islice(leaves, old.size))
+            return tree.root == old.root and tree.extend(leaves).root == signed.root
+
+        return await trio.to_thread.run_sync(holds)
+
+    async def _blocks(self, shown: Shown, edition: Edition, size: int, sink: ChainSink) -> None:
+        try:
+            await self._fill(shown, edition, size, sink)
+        except Invalid as fault:
+            raise await self._does_not_hold(shown, edition, fault) from fault
+
+    async def _does_not_hold(self, shown: Shown, edition: Edition, fault: Invalid) -> Remote:
+        self._shown.pop(shown.peer, None)
+        await shown.source.forget(edition.head.dataset.multibase)
+        return Remote(
+            f"what is published under {as_written(edition.root)} does not hold: {fault.message}", rule=fault.rule,
+            hint="its owner has to publish it anew, or who serves it lies",
+        )  # fmt: skip
+
+    async def _fill(self, shown: Shown, edition: Edition, size: int, sink: ChainSink) -> None:
+        start, whole = sink.size, edition.head.size
+        if whole - start <= FEW:
+            few = await shown.source.last_blocks(edition.root, edition.head.head, whole - start)
+            if few is not None:
+                await trio.to_thread.run_sync(sink.append, shown.peer, start, few[: size - start])
+                await trio.to_thread.run_sync(sink.finish)
+                return
+        chain = await self._staged(shown, edition, start)
+
+        def show() -> None:
+            raws = chain.raw_blocks(start, size)
+            while page := list(islice(raws, BATCH)):
+                sink.append(shown.peer, sink.size, page)
+            sink.finish()
+
+        await trio.to_thread.run_sync(show)
+        if size == whole:
+            await shown.source.forget(edition.head.dataset.multibase)
+
+    async def _object(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink) -> None:
+        """As often as it breaks off only after it gave much."""
+        while True:
+            before = sink.received
+            try:
+                await self._rest(shown, name, size, sink)
+                break
+            except Remote:
+                if sink.received < before + WRITE:
+                    raise
+        try:
+            await trio.to_thread.run_sync(sink.finish)
+        except Invalid as fault:
+            raise Remote(f"{as_written(shown.root)} gave wrong bytes: {fault.message}", rule=fault.rule) from fault
+
+    async def _rest(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink) -> None:
+        if sink.received == size:
+            return
+        at = as_written(shown.root)
+        waiting = bytearray()
+        async with shown.source.object_from(shown.root, name, sink.received) as parts:
+            try:
+                async for part in parts:
+                    waiting += part
+                    if sink.received + len(waiting) > size:
+                        raise Remote(f"{at} gives more of {name.short} than it has", rule="object-size")
+                    if len(waiting) >= WRITE:
+                        await trio.to_thread.run_sync(sink.write, bytes(waiting))
+                        waiting.clear()
+            finally:
+                with trio.CancelScope(shield=True):
+                    if sink.received + len(waiting) <= size:
+                        await trio.to_thread.run_sync(sink.write, bytes(waiting))
+        if sink.received < size:
+            raise Remote(f"{at} ended in the middle of {name.short}", rule="object-size")

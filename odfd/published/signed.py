@@ -1,0 +1,57 @@
+"""What is published of a dataset beside its blocks: its newest signed head, and the statements that show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from chain.errors import NotFound
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.store.base import ChainStore
+from chain.store.database import Database
+from chain.store.objects import disk, make_folder
+from odfd.published.tree import SIGNED_HEAD, TRUST, authority_file
+from odfd.trust.authorities import Authorities
+from odfd.trust.ledger import Ledger
+
+
+class Signed(NamedTuple):
+    """See the module. What nobody signed has no ``files``."""
+
+    size: int
+    """Blocks up to the head."""
+    head: Multihash
+    files: tuple[tuple[str, bytes], ...]
+    """By where they lie in the layout; the head last."""
+    is_here: bool
+    """Whether the head's blocks are."""
+
+
+def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> Signed:
+    """Raises NotFound when there is no block of it."""
+    chain = chains.chain(dataset)
+    here = chain.head()
+    if here is None:
+        raise NotFound(f"no block of {dataset.short} is here", rule="dataset-unknown", hint="odfctl get datasets")
+    with database.read() as connection:
+        newest = Ledger(connection).newest_head(dataset)
+        versions = Authorities(connection).versions(dataset)
+    if newest is None:
+        return Signed(here.size, here.hash, (), is_here=True)
+    head, signed = newest
+    walk = [(authority_file(said.version), each.envelope) for said, each in versions]
+    is_here = head.size <= here.size and chain.block_at(head.size - 1).hash == head.head
+    return Signed(head.size, head.head, (*walk, (SIGNED_HEAD, signed.envelope)), is_here)
+
+
+def write_statements(folder: Path, signed: Signed) -> None:
+    """Beside a dataset's folders, each file under a staging name first. Raises Environment."""
+    if signed.files:
+        make_folder(folder / TRUST)
+    for path, raw in signed.files:
+        target = folder / path
+        staged = target.with_name("." + target.name)
+        with disk(target):
+            staged.write_bytes(raw)
+            staged.rename(target)

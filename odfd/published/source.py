@@ -1,0 +1,186 @@
+"""Reads a dataset where it is published: what was signed of it, its blocks, its objects.
+
+Of few new blocks each is asked for from the head backwards, as they are linked; more of them lie in a staging folder
+until they are taken over. Here blocks are only checked to be those that were asked for; rules, tree and signatures are
+for whoever asked. ADR 0009, 0012.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.codec.blocks import MAX_BLOCK, decode_block
+from chain.errors import Invalid, Remote
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.statement import HeadStatement
+from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
+from chain.store.objects import disk
+from odfd.published.tree import MAX_AUTHORITIES, MAX_STATEMENT, SIGNED_HEAD, authority_file
+from odfd.published.way import Way
+from p2p.files import Missing
+
+FEW: Final = 256
+"""New blocks that are asked for one by one and not staged."""
+FEW_BYTES: Final = 64 << 20
+
+
+class Edition(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as it was seen where it is published."""
+
+    root: str
+    """``/ipfs/CID``, or a URL."""
+    head: HeadStatement
+    """As it says, not verified."""
+    statements: tuple[bytes, ...]
+    """Versions of the authority in their order, then the signed head."""
+
+
+class Source:
+    """See the module. ``staging``: a folder for blocks on their way."""
+
+    def __init__(self, way: Way, staging: Path) -> None:
+        self._way = way
+        self._staging = staging
+        self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
+        """Whose blocks are staged: from which head back to which number."""
+
+    async def resolve(self, place: str, now: Instant) -> str:
+        return await self._way.resolve(place, now)
+
+    async def edition(self, root: str, known: Edition | None = None) -> Edition:
+        """What is signed under a root; ``known`` again when nothing is new.
+
+        Raises Remote, also when nobody signed it: nobody could tell the next head of such a dataset from a lie.
+        Raises Invalid for a head that is none.
+        """
+        if self._way.is_fixed and known is not None and known.root == root:
+            return known
+        raw = await self._way.files.cat(f"{root}/{SIGNED_HEAD}", MAX_STATEMENT)
+        if raw is None:
+            raise Remote(
+                f"nobody signed what is under {root}", rule="published-unsigned",
+                hint=f"take it once, as it is: odfctl import {as_written(root)}",
+            )  # fmt: skip
+        if known is not None and known.root == root and known.statements[-1] == raw:
+            return known
+        head = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
+        if not isinstance(head, HeadStatement) or head.authority > MAX_AUTHORITIES:
+            raise Invalid(f"{SIGNED_HEAD} under {root} is not a signed head", rule="published-tree")
+        walk = [await self._statement(root, authority_file(version)) for version in range(1, head.authority + 1)]
+        return Edition(root=root, head=head, statements=(*walk, raw))
+
+    async def _statement(self, root: str, file: str) -> bytes:
+        raw = await self._way.files.cat(f"{root}/{file}", MAX_STATEMENT)
+        if raw is None:
+            raise Invalid(f"{root} has no {file}, which its head names", rule="published-tree")
+        return raw
+
+    async def dataset_at(self, place: str, now: Instant) -> DatasetId:
+        """Whose dataset is published at a place, as it says. Raises Remote, Invalid."""
+        return (await self.edition(await self.resolve(place, now))).head.dataset
+
+    async def head_of(self, root: str) -> Multihash:
+        """Raises Remote, Invalid for a folder that is not a dataset."""
+        raw = await self._way.files.cat(f"{root}/{HEAD}", MAX_STATEMENT)
+        if raw is None:
+            raise Invalid(
+                f"{as_written(root)} is not a dataset: it has no {HEAD}", rule="layout-dataset",
+                hint="name the folder that holds refs, blocks and data",
+            )  # fmt: skip
+        try:
+            return Multihash.parse(raw.decode().strip())
+        except (Invalid, UnicodeDecodeError) as error:
+            raise Invalid(
+                f"{HEAD} under {as_written(root)} does not hold a block's hash", rule="layout-head"
+            ) from error
+
+    async def last_blocks(self, root: str, head: Multihash, count: int) -> list[bytes] | None:
+        """The last ``count`` blocks, oldest first; ``None``: they are too many bytes for that."""
+        found: list[bytes] = []
+        wanted: Multihash | None = head
+        size = 0
+        while len(found) < count:
+            if wanted is None:
+                raise Invalid(f"the chain under {root} is shorter than its head says", rule="published-tree")
+            raw = await self._way.files.cat(f"{root}/{BLOCKS}/{wanted}", MAX_BLOCK)
+            if raw is None or Multihash.sha3_256(raw) != wanted:
+                raise Invalid(f"{root} does not hold its block {wanted.short}", rule="published-tree")
+            found.append(raw)
+            size += len(raw)
+            if size > FEW_BYTES:
+                return None
+            wanted = decode_block(raw).prev_block_hash
+        return found[::-1]
+
+    async def staged(self, key: str, root: str, head: Multihash, first: int = 0) -> DirectoryChain:
+        """The blocks from ``head`` back to number ``first`` at least, in a folder here that is kept under ``key``.
+
+        What is there already is gone on with. Raises Remote, Invalid, Environment.
+        """
+        known = self._staged.get(key)
+        if known is not None and known[0] == head and known[1] <= first:
+            return known[2]
+        folder = self._folder(key)
+        await self._way.bring_blocks(root, head, first, folder)
+        await trio.to_thread.run_sync(_write_head, folder, str(head))
+        chain = DirectoryChain(folder)
+        self._staged[key] = (head, first, chain)
+        return chain
+
+    async def forget(self, key: str) -> None:
+        self._staged.pop(key, None)
+        await trio.to_thread.run_sync(partial(shutil.rmtree, self._folder(key), ignore_errors=True))
+
+    def _folder(self, key: str) -> Path:
+        return self._staging / str(Multihash.sha3_256(key.encode()))
+
+    async def object_size(self, root: str, name: Multihash) -> int | None:
+        for folder in (DATA, CHECKPOINTS):
+            size = await self._way.files.size_of(f"{root}/{folder}/{name}")
+            if size is not None:
+                return size
+        return None
+
+    @asynccontextmanager
+    async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An object from ``offset`` on, as it is given. Raises Missing."""
+        async with self._opened(root, (DATA, CHECKPOINTS), name, offset) as parts:
+            yield parts
+
+    @asynccontextmanager
+    async def _opened(
+        self, root: str, folders: tuple[str, ...], name: Multihash, offset: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        opened = False
+        try:
+            async with self._way.files.open(f"{root}/{folders[0]}/{name}", offset) as parts:
+                opened = True
+                yield parts
+            return
+        except Missing:
+            if opened or len(folders) == 1:
+                raise
+        async with self._opened(root, folders[1:], name, offset) as parts:
+            yield parts
+
+
+def as_written(root: str) -> str:
+    """As a person writes a root."""
+    return root.replace("/ipfs/", "ipfs://") if root.startswith("/ipfs/") else root
+
+
+def _write_head(folder: Path, head: str) -> None:
+    with disk(folder):
+        (folder / HEAD).parent.mkdir(exist_ok=True)
+        (folder / HEAD).write_text(head)

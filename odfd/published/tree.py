@@ -1,0 +1,24 @@
+"""A dataset as it lies where it is published: the ODF layout, and beside it the statements that say whose head it is.
+
+::
+
+    refs/head  blocks/  data/  checkpoints/     the ODF directory layout
+    trust/head                                  the newest signed head, as it is gossiped
+    trust/authority-1 …                         the walk of the authority up to the version that the head names
+
+ADR 0009, 0012.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRUST: Final = "trust"
+SIGNED_HEAD: Final = f"{TRUST}/head"
+MAX_AUTHORITIES: Final = 256
+"""Versions (trust.md section 1)."""
+MAX_STATEMENT: Final = 64 << 10
+
+
+def authority_file(version: int) -> str:
+    return f"{TRUST}/authority-{version}"

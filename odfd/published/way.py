@@ -1,0 +1,43 @@
+"""How places of one kind are read; ``odfd.ipfs.way`` and ``odfd.published.web`` implement it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final, Protocol
+
+from chain.errors import Environment
+from chain.instant import Instant
+from chain.multihash import Multihash
+from p2p.files import Files
+
+CHECK_ROOM: Final = 64 << 20
+"""Bytes that come between two looks at what the disk has left."""
+
+
+class Way(Protocol):
+    """See the module. A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid."""
+
+    @property
+    def files(self) -> Files: ...
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether what lies under a root never changes."""
+
+    async def resolve(self, place: str, now: Instant, /) -> str: ...
+
+    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, /) -> None:
+        """The block files from ``head`` back to number ``first`` at least, into ``folder/blocks``, goes on with what
+        lies there. Blocks there may be torn or others; whoever reads them checks. Also raises Environment, Refused.
+        """
+
+
+def check_room(folder: Path, reserve: int, needed: int) -> None:
+    """Raises Environment."""
+    free = shutil.disk_usage(folder).free
+    if free < reserve + CHECK_ROOM + needed:
+        raise Environment(
+            f"the disk has {free:,} bytes free", rule="disk-reserve",
+            hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Reads datasets from web servers: blocks one after the other from the head backwards, as their links allow no other.
+
+Whoever serves the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, any server of files. What
+came stays in the staging folder, so a walk that was cut off goes on there. Simple Transfer Protocol; ADR 0012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain.codec.blocks import MAX_BLOCK, read_link
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.layout import BLOCKS
+from chain.store.objects import disk
+from odfd.published.way import CHECK_ROOM, check_room
+from p2p.files import Files
+
+TOGETHER: Final = 128
+"""Blocks written in one go; that many, and CHECK_ROOM bytes, are lost at most by a crash."""
+
+
+class WebWay:
+    """See the module. ``known``: a block that is here already, by its name."""
+
+    is_fixed = False
+
+    def __init__(self, files: Files, known: Callable[[Multihash], bytes | None], reserve: int = 0) -> None:
+        self.files = files
+        self._known = known
+        self._reserve = reserve
+
+    async def resolve(self, place: str, _now: Instant) -> str:
+        return place
+
+    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path) -> None:
+        walk = _Walk(head, first, folder / BLOCKS, self._known)
+        while (name := await trio.to_thread.run_sync(walk.lacking)) is not None:
+            raw = await self.files.cat(f"{root}/{BLOCKS}/{name}", MAX_BLOCK)
+            if raw is None:
+                raise Invalid(f"{root} does not hold its block {name.short}", rule="published-tree")
+            if walk.take(name, raw):
+                await trio.to_thread.run_sync(partial(walk.keep, self._reserve))
+        await trio.to_thread.run_sync(partial(walk.keep, self._reserve))
+
+
+class _Walk:
+    """From a head backwards, through what is here and what comes."""
+
+    def __init__(self, head: Multihash, first: int, folder: Path, known: Callable[[Multihash], bytes | None]) -> None:
+        self._next: Multihash | None = head
+        self._number: int | None = None
+        self._first = first
+        self._folder = folder
+        self._known = known
+        self._waiting: list[tuple[Multihash, bytes]] = []
+        self._bytes = 0
+
+    def lacking(self) -> Multihash | None:
+        """The next block that is nowhere here; ``None``: the walk is over. Blocks known elsewhere are put beside."""
+        while (name := self._next) is not None:
+            raw = self._staged(name)
+            if raw is None and (raw := self._known(name)) is not None:
+                self._waiting.append((name, raw))
+                self._bytes += len(raw)
+            if raw is None:
+                return name
+            self._step(raw)
+            if self._is_full:
+                self.keep(0)
+        return None
+
+    def take(self, name: Multihash, raw: bytes) -> bool:
+        """What came for ``name``; whether so much waits that it should be kept. Raises Invalid."""
+        if Multihash.sha3_256(raw) != name:
+            raise Invalid(f"what was given for block {name.short} is another", rule="block-hash")
+        self._waiting.append((name, raw))
+        self._bytes += len(raw)
+        self._step(raw)
+        return self._is_full
+
+    def keep(self, reserve: int) -> None:
+        """Raises Environment."""
+        with disk(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            check_room(self._folder, reserve, self._bytes)
+            for name, raw in self._waiting:
+                (self._folder / str(name)).write_bytes(raw)
+        self._waiting.clear()
+        self._bytes = 0
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= TOGETHER or self._bytes >= CHECK_ROOM
+
+    def _staged(self, name: Multihash) -> bytes | None:
+        """A torn file is fetched again."""
+        file = self._folder / str(name)
+        try:
+            with file.open("rb") as opened:
+                raw = opened.read(MAX_BLOCK + 1)
+        except FileNotFoundError:
+            return None
+        return raw if Multihash.sha3_256(raw) == name else None
+
+    def _step(self, raw: bytes) -> None:
+        """To the block before. Raises Invalid for numbers that do not go down one by one: a walk has an end."""
+        link = read_link(raw)
+        if self._number is not None and link.sequence_number != self._number - 1:
+            raise Invalid(
+                f"block #{link.sequence_number} stands before #{self._number}", rule="sequence-number",
+                place=link.hash.short,
+            )  # fmt: skip
+        self._number = link.sequence_number
+        self._next = link.prev_block_hash if link.sequence_number > self._first else None

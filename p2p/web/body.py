@@ -1,0 +1,23 @@
+"""The body of an answer, of which some may be left unread: then the connection is closed with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+import trio
+
+
+@asynccontextmanager
+async def body_of(response: httpx.Response, parts: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """``parts`` is how it is read, one of httpx's iterators. ``response`` is closed at the end of the block."""
+    try:
+        yield parts
+    finally:
+        with trio.CancelScope(shield=True):
+            await response.aclose()
+            # The generators below ours are reached by nobody else: they end when they find the connection closed.
+            with suppress(httpx.HTTPError, httpx.StreamError, StopAsyncIteration):
+                while True:
+                    await anext(parts)

@@ -1,0 +1,52 @@
+"""Places on the web: the URL of a dataset's folder, and where a site may send us from there."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+import httpx
+
+from chain.errors import Invalid
+
+MAX_URL: Final = 2048
+"""Characters."""
+MAX_PORT: Final = 65_535
+SCHEMES: Final = ("http", "https")
+_LOOKS: Final = re.compile(r"(?i)https?://")
+_HINT: Final = "it is the folder that holds refs and blocks, like https://data.example/nyc.flights"
+
+
+def place_of(source: str) -> str | None:
+    """The folder's URL without its last slash; ``None``: this is no URL of the web. Raises Invalid."""
+    if not _LOOKS.match(source):
+        return None
+    if len(source) > MAX_URL:
+        raise _bad(source, f"it has {len(source):,} characters, and {MAX_URL:,} are allowed")
+    try:
+        url = httpx.URL(str(httpx.URL(source)))  # what it is made of first may hide that a port is the usual one
+    except httpx.InvalidURL as error:
+        raise _bad(source, str(error)) from error
+    if not url.host or (url.port or 0) > MAX_PORT:
+        raise _bad(source, "it names no host, or a port that is none")
+    if url.userinfo:
+        raise Invalid("a URL with a password would be shown wherever the place is", rule="web-place", hint=_HINT)
+    if url.query or url.fragment:
+        raise _bad(source, "a folder has neither ? nor #")
+    return str(url).rstrip("/")
+
+
+def name_in(place: str) -> str:
+    """The last part of its path, which people may take for a name; empty where it is none, as under a gateway."""
+    *_, above, last = ("", "", *httpx.URL(place).path.rstrip("/").split("/"))
+    return "" if above in ("ipfs", "ipns") else last
+
+
+def is_inside(host: str) -> bool:
+    """Whether an address is of this machine or a private network, and none of the internet."""
+    return not ipaddress.ip_address(host.partition("%")[0]).is_global
+
+
+def _bad(source: str, why: str) -> Invalid:
+    return Invalid(f"{source[:80]!r} is not a place on the web: {why}", rule="web-place", hint=_HINT)

@@ -1,0 +1,203 @@
+"""Files over HTTP, from any web server, object store or gateway that serves folders; ``Web`` implements ``Files``.
+
+HEAD and GET alone, with ranges where a server knows them. A server is believed nothing: redirects are followed a few
+times and never from the internet into our own house, answers are read under limits, and one that drips is left. What
+bytes mean is for whoever asked. RFC 9110.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import httpx
+import trio
+
+from chain.errors import Remote
+from p2p.files import Content, Missing
+from p2p.web.body import body_of
+from p2p.web.place import SCHEMES, is_inside
+
+CONNECTIONS: Final = 16
+"""At once, over all sites; more wait."""
+REDIRECTS: Final = 5
+_HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
+"""What is compressed could explode, and slices and blocks are not worth compressing."""
+_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
+_GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
+_NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
+_AGAIN: Final = "it is asked again later; what came stays"
+
+
+class Patience(NamedTuple):
+    """With a server, in seconds."""
+
+    connect: float = 10.0
+    silence: float = 30.0
+    """Without a byte, and until its headers are whole."""
+    span: float = 60.0
+    """Of waiting for a body, in which ``least`` bytes have to come."""
+    least: int = 64 << 10
+
+
+class Web:
+    """See the module. Used inside ``async with``."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+        times = httpx.Timeout(self._patience.silence, connect=self._patience.connect, pool=None)
+        bounds = httpx.Limits(max_connections=CONNECTIONS)
+        self._client = httpx.AsyncClient(timeout=times, limits=bounds, headers=_HEADERS, follow_redirects=False)
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def size_of(self, content: str) -> int | None:
+        """Asked with HEAD; with a range of one byte where a server does not know HEAD or says no length."""
+        try:
+            async with self._answer("HEAD", content, also=_NO_HEAD) as answer:
+                length = answer.headers.get("Content-Length", "")
+                if answer.is_success and length.isdecimal():
+                    return int(length)
+            async with self._answer("GET", content, {"Range": "bytes=0-0"}) as answer:
+                total = _range_of(answer)[1] if answer.status_code == httpx.codes.PARTIAL_CONTENT else None
+                length = answer.headers.get("Content-Length", "") if total is None else str(total)
+                if length.isdecimal():
+                    return int(length)
+        except Missing:
+            return None
+        raise Remote(f"{content} does not say how long it is", rule="web-answer")
+
+    async def cat(self, content: str, limit: int) -> bytes | None:
+        found = bytearray()
+        try:
+            async with self.open(content) as parts:
+                async for part in parts:
+                    found += part
+                    if len(found) > limit:
+                        raise Remote(f"{content} has more than {limit:,} bytes", rule="web-answer")
+        except Missing:
+            return None
+        return bytes(found)
+
+    def open(self, content: str, offset: int = 0) -> Content:
+        return self._open(content, offset)
+
+    @asynccontextmanager
+    async def _open(self, content: str, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        async with self._answer("GET", content, headers) as answer:
+            skip = offset
+            if answer.status_code == httpx.codes.PARTIAL_CONTENT:
+                start, _ = _range_of(answer)
+                if start != offset:
+                    raise Remote(f"{content} was asked for from {offset:,} on, and gives {start:,}", rule="web-answer")
+                skip = 0
+            async with body_of(answer, answer.aiter_raw()) as body, aclosing(self._parts(content, body, skip)) as parts:
+                yield parts
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, content: str, headers: Mapping[str, str] | None = None, also: tuple[int, ...] = ()
+    ) -> AsyncIterator[httpx.Response]:
+        """A successful answer, or one of a status in ``also``."""
+        try:
+            response = await self._follow(self._client.build_request(method, content, headers=headers))
+            try:
+                if response.status_code not in also:
+                    _check(content, response)
+                yield response
+            finally:
+                with trio.CancelScope(shield=True):
+                    await response.aclose()
+        except httpx.TimeoutException as error:
+            raise Remote(f"{content}: the server gave nothing in time", rule="web-slow", hint=_AGAIN) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            told = str(error) or type(error).__name__
+            raise Remote(f"{content} cannot be had: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
+
+    async def _follow(self, request: httpx.Request) -> httpx.Response:
+        for _ in range(REDIRECTS + 1):
+            try:
+                with trio.fail_after(self._patience.connect + self._patience.silence):
+                    response = await self._send(request)
+            except trio.TooSlowError as error:
+                raise Remote(f"{request.url}: the server is too slow", rule="web-slow", hint=_AGAIN) from error
+            if response.next_request is None:
+                return response
+            with trio.CancelScope(shield=True):
+                await response.aclose()
+            await _check_redirect(request.url, response.next_request.url)
+            request = response.next_request
+        raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """Twice at most: a connection that was kept open may have ended just before."""
+        try:
+            return await self._client.send(request, stream=True)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return await self._client.send(request, stream=True)
+
+    async def _parts(self, content: str, body: AsyncIterator[bytes], skip: int) -> AsyncGenerator[bytes, None]:
+        """A body but its first ``skip`` bytes: a server that knows no ranges gives those again."""
+        waited, came = 0.0, 0
+        while True:
+            began = trio.current_time()
+            part = await anext(body, b"")
+            if not part:
+                return
+            waited, came = waited + trio.current_time() - began, came + len(part)
+            if waited >= self._patience.span:
+                if came < self._patience.least:
+                    raise Remote(f"{content}: {came:,} bytes in {waited:.0f} s", rule="web-slow", hint=_AGAIN)
+                waited, came = 0.0, 0
+            part, skip = part[skip:], max(0, skip - len(part))
+            if part:
+                yield part
+
+
+def _check(content: str, response: httpx.Response) -> None:
+    status = response.status_code
+    if status in _GONE:
+        raise Missing(f"there is no {content}", rule="web-missing")
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise Remote(f"{content} is not for everybody: status {status}", rule="web-refused")
+    if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+        raise Remote(f"{content} answers with status {status}", rule="web-failed", hint=_AGAIN)
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise Remote(f"{content} comes as {encoding[:40]}, which nobody asked for", rule="web-answer")
+
+
+def _range_of(response: httpx.Response) -> tuple[int, int | None]:
+    """Where a part begins, and how long the whole is, if that is said."""
+    found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if found is None:
+        raise Remote(f"{response.url} gives a part, and does not say which", rule="web-answer")
+    return int(found[1]), None if found[2] == "*" else int(found[2])
+
+
+async def _check_redirect(here: httpx.URL, there: httpx.URL) -> None:
+    """What a site says must not make us give up TLS, nor look into a house that the site itself cannot see."""
+    if there.scheme not in SCHEMES or (here.scheme == "https" and there.scheme != "https"):
+        raise Remote(f"{here} leads to {there}", rule="web-redirect", hint="name the place itself, if that is right")
+    if here.host != there.host and await _leads_inside(there) and not await _leads_inside(here):
+        raise Remote(f"{here} leads to {there}, into this network", rule="web-redirect")
+
+
+async def _leads_inside(url: httpx.URL) -> bool:
+    try:
+        found = await trio.socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Remote(f"there is no host {url.host}", rule="web-failed", hint=_AGAIN) from error
+    return any(is_inside(str(address[0])) for *_, address in found)

@@ -1,0 +1,223 @@
+"""Datasets on the web: any server of files will do to import and to mirror from, and a liar achieves nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Invalid, Refused, Remote
+from odfd.control import wire
+from odfd.mirrors import sync
+from odfd.published import replication, source, web
+from worlds.web_site import Site
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+DEADLINE = 30
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path / "site").open() as opened:
+        yield opened
+
+
+async def exported(world: Any, worlds: Any, alice: Any, site: Site, files: int = 1) -> Any:
+    """A dataset of Alice's on the site, under ``cities``."""
+    for number in range(files):
+        world.write("alice", f"{number}.csv", *(f"2024-01-{number + 1:02}T00:00:00Z,c{row},{row}" for row in range(3)))
+    if not alice.home.chains.datasets():
+        await alice.apply(worlds.ROOT)
+    await alice.pull("cities")
+    await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(site.folder / "cities"))))
+    return alice.dataset("cities")
+
+
+def blocks_of(node: Any, dataset: Any) -> list[bytes]:
+    return list(node.home.chains.chain(dataset).raw_blocks(0, 10**6))
+
+
+async def imported(node: Any, place: str, as_name: str | None = None) -> Any:
+    return await node.done(node.api.flow.import_(wire.ImportRequest(source=place, as_name=as_name)))
+
+
+async def settled(node: Any, dataset: Any, state: str) -> Any:
+    mirror = node.parts.keeper.get(dataset)
+    with trio.fail_after(DEADLINE):
+        while mirror.state.value != state:
+            node.parts.keeper.poke(dataset)
+            await mirror.turned.wait()
+    return mirror
+
+
+async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site: Site) -> None:
+    shutil.copytree(GOLDEN / "flights", site.folder / "nyc.flights")
+    site.knows_ranges = site.knows_head = False
+    async with world.running("bob") as bob:
+        done = await imported(bob, f"{site.url}/nyc.flights/")
+        assert (done.ref, done.blocks) == ("nyc.flights", bob.size("nyc.flights"))
+        assert len(list((GOLDEN / "flights" / "blocks").iterdir())) == done.blocks
+        assert (await bob.done(bob.api.verification.verify("nyc.flights", wire.VerifyRequest(level="data")))).ok
+        assert not any((bob.home.directory / "staged").iterdir())
+
+
+async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkeypatch: Any) -> None:
+    """In blocks and in objects; nothing of it counts until all is here."""
+    monkeypatch.setattr(web, "TOGETHER", 2)
+    shutil.copytree(GOLDEN / "flights", site.folder / "f")
+    blocks = len(list((GOLDEN / "flights" / "blocks").iterdir()))
+    asked = 0
+
+    def down(request: Any) -> bool:
+        nonlocal asked
+        asked += "/blocks/" in request.path
+        return asked >= 4 and request.wfile.close() is None
+
+    site.answer = down
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote):
+            await imported(bob, f"{site.url}/f")
+        assert bob.home.chains.datasets() == []
+        site.answer = lambda _request: False
+        site.asked.clear()
+        slices = sorted((GOLDEN / "flights" / "data").iterdir(), key=lambda file: file.stat().st_size)
+        site.breaks_off[slices[-1].name] = 100
+        with pytest.raises(Remote):
+            await imported(bob, f"{site.url}/f")
+        assert len([each for each in site.asked if "/blocks/" in each]) < blocks
+        site.asked.clear()
+        assert (await imported(bob, f"{site.url}/f")).blocks == blocks
+        assert not [each for each in site.asked if "/blocks/" in each]
+        assert len([each for each in site.asked if "/data/" in each]) <= len(slices)
+
+
+async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 2)
+        async with world.running("bob") as bob:
+            place = f"{site.url}/cities"
+            assert (await imported(bob, place, "theirs")).blocks == alice.size("cities")
+            await exported(world, worlds, alice, site, 3)
+            site.asked.clear()
+            done = await imported(bob, place)
+            assert (done.ref, done.blocks) == ("theirs", 1)
+            assert len([each for each in site.asked if "/blocks/" in each or "/data/" in each]) == 2
+            assert blocks_of(bob, cities) == blocks_of(alice, cities)
+
+
+@pytest.mark.parametrize("few, step", [(256, 20_000), (2, 20_000), (2, 3)])
+async def test_an_exported_folder_is_mirrored_from_any_web_server(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int, step: int
+) -> None:
+    """The publisher is away; later it exports more, and the mirror follows."""
+    monkeypatch.setattr(replication, "FEW", few)
+    monkeypatch.setattr(sync, "STEP", step)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 6)
+        blocks = blocks_of(alice, cities)
+    async with world.running("bob") as bob:
+        view = await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")))
+        assert (view.id, view.state, view.serving, view.via) == (str(cities), "current", True, f"{site.url}/cities")
+        assert (view.peers, blocks_of(bob, cities)) == (1, blocks)
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
+    async with world.running("alice") as alice:
+        await exported(world, worlds, alice, site, 7)
+        blocks = blocks_of(alice, cities)
+    async with world.running("bob") as bob:
+        await bob.pull("theirs")
+        assert blocks_of(bob, cities) == blocks
+        site.asked.clear()
+        await bob.pull("theirs")
+        assert [each.rpartition("/")[2] for each in site.asked] == ["head"]
+
+
+async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+    async with world.running("bob") as bob:
+        view = await bob.mirror(cities, "theirs", via=f"{site.url}/cities")
+        assert (view.state, view.via) == ("current", f"{site.url}/cities")
+        with pytest.raises(Invalid, match="no place"):
+            await bob.mirror(cities, "theirs", via="somewhere")
+
+
+@pytest.mark.parametrize("part", ["/blocks/", "/data/", "/trust/head"])
+@pytest.mark.parametrize("few", [256, 1])
+async def test_a_web_server_that_lies_achieves_nothing(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any, part: str, few: int
+) -> None:
+    monkeypatch.setattr(replication, "FEW", few)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 2)
+        blocks = blocks_of(alice, cities)
+    site.lie = lambda path, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if part in path else raw
+    async with world.running("bob") as bob:
+        await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs", via=f"{site.url}/cities"))
+        mirror = bob.parts.keeper.get(cities)
+        with trio.fail_after(DEADLINE):
+            while not mirror.passes:
+                await mirror.turned.wait()
+        assert bob.home.chains.chain(cities).head() is None
+        assert mirror.state.value in ("stalled", "refused")
+        if part in ("/blocks/", "/data/"):
+            with pytest.raises((Remote, Invalid)):
+                await imported(bob, f"{site.url}/cities", "other")
+        site.lie = lambda _path, raw: raw
+        await settled(bob, cities, "current")
+        assert blocks_of(bob, cities) == blocks
+
+
+async def test_another_dataset_under_the_same_place_is_refused(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+    async with world.running("carol") as carol:
+        await carol.apply(worlds.ROOT)
+        world.write("carol", "0.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await carol.pull("cities")
+        shutil.rmtree(site.folder / "cities")
+        await carol.done(carol.api.flow.export("cities", wire.ExportRequest(to=str(site.folder / "cities"))))
+    async with world.running("bob") as bob:
+        await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="c", via=f"{site.url}/cities"))
+        mirror = await settled(bob, cities, "refused")
+        assert "another dataset" in mirror.message
+
+
+async def test_a_slice_that_breaks_off_is_gone_on_with(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
+    """Within one pass, as long as each try brings much."""
+    monkeypatch.setattr(replication, "WRITE", 100)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+        (object_file,) = (site.folder / "cities" / "data").iterdir()
+    site.breaks_off[object_file.name] = 200
+    async with world.running("bob") as bob:
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
+        assert len([each for each in site.asked if object_file.name in each]) == 2
+
+
+async def test_a_site_that_is_down_is_told_and_tried_again(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+    shutil.move(site.folder / "cities", site.folder / "away")
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote, match="nobody signed") as told:
+            await bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities"))
+        assert f"odfctl import {site.url}/cities" in told.value.hint
+        with pytest.raises(Invalid, match="is not a dataset"):
+            await imported(bob, f"{site.url}/cities")
+        await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="c", via=f"{site.url}/cities"))
+        shutil.move(site.folder / "away", site.folder / "cities")
+        await settled(bob, cities, "current")
+
+
+async def test_what_nobody_can_read_is_refused(world: Any) -> None:
+    async with world.running("bob") as bob:
+        for place, family in (("s3://bucket/x", Refused), ("https://u:p@a.example/x", Invalid)):
+            with pytest.raises(family):
+                await bob.api.flow.import_(wire.ImportRequest(source=place))
+            with pytest.raises(family):
+                await bob.api.mirrors.add(wire.MirrorRequest(source=place))
+        assert source.as_written("/ipfs/bafy") == "ipfs://bafy"

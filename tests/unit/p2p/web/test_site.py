@@ -1,0 +1,236 @@
+"""Files over HTTP: what is read of servers of every kind, and what is said of those that do it wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.lowlevel
+
+from chain.errors import Invalid, Remote
+from p2p.files import Missing
+from p2p.web import site as site_module
+from p2p.web.place import is_inside, name_in, place_of
+from p2p.web.site import Patience, Web
+from worlds.web_site import Site, plain
+
+CONTENT = bytes(range(256)) * 1000
+QUICK = Patience(connect=5, silence=0.3, span=0.2, least=1000)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_bytes(CONTENT)
+    with Site(tmp_path).open() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def web() -> AsyncIterator[Web]:
+    async with Web() as opened:
+        yield opened
+
+
+async def whole(content: Any) -> bytes:
+    async with content as parts:
+        return b"".join([part async for part in parts])
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("head", [True, False])
+async def test_files_are_read_from_any_server(site: Site, web: Web, ranges: bool, head: bool) -> None:
+    site.knows_ranges, site.knows_head = ranges, head
+    x, nothing = f"{site.url}/data/x", f"{site.url}/data/y"
+    assert await web.size_of(x) == len(CONTENT)
+    assert await web.cat(x, len(CONTENT)) == CONTENT
+    assert await whole(web.open(x)) == CONTENT
+    assert await whole(web.open(x, 70_001)) == CONTENT[70_001:]
+    assert await web.size_of(nothing) is None
+    assert await web.cat(nothing, 10) is None
+    with pytest.raises(Missing):
+        await whole(web.open(nothing))
+
+
+async def test_no_more_than_allowed_is_taken(site: Site, web: Web) -> None:
+    with pytest.raises(Remote, match="more than 100 bytes"):
+        await web.cat(f"{site.url}/data/x", 100)
+
+
+async def test_a_body_that_breaks_off_is_told(site: Site, web: Web) -> None:
+    site.breaks_off["/data/x"] = 1000
+    with pytest.raises(Remote, match="cannot be had") as told:
+        await whole(web.open(f"{site.url}/data/x"))
+    assert told.value.rule == "web-failed"
+    assert await whole(web.open(f"{site.url}/data/x")) == CONTENT
+
+
+async def test_an_answer_a_byte_at_a_time_is_left(site: Site) -> None:
+    ended = threading.Event()
+
+    def drip(request: Any) -> bool:
+        plain(request, 200, b"", Content_Length="100000")
+        while not ended.wait(0.02):
+            request.wfile.write(b"x")
+        return True
+
+    site.answer = drip
+    async with Web(QUICK) as web:
+        with pytest.raises(Remote, match="bytes in") as told:
+            await whole(web.open(f"{site.url}/data/x"))
+    ended.set()
+    assert told.value.rule == "web-slow"
+
+
+async def test_a_server_that_says_nothing_is_left(site: Site) -> None:
+    ended = threading.Event()
+    site.answer = lambda _request: ended.wait(20)
+    async with Web(QUICK) as web:
+        with pytest.raises(Remote) as told:
+            await web.cat(f"{site.url}/data/x", 10)
+    ended.set()
+    assert told.value.rule == "web-slow"
+
+
+async def test_headers_without_end_are_left() -> None:
+    """By a server that speaks no HTTP worth the name."""
+
+    async def endless(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            await stream.send_all(b"X-More: and more\r\n")
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, Web() as web:
+        listeners = await nursery.start(trio.serve_tcp, _contained(endless), 0)
+        port = listeners[0].socket.getsockname()[1]
+        with pytest.raises(Remote, match="cannot be had"):
+            await web.cat(f"http://127.0.0.1:{port}/", 10)
+        nursery.cancel_scope.cancel()
+
+
+def _contained(handler: Any) -> Any:
+    async def handle(stream: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await handler(stream)
+
+    return handle
+
+
+@pytest.mark.parametrize("raw", [b"", b"SSH-2.0-OpenSSH\r\n", b"\x00" * 100, b"HTTP/1.1 999999 x\r\n\r\n"])
+async def test_what_is_no_answer_is_told(raw: bytes) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(raw)
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery, Web() as web:
+        listeners = await nursery.start(trio.serve_tcp, _contained(answer), 0)
+        port = listeners[0].socket.getsockname()[1]
+        with pytest.raises(Remote, match="cannot be had"):
+            await web.cat(f"http://127.0.0.1:{port}/", 10)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "status, headers, rule",
+    [
+        (500, {}, "web-failed"),
+        (204, {}, "web-failed"),
+        (403, {}, "web-refused"),
+        (416, {}, "web-failed"),
+        (200, {"Content_Encoding": "gzip"}, "web-answer"),
+        (206, {}, "web-answer"),
+        (206, {"Content_Range": "bytes 7-9/10"}, "web-answer"),
+        (206, {"Content_Range": "lines 5-9/10"}, "web-answer"),
+        (302, {"Location": "ftp://127.0.0.1/x"}, "web-redirect"),
+        (302, {"Location": "http://[:::1/x"}, "web-failed"),
+    ],
+)
+async def test_answers_that_are_none(site: Site, web: Web, status: int, headers: dict[str, str], rule: str) -> None:
+    def say(request: Any) -> bool:
+        plain(request, status, b"", **headers)
+        return True
+
+    site.answer = say
+    with pytest.raises(Remote) as told:
+        await whole(web.open(f"{site.url}/data/x", 5))
+    assert told.value.rule == rule
+
+
+async def test_a_server_that_is_not_there_is_told(web: Web) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(Remote, match="cannot be had"):
+            await web.size_of(f"http://127.0.0.1:{port}/x")
+
+
+async def test_redirects_are_followed_a_few_times(site: Site, web: Web) -> None:
+    def lead(request: Any) -> bool:
+        if "/data/" in request.path:
+            return False
+        left = int(request.path.strip("/"))
+        plain(request, 302, Location="/data/x" if left == 1 else f"/{left - 1}")
+        return True
+
+    site.answer = lead
+    assert await whole(web.open(f"{site.url}/{site_module.REDIRECTS}", 100)) == CONTENT[100:]
+    with pytest.raises(Remote, match="redirects"):
+        await web.cat(f"{site.url}/{site_module.REDIRECTS + 1}", 10)
+
+
+@pytest.mark.parametrize(
+    "here, there",
+    [
+        ("https://203.0.113.7/x", "http://203.0.113.7/x"),
+        ("https://1.1.1.1/x", "https://127.0.0.1:5001/api/v0/pin/ls"),
+        ("http://1.1.1.1/x", "http://10.0.0.1/"),
+        ("http://1.1.1.1/x", "http://[::1]/"),
+        ("http://1.1.1.1/x", "http://169.254.169.254/latest/meta-data"),
+    ],
+)
+async def test_a_site_cannot_lead_into_our_own_house(here: str, there: str) -> None:
+    with pytest.raises(Remote, match="leads to"):
+        await site_module._check_redirect(httpx.URL(here), httpx.URL(there))
+
+
+async def test_a_house_may_lead_within_itself() -> None:
+    await site_module._check_redirect(httpx.URL("http://127.0.0.1:1/x"), httpx.URL("http://127.0.0.2/x"))
+    await site_module._check_redirect(httpx.URL("http://127.0.0.1/x"), httpx.URL("https://1.1.1.1/x"))
+    assert is_inside("fe80::1%eth0")
+
+
+@pytest.mark.parametrize("text", ["did:odf:fed01", "/some/folder", "ipfs://bafy", "file:///x", "httpx://a"])
+def test_what_is_no_place_on_the_web(text: str) -> None:
+    assert place_of(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["http://", "https:///x", "https://u:p@a.example/x", "https://a.example/x?y", "http://a/#b", "http://[::1/x",
+     "http://a:99999999/x", "https://a.example/" + "x" * 2048, "http://a\n.example/"],
+)  # fmt: skip
+def test_places_that_are_none(text: str) -> None:
+    with pytest.raises(Invalid):
+        place_of(text)
+
+
+@pytest.mark.parametrize(
+    "text, place, name",
+    [
+        ("HTTPS://A.example:443/nyc.flights/", "https://a.example/nyc.flights", "nyc.flights"),
+        ("http://127.0.0.1:8080/ipfs/bafy123", "http://127.0.0.1:8080/ipfs/bafy123", ""),
+        ("https://a.example", "https://a.example", ""),
+    ],
+)
+def test_places_on_the_web(text: str, place: str, name: str) -> None:
+    assert place_of(text) == place
+    assert name_in(place) == name
