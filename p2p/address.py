@@ -48,6 +48,11 @@ def parse_address(text: str) -> Address:
     if len(text) > MAX_ADDRESS:
         raise BadAddress(f"an address of {len(text)} characters", rule="multiaddr", hint=_HINT)
     parts = text.split("/")
+    if "p2p-circuit" in parts:
+        raise BadAddress(
+            f"{text[:120]!r} goes by way of a relay, which is not spoken here", rule="multiaddr-relay",
+            hint="give an address at which the peer itself listens, or forward a port to it; docs/adr/0011-nat.md",
+        )  # fmt: skip
     if len(parts) not in (5, 7) or parts[0] or parts[3] != "tcp":
         raise _bad(text, "expected /ip4|ip6|dns…/host/tcp/port, and /p2p/id of the peer")
     network, host, port = parts[1], parts[2], parts[4]

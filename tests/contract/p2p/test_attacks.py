@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from p2p.errors import StreamBroken, TooManyStreams
+from p2p.errors import BadAddress, ProtocolUnsupported, StreamBroken, TooManyStreams
 from p2p.host import muxer
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
@@ -57,6 +57,16 @@ async def test_only_noise_is_spoken(pair: Any, reading: Any, security: str) -> N
     answer = line("/multistream/1.0.0") + line("na")
     assert await reading(stream, len(answer)) == answer
     await stream.aclose()
+
+
+@pytest.mark.parametrize("role", ["hop", "stop"])
+async def test_no_relay_is_spoken(pair: Any, role: str) -> None:
+    """Not as one that carries circuits, nor as their end; and nobody is dialled by way of one."""
+    with pytest.raises(ProtocolUnsupported):
+        await pair.stream(f"/libp2p/circuit/relay/0.2.0/{role}")
+    with pytest.raises(BadAddress, match="by way of a relay") as told:
+        await pair.bob.connect(f"{pair.alice.addresses()[0]}/p2p-circuit/p2p/{pair.bob.peer_id}")
+    assert told.value.rule == "multiaddr-relay"
 
 
 async def test_a_negotiation_without_end_is_cut_off(pair: Any) -> None:
