@@ -24,6 +24,8 @@ class Restart:
     first: float = 0.5
     most: float = 30.0
     steady: float = 60.0
+    from_start: bool = True
+    """Whether also one that never was ready is started again; else what cannot start is told at once."""
 
 
 class Life:
@@ -39,6 +41,10 @@ class Life:
 
     async def wait_ready(self) -> None:
         await self._ready.wait()
+
+    @property
+    def was_ready(self) -> bool:
+        return self._ready.is_set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ async def _keep(running: _Running, stop: trio.Event, journal: Journal, jitter: C
             while True:
                 began = trio.current_time()
                 failure = await _once(child, life)
-                if failure is None or child.restart is None:
+                if failure is None or child.restart is None or not (child.restart.from_start or life.was_ready):
                     running.failure = running.failure or failure
                     break
                 if trio.current_time() - began >= child.restart.steady:

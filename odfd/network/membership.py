@@ -194,7 +194,10 @@ class Membership:
 
     async def _change(self, network: Network | None) -> None:
         if self._host is None:
-            raise Environment("the network is not running: the daemon is stopping", rule="draining", hint="try later")
+            raise Environment(
+                "the network is not running: the daemon is stopping, or it has failed and is started again",
+                rule="network-down", hint="try again in a moment; the log tells of failures",
+            )  # fmt: skip
         self._network = network
         self._settled = trio.Event()
         self._changed.set()

@@ -229,7 +229,7 @@ class NodeParts:
             node=_Node(self),
             foundations=(
                 Child("engine", self.engine.run),
-                Child("network", self._run_network),
+                Child("network", self._run_network, Restart(from_start=False)),
                 Child("places", self.places.run),
             ),
             workers=tuple(workers),

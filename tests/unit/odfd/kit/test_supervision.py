@@ -122,6 +122,29 @@ async def test_restarts_come_with_growing_pauses_up_to_a_most(autojump_clock: Mo
     assert pauses == [1, 2, 4, 4, 4, 4]
 
 
+async def test_what_cannot_start_is_told_at_once_and_what_dies_later_is_started_again(
+    autojump_clock: MockClock,
+) -> None:
+    begins: list[float] = []
+
+    async def taken(life: Life) -> None:
+        raise Environment("the port is in use")
+
+    async def dies(life: Life) -> None:
+        begins.append(trio.current_time())
+        if len(begins) != 2:
+            life.ready()
+        raise Environment("the port is in use")
+
+    restart = Restart(first=1, most=4, from_start=False)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await tree([Child("taken", taken, restart)], seconds=20)
+    assert caught.group_contains(Environment, match="in use")
+    assert trio.current_time() < 1
+    await tree([Child("dies", dies, restart)], seconds=8)
+    assert [round(after - before, 6) for before, after in itertools.pairwise(begins)] == [1, 2, 4]
+
+
 async def test_a_long_run_forgives(autojump_clock: MockClock) -> None:
     begins: list[float] = []
 

@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
 from p2p.errors import PeerFault
 from p2p.ports import PeerId
-from p2p.wire import chains, objects
+from p2p.wire import chains, frames, objects
 from p2p.wire.chains import Blocks
 from p2p.wire.limits import MAX_REPLY
 
@@ -240,6 +240,66 @@ async def test_an_answer_nobody_asked_for(autojump_clock: Any, town: Any) -> Non
         await puller.driver.chain_size(other.peer_id, DATASET)
     await trio.testing.wait_all_tasks_blocked()
     assert puller.score(other) <= -19
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_an_answer_a_byte_a_second_is_not_waited_for(autojump_clock: Any, town: Any, alone: bool) -> None:
+    blocks = town.made_chain("x", 100)
+
+    async def drip(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, 256)
+        ask = chains.decode_range(await framed.read() or b"")
+        answer = chains.encode_blocks(Blocks(request=ask.request, size=100, start=0, blocks=blocks))
+        for byte in frames.frame(answer):
+            await stream.send_all(bytes([byte]))
+            await trio.sleep(1)
+
+    dripping = town.bare("a-dripping", chain=drip)
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = blocks
+    puller = await town.node("puller", connect=[dripping, giver])
+    wanted = sink(town, blocks)
+    began = trio.current_time()
+    if alone:
+        with pytest.raises(PeerFault, match="no peer could give it"):
+            await puller.driver.pull_chain([dripping.peer_id], DATASET, 100, wanted)
+    else:
+        await puller.driver.pull_chain([dripping.peer_id, giver.peer], DATASET, 100, wanted)
+        assert tuple(wanted.blocks) == blocks
+    assert trio.current_time() - began < 600, "the whole answer would take 60,000 s"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_peer_that_changes_its_answer_is_found(autojump_clock: Any, town: Any, alone: bool) -> None:
+    """Each of its answers is of another of two histories. What does not fit is asked for anew, with an end."""
+    histories = town.made_chain("x", 3000), town.made_chain("lie", 3000)
+    asked = 0
+
+    async def waver(stream: Any, peer: PeerId) -> None:
+        nonlocal asked
+        framed = FramedStream(stream, peer, 256)
+        while body := await framed.read():
+            ask, asked = chains.decode_range(body), asked + 1
+            said = histories[asked % 2][ask.start : ask.start + min(ask.max_blocks, 100)]
+            await framed.write(
+                chains.encode_blocks(Blocks(request=ask.request, size=3000, start=ask.start, blocks=said))
+            )
+
+    wavering = town.bare("a-wavering", chain=waver)
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = histories[0]
+    puller = await town.node("puller", connect=[wavering, giver])
+    wanted = sink(town, histories[0])
+    if alone:
+        with pytest.raises(PeerFault, match="no peer could give it"):
+            await puller.driver.pull_chain([wavering.peer_id], DATASET, 3000, wanted)
+    else:
+        await puller.driver.pull_chain([wavering.peer_id, giver.peer], DATASET, 3000, wanted)
+        assert tuple(wanted.blocks) == histories[0]
+    await trio.testing.wait_all_tasks_blocked()
+    assert puller.score(wavering) < 0
+    assert puller.score(giver) >= 0
+    assert asked < 300
 
 
 async def test_who_stops_waiting_disturbs_nobody(autojump_clock: Any, town: Any) -> None:
