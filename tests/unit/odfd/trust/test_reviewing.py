@@ -26,6 +26,7 @@ from chain.store.base import Append
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from odfd.datasets import references as references_room
 from odfd.kit.clock import FixedClock
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.obs.events import EventLog
@@ -65,7 +66,8 @@ class Node:
     """What decides, over a database of its own; it holds one derived chain of each owner."""
 
     def __init__(self, database: Any, folder: Path) -> None:
-        database.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        for room in (references_room, ledger_room):
+            database.migrate(room.ROOM, room.STEPS)
         self.database, self.now = database, NOW
         self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
         self.board = LedgerNoticeboard(database, self.chains, self.clock, lambda _: None)

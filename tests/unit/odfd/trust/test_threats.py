@@ -34,6 +34,7 @@ from chain.store.base import Append
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.trust import drafting
@@ -129,7 +130,8 @@ class Node:
     def __init__(self, database: Any, folder: Path, policy: Policy) -> None:
         self.objects = DiskObjects(folder / "objects", database)
         self.chains = SqliteChains(database, self.objects)
-        database.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        for room in (references_room, ledger_room):
+            database.migrate(room.ROOM, room.STEPS)
         self.database = database
         self.now = NOW
         self.policy = policy
