@@ -162,6 +162,9 @@ class Limits:
     upload_bytes: int = setting(16 * 2**30, "of one ingested file", unit="B", low=1)
     disk_reserve_bytes: int = setting(2**30, "left free on the state directory's disk; below it we take no more",
                                       unit="B", low=0)  # fmt: skip
+    mirror_bytes: int = setting(
+        0, "data of mirrors on disk, unfinished too; 0: as much as the disk has", unit="B", low=0
+    )
     tasks_running: int = setting(16, "long operations at once; more wait", low=1, high=1024)
     tasks_kept: int = setting(500, "finished ones that odfctl get tasks still shows", low=1, high=100_000)
     events_kept: int = setting(4096, "for odfctl watch --since", low=16, high=1_000_000)

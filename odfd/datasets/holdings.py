@@ -48,6 +48,7 @@ END;
 """
 """Tables, one step of the references' room: what is named no longer is held no longer, in one transaction."""
 _EXTENTS: Final = Sealed("held_extents", ("dataset", "first", "seen", "keep"), "odfctl mirror add plans it anew")
+_UNPLANNED: Final = "?"
 _UNKNOWN: Final = 1 << 62
 """Later than any block."""
 
@@ -72,14 +73,20 @@ class Holdings:
         self._db = connection
 
     def extent(self, dataset: DatasetId) -> Extent:
-        """All of it where nothing else was planned. One that is damaged on disk says that nothing is known."""
+        """All of it where nothing was planned yet. One that is damaged on disk says that nothing is known."""
         row, whole = _EXTENTS.look(self._db, "dataset = ?", (dataset,))
         if not whole:
-            return Extent(0, _UNKNOWN, "?")
-        return Extent() if row is None else Extent(row[1], row[2], row[3])
+            return Extent(0, _UNKNOWN, _UNPLANNED)
+        return Extent(0, 0, _UNPLANNED) if row is None else Extent(row[1], row[2], row[3])
 
     def keep_extent(self, dataset: DatasetId, extent: Extent) -> None:
         _EXTENTS.put(self._db, dataset, extent.first, extent.seen, extent.keep)
+
+    def replan(self, dataset: DatasetId) -> None:
+        """A person wishes it anew: what gave way for others is looked at again."""
+        extent = self.extent(dataset)
+        if extent.first:
+            self.keep_extent(dataset, Extent(extent.first, extent.seen, _UNPLANNED))
 
     def note(self, dataset: DatasetId, objects: Iterable[tuple[Multihash, int, int]]) -> None:
         """These are here: name, size, and the number of a block that brings each or links to it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
@@ -26,8 +26,10 @@ from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
 from odfd.mirrors.keeping import Keeping
+from odfd.mirrors.room import Room
 from odfd.mirrors.sinks import PartialObject
 from odfd.mirrors.tally import Tally
+from odfd.mirrors.wish import Wish
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Terms, bringing_objects
 from p2p.ports import PeerId, Replication
@@ -49,6 +51,8 @@ class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     object_bytes: int = 16 << 30
     """Of one object; larger ones are refused before a byte of them is asked for."""
+    mirror_bytes: int = 0
+    """Of all data that mirrors hold on disk; 0: as much as the disk has."""
     disk_reserve: int = 0
     """Bytes left free on the disk of the state directory: below it nothing more is taken."""
 
@@ -69,15 +73,14 @@ class Arrivals:
         self._partial = partial
         self._replication = replication
         self.limits = limits or ObjectLimits()
+        self.room = Room(keeping, partial, self.limits.mirror_bytes)
         self._on_the_way: dict[Multihash, trio.Event] = {}
-        self._promised = 0
-        """Bytes of linked objects on their way."""
         self._turn = 0
         """Which peer is asked first for a linked object."""
 
     async def bring(
         self,
-        dataset: DatasetId | None,
+        wish: Wish | None,
         peers: Sequence[PeerId],
         terms: Terms,
         blocks: Sequence[SealedBlock],
@@ -85,15 +88,15 @@ class Arrivals:
     ) -> int:
         """All that blocks after ``terms`` bring; how many objects that is. However it ends, what came is counted.
 
-        ``dataset``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
+        ``wish``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
 
         Raises Remote (peers), Invalid or Refused (an object is not what its block says, or too much), Environment.
         """
         wanted = [named for block in blocks for named in block.objects]
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
-        await trio.to_thread.run_sync(self._check_room, wanted)
-        counted = _Counted(self.keeping, dataset)
+        promised = await trio.to_thread.run_sync(self._promise, wish, wanted)
+        counted = _Counted(self.keeping, self.room, wish)
 
         async def take(bringing: tuple[Terms, Block]) -> None:
             said, block = bringing
@@ -110,20 +113,24 @@ class Arrivals:
         finally:
             with trio.CancelScope(shield=True):
                 await counted.settle()
+            await self._take_back(promised)
         return tally.slices
 
     async def again(self, peers: Sequence[PeerId], names: Iterable[NamedObject]) -> None:
-        """Fetch objects over those that are here, which are damaged. Raises Remote."""
+        """Fetch objects over those that are here and damaged; some may be mended by now. Raises Remote."""
         for name, size in names:
             async with self._alone(name):
-                await trio.to_thread.run_sync(self.objects.remove, name)
-                await self._fetch(peers, name, size)
+                if await trio.to_thread.run_sync(self._whole, name) is None:
+                    await self._fetch(peers, name, size)
 
-    async def linked(self, peers: Sequence[PeerId], name: Multihash) -> int:
-        """Something that rows link to, unless it is here and whole; its size. Raises Remote, Environment."""
+    async def linked(self, wish: Wish | None, peers: Sequence[PeerId], name: Multihash) -> int:
+        """Something that rows link to, unless it is here and whole; its size. Raises Remote, Environment.
+
+        Without a ``wish`` it was here before, and its room is still its own.
+        """
         async with self._alone(name):
             size = await trio.to_thread.run_sync(self._whole, name)
-            return await self._fetch_linked(peers, name) if size is None else size
+            return await self._fetch_linked(wish, peers, name) if size is None else size
 
     async def _bring_links(
         self, peers: Sequence[PeerId], terms: Terms, block: Block, tally: Tally, counted: _Counted
@@ -134,7 +141,7 @@ class Arrivals:
         path = await trio.to_thread.run_sync(self.objects.path, event.new_data.physical_hash)
 
         async def take(name: Multihash) -> None:
-            size = await self.linked(peers, name)
+            size = await self.linked(counted.wish, peers, name)
             await counted.add(name, size, block.sequence_number)
             tally.slices += 1
             tally.bytes += size
@@ -146,7 +153,7 @@ class Arrivals:
                 await _several(iter(page), take)
 
     def _whole(self, name: Multihash) -> int | None:
-        """The size of a linked object that is here as it should be; one that our disk has spoilt is gone then."""
+        """The size of an object that is here as it should be; one that our disk has spoilt is gone then."""
         if not self.objects.has(name):
             return None
         size = self.objects.size(name)
@@ -155,7 +162,7 @@ class Arrivals:
             return None
         return size
 
-    async def _fetch_linked(self, peers: Sequence[PeerId], name: Multihash) -> int:
+    async def _fetch_linked(self, wish: Wish | None, peers: Sequence[PeerId], name: Multihash) -> int:
         """From one peer after the other, each at its word: one that says a wrong size cannot spoil it for others."""
         reasons = []
         self._turn += 1
@@ -169,8 +176,7 @@ class Arrivals:
                     allowed = f"limits.object-bytes allows {self.limits.object_bytes:,}"
                     reasons.append(f"{peer}: it has {size:,} bytes, and {allowed}")
                 else:
-                    with self._room(size):
-                        await self._fetch([peer], name, size)
+                    await self._fetch_promised(wish, peer, name, size)
                     return size
             except Remote as fault:
                 reasons.append(f"{peer}: {fault.message}")
@@ -189,11 +195,27 @@ class Arrivals:
         for found in findings:
             raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
 
-    def _check_room(self, wanted: Iterable[NamedObject]) -> None:
-        """Before anything is asked for. Raises Refused for an object that is too large, Environment for a full disk."""
+    async def _fetch_promised(self, wish: Wish | None, peer: PeerId, name: Multihash, size: int) -> None:
+        """The promise is taken back when the object is counted, or here when it does not come."""
+        promised = await trio.to_thread.run_sync(self._promise, wish, [(name, size)])
+        try:
+            await self._fetch([peer], name, size)
+        except BaseException:
+            await self._take_back(promised)
+            raise
+
+    async def _take_back(self, promised: Sequence[Multihash]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.room.take_back, promised)
+
+    def _promise(self, wish: Wish | None, wanted: Iterable[NamedObject]) -> list[Multihash]:
+        """Room for what is not here, before any of it is asked for; what that is.
+
+        Raises Refused for an object that is too large, Environment for a full disk or a quota that is reached.
+        """
         limits = self.limits
-        missing = [(name, size) for name, size in wanted if not self.objects.has(name)]
-        for name, size in missing:
+        missing = {name: size for name, size in wanted if not self.objects.has(name)}
+        for name, size in missing.items():
             if size > limits.object_bytes:
                 raise Refused(
                     f"object {name.short} has {size:,} bytes",
@@ -201,26 +223,21 @@ class Arrivals:
                     hint=f"limits.object-bytes of the settings allows {limits.object_bytes:,}",
                 )
         if missing:
-            self._check_disk(sum(size for _, size in missing))
+            self._check_disk(sum(missing.values()))
+        if wish is None:
+            return []
+        self.room.promise(wish, missing)
+        return list(missing)
 
     def _check_disk(self, needed: int) -> None:
+        """Beside what is promised already."""
         reserve, free = self.limits.disk_reserve, shutil.disk_usage(self._partial).free
-        if free - needed < reserve:
+        if free - needed - self.room.promised < reserve:
             raise Environment(
                 f"{needed:,} bytes are missing, and the disk has {free:,} free",
                 rule="disk-reserve",
                 hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
             )
-
-    @contextmanager
-    def _room(self, size: int) -> Iterator[None]:
-        """For a linked object, beside those that are on their way. Raises Environment for a full disk."""
-        self._check_disk(self._promised + size)
-        self._promised += size
-        try:
-            yield
-        finally:
-            self._promised -= size
 
     async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
         """Fetch an object unless it is here."""
@@ -254,9 +271,10 @@ class Arrivals:
 class _Counted:
     """Objects that came for a dataset, counted in pages."""
 
-    def __init__(self, keeping: Keeping, dataset: DatasetId | None) -> None:
+    def __init__(self, keeping: Keeping, room: Room, wish: Wish | None) -> None:
         self._keeping = keeping
-        self._dataset = dataset
+        self._room = room
+        self.wish = wish
         self._waiting: list[tuple[Multihash, int, int]] = []
 
     async def add(self, name: Multihash, size: int, number: int) -> None:
@@ -267,8 +285,12 @@ class _Counted:
 
     async def settle(self) -> None:
         page, self._waiting = self._waiting, []
-        if page and self._dataset is not None:
-            await trio.to_thread.run_sync(self._keeping.note, self._dataset, page)
+        if page and self.wish is not None:
+            await trio.to_thread.run_sync(self._note, self.wish.id, page)
+
+    def _note(self, dataset: DatasetId, page: Sequence[tuple[Multihash, int, int]]) -> None:
+        self._keeping.note(dataset, page)
+        self._room.take_back(name for name, _, _ in page)
 
 
 async def _several(waiting: Iterator[Wanted], take: Callable[[Wanted], Awaitable[None]]) -> None:

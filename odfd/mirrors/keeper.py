@@ -19,6 +19,7 @@ from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.database import Database
 from odfd.datasets.catalog import Catalog
+from odfd.datasets.holdings import Holdings
 from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
@@ -136,6 +137,7 @@ class MirrorKeeper:
                 now = self._clock.now()
                 Catalog(resources).add(wish.name, wish.id, now)
                 wishes.keep(resources, wish, now)
+                Holdings(connection).replan(wish.id)
 
         await trio.to_thread.run_sync(record)
         known = self._mirrors.get(wish.id)
@@ -313,6 +315,7 @@ class MirrorKeeper:
         mirror.fault = None
         match outcome:
             case Synced(head=head, blocks=blocks, peers=peers, note=note):
+                self._note(mirror, note)
                 mirror.state, mirror.message, mirror.peers = State.CURRENT, note, peers
                 self._events.emit(
                     "mirror.synced", name, f"{blocks} blocks, head #{head.sequence_number}", blocks=blocks
@@ -320,12 +323,17 @@ class MirrorKeeper:
                 self._after_sync(mirror.wish.id)
                 return False
             case Current(peers=peers, connected=connected, note=note):
+                self._note(mirror, note)
                 mirror.state, mirror.peers = State.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)
                 return False
             case Waiting(reason=reason):
                 mirror.state, mirror.message = State.WAITING, reason
                 return mirror.passes > 0 or mirror.tally.blocks < mirror.tally.blocks_wanted
+
+    def _note(self, mirror: Mirror, note: str) -> None:
+        if note and note != mirror.message:
+            self._events.emit("mirror.held", mirror.wish.name, note)
 
     def _fail(self, mirror: Mirror, fault: Fault) -> bool:
         refused = isinstance(fault, Invalid | Refused) and not isinstance(fault, NotFound)

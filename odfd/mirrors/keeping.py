@@ -8,8 +8,9 @@ here needs, and what somebody reads now. Synchronous; one call at a time for eac
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.references import references_to
 from odfd.mirrors import wish as wishes
-from odfd.mirrors.retention import ALL, Piece, oldest_kept, parse_keep, trimmed
+from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
 from odfd.mirrors.wish import Wish
 from odfd.resources.store import Resources
 from odfd.trust.ledger import Ledger
@@ -48,6 +49,29 @@ class Keeping:
         self._chains = chains
         self._objects = objects
         self._reader = reader
+        self._gave_way: dict[DatasetId, str] = {}
+        self._lock = threading.RLock()
+
+    def held_bytes(self) -> int:
+        """Of all mirrors."""
+        with self._database.read() as connection:
+            return sum(Holdings(connection).all_bytes().values())
+
+    def give_way(self, wish: Wish, needed: int) -> bool:
+        """Let go of data of mirrors of a lower priority than this wish's, if that frees so many bytes; else of none."""
+        with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
+            holdings = Holdings(connection)
+            lower = [each for each in wishes.all_of(Resources(connection)) if each.priority < wish.priority]
+            lower = [each for each in lower if each.want == "data" and self._reader(each.id) is None]
+            others = []
+            for each in sorted(lower, key=lambda each: each.priority):
+                pieces = holdings.by_block(each.id, Ledger(connection).chain(each.id).data)
+                others.append((each.id, open_cursors.enter_context(closing(pieces))))
+            plan = giving_way(needed, others)
+        for dataset, first in (plan or {}).items():
+            self._gave_way[dataset] = f"data before block #{first} gave way to {wish.name}"
+            self.let_go(dataset, first)
+        return plan is not None
 
     def note(self, dataset: DatasetId, objects: Sequence[tuple[Multihash, int, int]]) -> None:
         """These came: name, size, number of the block that brings each or links to it."""
@@ -63,19 +87,25 @@ class Keeping:
 
     def plan(self, wish: Wish) -> None:
         """Settle from which block on data is to be here, before any of it is fetched."""
-        dataset, chain = wish.id, self._chains.chain(wish.id)
+        with self._lock:
+            self._plan(wish)
+
+    def _plan(self, wish: Wish) -> None:
+        dataset, chain, bounds = wish.id, self._chains.chain(wish.id), self._bounds(wish)
         head = chain.head()
         if head is None:
+            with self._database.write() as connection:
+                Holdings(connection).keep_extent(dataset, Extent(0, 0, bounds))
             return
         with self._database.read() as connection:
             extent, checked = Holdings(connection).extent(dataset), Ledger(connection).chain(dataset)
-        bounds = self._bounds(wish)
         anew = extent.keep != bounds
         if anew:
             self._count(dataset, chain, checked.data)
+            self._gave_way.pop(dataset, None)
         floor = 0 if anew else max(checked.data, extent.first)
         newest = chain.block_at(head.sequence_number).system_time
-        wanted = oldest_kept(parse_keep(bounds or ALL), newest, _newest_first(chain, floor), head.size)
+        wanted = oldest_kept(parse_keep(bounds), newest, _newest_first(chain, floor), head.size) if bounds else 0
         place = replanned(Place(extent.first, checked.data, extent.seen), wanted if anew else wanted or floor)
         with self._database.write() as connection:
             Holdings(connection).keep_extent(dataset, Extent(place.first, place.seen, bounds))
@@ -94,7 +124,11 @@ class Keeping:
                 found = []
 
     def trim(self, wish: Wish) -> str:
-        """Let go of what is beyond the wish; in words why nothing may be, or empty."""
+        """Let go of what is beyond the wish; in words why nothing may be, or why more went, or empty."""
+        with self._lock:
+            return self._trim(wish)
+
+    def _trim(self, wish: Wish) -> str:
         dataset, chain = wish.id, self._chains.chain(wish.id)
         head = chain.head()
         if head is None:
@@ -111,16 +145,17 @@ class Keeping:
         if first > extent.first and not self._bounds(wish):
             return f"all is kept: {self._reader(dataset)} is derived from it here"
         self.let_go(dataset, first)
-        return ""
+        return self._gave_way.get(dataset, "")
 
     def let_go(self, dataset: DatasetId, first: int) -> None:
         """Data of blocks before ``first`` is not to be here from now on."""
-        with self._database.read() as connection:
-            extent = Holdings(connection).extent(dataset)
-        if first > extent.first:
-            with self._database.write() as connection:
-                Holdings(connection).keep_extent(dataset, msgspec.structs.replace(extent, first=first))
-        self._free(dataset, max(first, extent.first))
+        with self._lock:
+            with self._database.read() as connection:
+                extent = Holdings(connection).extent(dataset)
+            if first > extent.first:
+                with self._database.write() as connection:
+                    Holdings(connection).keep_extent(dataset, msgspec.structs.replace(extent, first=first))
+            self._free(dataset, max(first, extent.first))
 
     def _free(self, dataset: DatasetId, first: int) -> None:
         """What is read just now is left for the next time."""

@@ -7,8 +7,8 @@ newest block that is here, not from now, so that a source that falls silent empt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Hashable, Iterable
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ _SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(B|[kKMGTP]i?B)\Z")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 _HOUR: Final = DAY // 24
 _POWERS: Final = "kMGTP"
+Mirrored = TypeVar("Mirrored", bound=Hashable)
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -70,6 +71,23 @@ def parse_size(text: str) -> int:
     unit = found[2]
     power = 0 if unit == "B" else _POWERS.index(unit[0].replace("K", "k")) + 1
     return int(float(found[1]) * (1024 if "i" in unit else 1000) ** power)
+
+
+def giving_way(
+    needed: int, mirrors: Iterable[tuple[Mirrored, Iterable[tuple[int, int]]]]
+) -> dict[Mirrored, int] | None:
+    """Who lets go of data before which block, so that ``needed`` bytes are free; ``None`` when all would not do.
+
+    ``mirrors`` as they are to give way, each with numbers of blocks, the oldest first, and the bytes that go with each.
+    """
+    plan: dict[Mirrored, int] = {}
+    for mirror, pieces in mirrors:
+        for number, size in pieces:
+            if needed <= 0:
+                return plan
+            needed -= size
+            plan[mirror] = number + 1
+    return plan if needed <= 0 else None
 
 
 def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int) -> int:

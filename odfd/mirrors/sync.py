@@ -143,7 +143,7 @@ class MirrorSync:
         served = not isinstance(outcome, Waiting) and outcome.peers
         if unheard is not None and not served:
             raise unheard
-        if wish.keep is None or isinstance(outcome, Waiting):
+        if wish.want == "chain" or isinstance(outcome, Waiting):
             return outcome
         return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, wish))
 
@@ -232,7 +232,7 @@ class MirrorSync:
         tally.blocks = sink.size
         objects = 0
         if wish.brings_data:
-            objects = await self._arrivals.bring(wish.id, peers, Terms.of(held.state), sink.blocks, tally)
+            objects = await self._arrivals.bring(wish, peers, Terms.of(held.state), sink.blocks, tally)
         return _Step(await trio.to_thread.run_sync(self._commit, wish, held, sink), objects)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
@@ -256,7 +256,7 @@ class MirrorSync:
         peers = await self._holders.of(dataset, head.size if head else 1)
         await self._arrivals.again(peers, names)
         for name in linked:
-            await self._arrivals.linked(peers, name)
+            await self._arrivals.linked(None, peers, name)
 
     def _held(self, wish: Wish) -> _Held:
         dataset = wish.id
@@ -294,12 +294,13 @@ class MirrorSync:
         pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, STEP)
         while page := await trio.to_thread.run_sync(next, pages, None):
             terms, blocks = page
-            fetched += await self._arrivals.bring(wish.id, peers, terms, blocks, tally)
+            fetched += await self._arrivals.bring(wish, peers, terms, blocks, tally)
             await trio.to_thread.run_sync(self._note_whole, wish.id, terms, blocks)
         return fetched
 
     def _note_whole(self, dataset: DatasetId, terms: Terms, blocks: Sequence[SealedBlock]) -> None:
         """The objects of these blocks are here and checked, and so is what their rows link to."""
+        self._arrivals.objects.flush()
         note_links(self._database, self._arrivals.objects, dataset, terms, blocks)
         with self._database.write() as connection:
             ledger = Ledger(connection)

@@ -15,6 +15,7 @@ from odfd.resources.store import Resources
 from odfd.trust.policy import Expression, parse_expression
 
 KIND: Final = "mirror"
+MAX_PRIORITY: Final = 100
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,6 +25,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     network: str | None = None
     want: Literal["chain", "data"] = "data"
+    priority: int = 0
+    """Where room is short, data of lower ones is let go for higher ones."""
     keep: str | None = None
     """How much of the data, as ``odfd.mirrors.retention`` reads it; ``None``: all."""
     use: str | None = None
@@ -45,6 +48,10 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def check(self) -> None:
         """Raises Invalid for an expression, a hash or a bound that cannot be read."""
+        if abs(self.priority) > MAX_PRIORITY:
+            raise Invalid(
+                f"a priority of {self.priority}", rule="mirror-priority", hint=f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
+            )
         if self.keep is not None:
             parse_keep(self.keep)
             if self.want == "chain":

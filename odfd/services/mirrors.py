@@ -124,6 +124,7 @@ class MirrorService:
             name=request.as_name or default_name(dataset),
             network=request.network,
             want=request.want,
+            priority=request.priority,
             keep=None if request.keep == ALL else request.keep,
             use=request.use,
             serve=request.serve,
@@ -144,6 +145,7 @@ class MirrorService:
             state=mirror.state.value,
             want=wish.want,
             keep=wish.keep,
+            priority=wish.priority,
             held_from=extent.first,
             held=held,
             network=wish.network,
@@ -154,9 +156,15 @@ class MirrorService:
             slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
             peers=mirror.peers,
-            message=mirror.message,
+            message=_message(mirror),
             via=wish.via,
         )
+
+
+def _message(mirror: Mirror) -> str:
+    """With what to do about it, where a person can."""
+    hint = mirror.fault.hint if mirror.fault is not None else None
+    return f"{mirror.message}; {hint}" if hint else mirror.message
 
 
 def _blocks(tally: Tally, known: Known) -> wire.Share:

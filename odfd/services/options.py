@@ -58,4 +58,7 @@ def host_options(settings: Settings, home: Home) -> HostOptions:
 
 
 def object_limits(settings: Settings) -> ObjectLimits:
-    return ObjectLimits(object_bytes=settings.limits.object_bytes, disk_reserve=settings.limits.disk_reserve_bytes)
+    limits = settings.limits
+    return ObjectLimits(
+        object_bytes=limits.object_bytes, disk_reserve=limits.disk_reserve_bytes, mirror_bytes=limits.mirror_bytes
+    )

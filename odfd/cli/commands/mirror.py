@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from odfd.cli import kinds
@@ -21,6 +22,33 @@ def register(subparsers: Any) -> None:
         epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
+    _register_add(actions)
+    every = actions.add_parser("list", help="what we wish to hold", epilog="example:  odfctl mirror list")
+    every.set_defaults(run=_list)
+    _register_named(
+        actions,
+        "remove",
+        _remove,
+        "wish it no longer",
+        "Wish it no longer; the dataset stays until it is deleted.",
+    )
+    _register_named(
+        actions,
+        "pause",
+        _pause,
+        "fetch nothing more for now",
+        "Fetch nothing more of it until it is resumed, also after a restart; what is here is still served.",
+    )
+    _register_named(
+        actions,
+        "resume",
+        _resume,
+        "go on with one that was paused",
+        "Go on where it was paused; what came of objects by then is not fetched again.",
+    )
+
+
+def _register_add(actions: Any) -> None:
     add = actions.add_parser(
         "add",
         help="wish to hold a dataset",
@@ -42,36 +70,23 @@ def register(subparsers: Any) -> None:
     add.add_argument(
         "--keep", metavar="HOW", help="how much of its data: all, 30d, 10GiB or 30d,10GiB of the newest (all)"
     )
+    add.add_argument(
+        "--priority",
+        metavar="N",
+        type=int,
+        default=0,
+        help="when limits.mirror-bytes is reached, lower ones give way (0)",
+    )
     add.add_argument("--use", metavar="EXPR", help="what must be known before it is used here")
     add.add_argument("--serve", metavar="EXPR", help="what must be known before it is passed on")
     add.add_argument("--expect", metavar="HASH", help="a block that the chain must contain")
     add.set_defaults(run=_add)
-    every = actions.add_parser("list", help="what we wish to hold", epilog="example:  odfctl mirror list")
-    every.set_defaults(run=_list)
-    remove = actions.add_parser(
-        "remove",
-        help="wish it no longer",
-        description="Wish it no longer; the dataset stays until it is deleted.",
-        epilog="example:  odfctl mirror remove flights",
-    )
-    remove.add_argument("ref", metavar="NAME")
-    remove.set_defaults(run=_remove)
-    pause = actions.add_parser(
-        "pause",
-        help="fetch nothing more for now",
-        description="Fetch nothing more of it until it is resumed, also after a restart; what is here is still served.",
-        epilog="example:  odfctl mirror pause flights",
-    )
-    pause.add_argument("ref", metavar="NAME")
-    pause.set_defaults(run=_pause)
-    resume = actions.add_parser(
-        "resume",
-        help="go on with one that was paused",
-        description="Go on where it was paused; what came of objects by then is not fetched again.",
-        epilog="example:  odfctl mirror resume flights",
-    )
-    resume.add_argument("ref", metavar="NAME")
-    resume.set_defaults(run=_resume)
+
+
+def _register_named(actions: Any, word: str, run: Callable[[argparse.Namespace], int], short: str, long: str) -> None:
+    parser = actions.add_parser(word, help=short, description=long, epilog=f"example:  odfctl mirror {word} flights")
+    parser.add_argument("ref", metavar="NAME")
+    parser.set_defaults(run=run)
 
 
 def _mirrors(session: Session, rows: list[Any]) -> str:
@@ -86,6 +101,7 @@ def _add(args: argparse.Namespace) -> int:
         "network": args.network,
         "want": args.want,
         "keep": args.keep,
+        "priority": args.priority,
         "use": args.use,
         "serve": args.serve,
         "expect": args.expect,

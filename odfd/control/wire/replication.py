@@ -22,6 +22,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     want: Literal["chain", "data"] = "data"
     keep: str | None = None
     """How much of the data: ``30d`` and ``10GiB`` for the newest, ``30d,10GiB`` for both bounds; ``None``: all."""
+    priority: int = 0
+    """Where ``limits.mirror-bytes`` is reached, data of mirrors of a lower one is let go for it."""
     use: str | None = None
     """An expression of policy, for using it here; ``None``: the node's."""
     serve: str | None = None
@@ -38,6 +40,7 @@ class MirrorView(Value, frozen=True, kw_only=True):
     """``syncing``, ``current``, ``waiting``, ``stalled``, ``refused``, ``failed``, ``paused``."""
     want: str = "data"
     keep: str | None = None
+    priority: int = 0
     held_from: int = 0
     """The block from which on data is here, as far as it came."""
     held: int = 0

@@ -1,0 +1,145 @@
+"""The quota of mirrors: held to the byte, told before a fetch begins, and who gives way to whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Environment, Invalid
+from chain.model.block import objects_of
+from config import model
+from odfd.mirrors.keeper import State
+
+ROWS = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(900))
+
+
+async def published(world: Any, worlds: Any, node: Any, slices: int) -> Any:
+    """Slices of some 10 kB."""
+    for number in range(slices):
+        world.write("alice", f"a{number}.csv", *(f"2024-01-{number + 1:02}{row[10:]}{number}" for row in ROWS))
+        if number == 0:
+            await node.apply(worlds.ROOT, worlds.DERIVED)
+        await node.pull()
+    await world.spread(node, "cities", "towns")
+    return node.dataset("cities")
+
+
+def sizes(node: Any, name: str) -> list[int]:
+    chain = node.home.chains.chain(node.dataset(name))
+    return [size for number in range(node.size(name)) for _, size in objects_of(chain.block_at(number))]
+
+
+def on_disk(node: Any) -> int:
+    """Bytes of all objects, and of what is not whole yet."""
+    objects = sum(node.home.objects.size(name) for name in node.home.objects.names())
+    return objects + sum(file.stat().st_size for file in (node.home.directory / "partial").iterdir())
+
+
+def limited(count: int) -> Any:
+    return {"limits": model.Limits(mirror_bytes=count, disk_reserve_bytes=0)}
+
+
+async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, 3)
+        exact = sum(sizes(alice, "cities"))
+        async with world.running("bob", **limited(exact)) as bob, world.running("carol", **limited(exact - 1)) as carol:
+            assert (await bob.mirror(cities, "theirs")).held == on_disk(bob) == exact
+            with pytest.raises(Environment, match=r"bytes are missing, and of the [\d,]+ that mirrors may hold 0 are"):
+                await carol.mirror(cities, "theirs")
+            (view,) = await carol.api.mirrors.list()
+            assert (view.state, view.held, on_disk(carol), carol.member.bytes) == ("failed", 0, 0, 0)
+            assert "limits.mirror-bytes" in view.message
+            view = await carol.mirror(cities, "theirs", keep=f"{exact - 1}B")
+            assert (view.state, view.held) == ("current", on_disk(carol))
+
+
+async def test_what_was_cut_off_counts_until_it_is_gone_on_with(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, 1)
+        exact = sum(sizes(alice, "cities"))
+        async with world.running("bob", **limited(exact)) as bob:
+
+            def cut(data: bytes) -> bytes:
+                world.wires.cut.add(alice.member.peer_id)
+                return data
+
+            alice.member.lies.object = cut
+            with trio.move_on_after(2):
+                await bob.mirror(cities, "theirs")
+            part = on_disk(bob)
+            assert 0 < part < exact
+            await bob.api.mirrors.remove("theirs")
+            world.wires.cut.clear()
+            alice.member.lies.object = bytes
+            with pytest.raises(Environment, match=f"{part:,} are taken"):
+                await bob.mirror(alice.dataset("towns"), "towns")
+            assert on_disk(bob) == part
+            assert (await bob.mirror(cities, "theirs")).state == "current"
+            assert on_disk(bob) == exact
+
+
+async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, 3)
+        towns, first, second = alice.dataset("towns"), sizes(alice, "cities"), sizes(alice, "towns")
+        limit = sum(first) + sum(second) - 1
+        async with world.running("bob", **limited(limit)) as bob:
+            await bob.mirror(cities, "cities", priority=-1)
+            assert (await bob.mirror(towns, "towns")).state == "current"
+            assert on_disk(bob) == sum(first) - first[0] + sum(second) <= limit
+            await bob.parts.keeper.pass_now(cities)
+            low, high = await bob.api.mirrors.list()
+            assert (low.state, low.held, low.held_from > 0) == ("current", sum(first[1:]), True)
+            assert low.message == f"data before block #{low.held_from} gave way to towns"
+            assert (high.held, high.held_from) == (sum(second), 0)
+            assert (await bob.api.datasets.get("cities")).rely_on.blocks == bob.size("cities")
+        async with world.running("carol", **limited(limit)) as carol:
+            await carol.mirror(cities, "cities")
+            with pytest.raises(Environment, match="mirrors may hold"):
+                await carol.mirror(towns, "towns")
+            low, high = await carol.api.mirrors.list()
+            assert (low.held, high.held, on_disk(carol)) == (sum(first), 0, sum(first))
+
+
+async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, 2)
+        towns, first = alice.dataset("towns"), sizes(alice, "cities")
+        async with world.running("bob", **limited(sum(sizes(alice, "towns")) - 1)) as bob:
+            view = await bob.mirror(cities, "cities", priority=-5, keep=f"{first[-1]}B")
+            held = on_disk(bob)
+            assert held == view.held == first[-1], (view, first)
+            with pytest.raises(Environment, match="mirrors may hold"):
+                await bob.mirror(towns, "towns", priority=5)
+            assert on_disk(bob) == held == first[-1]
+            assert bob.parts.keeper.get(towns).state is State.FAILED
+            with pytest.raises(Invalid, match="a priority of 101"):
+                await bob.mirror(towns, "towns", priority=101)
+
+
+async def test_what_gave_way_comes_back_when_it_is_wished_anew(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, 3)
+        towns, first, second = alice.dataset("towns"), sizes(alice, "cities"), sizes(alice, "towns")
+        async with world.running("bob", **limited(sum(first) + sum(second) - 1)) as bob:
+            await bob.mirror(cities, "cities", priority=-1)
+            await bob.mirror(towns, "towns")
+            await bob.api.mirrors.remove("towns")
+            await bob.api.datasets.delete("towns")
+            await bob.mirror(cities, "cities", priority=-1)
+            await bob.parts.keeper.pass_now(cities)
+            (view,) = await bob.api.mirrors.list()
+            assert (view.held, view.held_from, view.message) == (sum(first), 0, "")
+
+
+def test_partial_is_a_folder_of_names(tmp_path: Path) -> None:
+    """Nothing else is ever put there; a file of another name is told, not counted."""
+    from odfd.mirrors.room import Room
+
+    (tmp_path / "nonsense").write_bytes(b"x")
+    with pytest.raises(Invalid):
+        Room(None, tmp_path, 1)._used({})  # type: ignore[arg-type]
