@@ -61,6 +61,9 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 15.0
     """Seconds without a byte after which a transfer turns to another peer."""
     entropy_interval: float = 60.0
+    download_rate: int = 0
+    """Bytes a second; 0: no cap."""
+    upload_rate: int = 0
 
 
 class Membership:
@@ -136,6 +139,8 @@ class Membership:
             bootstrap=tuple(dict.fromkeys([*network.bootstrap, *known])),
             entropy_interval=options.entropy_interval,
             transfer_patience=options.patience,
+            download_rate=options.download_rate,
+            upload_rate=options.upload_rate,
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)

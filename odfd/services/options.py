@@ -54,6 +54,8 @@ def host_options(settings: Settings, home: Home) -> HostOptions:
         folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
+        download_rate=p2p.download_rate,
+        upload_rate=p2p.upload_rate,
     )
 
 

@@ -36,10 +36,12 @@ from p2p.driver.transfers import (
     ask_range,
     ask_read,
     describe,
+    paced,
 )
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.book import PeerBook
+from p2p.peers.pace import Pace
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
@@ -72,7 +74,8 @@ class ReplicationDriver:
         self._rng = rng
         self._standing = Standing(host, PeerBook(rng), wall)
         self._statements = Statements(host, board, library, self._standing, settings.network)
-        self._server = Server(library, self._standing)
+        self._server = Server(library, self._standing, Pace(settings.upload_rate))
+        self._pace = Pace(settings.download_rate)
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
         self._chains = Links(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
@@ -184,7 +187,7 @@ class ReplicationDriver:
         errand = ChainErrand(self._chains, self._alive(), dataset, sink)
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = Transfer(start, size, self._shaped(CHAIN_SHAPE), self._rng)
-        await TransferRun(errand, machine, self._standing).run(self._usable(peers))
+        await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         return await self._statements.prove_prefix(self._usable(peers), dataset, old, signed)
@@ -196,10 +199,10 @@ class ReplicationDriver:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
         machine = Transfer(start, size, self._shaped(OBJECT_SHAPE), self._rng, inherited=start > 0)
-        await TransferRun(errand, machine, self._standing).run(self._usable(peers))
+        await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
 
     def _shaped(self, shape: Shape) -> Shape:
-        return msgspec.structs.replace(shape, patience=self._settings.transfer_patience)
+        return msgspec.structs.replace(paced(shape, self._pace.rate), patience=self._settings.transfer_patience)
 
     def _usable(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return [peer for peer in dict.fromkeys(peers) if not self._standing.is_shut_out(peer)]

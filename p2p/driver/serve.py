@@ -23,6 +23,7 @@ from p2p.driver.ports import StreamHandler, StreamPort
 from p2p.driver.standing import Standing
 from p2p.errors import Violation
 from p2p.machines.serving import Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
+from p2p.peers.pace import Pace
 from p2p.peers.score import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
 from p2p.wire import chains, objects, refusal
@@ -31,6 +32,8 @@ from p2p.wire.refusal import Reason, Refusal
 
 MAX_STREAMS: Final = 2
 """Inbound streams of one peer and protocol: one in use, and one to replace it before the old one is known dead."""
+MAX_WAIT: Final = 10.0
+"""Seconds that an answer may wait for the cap on what is given; who asks has patience for 15 at least."""
 Decode: TypeAlias = Callable[[bytes], Request]
 _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
     {chains.PROTOCOL: chains.decode_range, objects.PROTOCOL: objects.decode_read}
@@ -40,9 +43,10 @@ _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
 class Server:
     """Handlers for both protocols."""
 
-    def __init__(self, library: Library, standing: Standing) -> None:
+    def __init__(self, library: Library, standing: Standing, pace: Pace | None = None) -> None:
         self._library = library
         self._standing = standing
+        self._pace = pace or Pace(0)
         self._serving = Serving()
         self._streams: dict[Asker, FramedStream] = {}
         self._count = 0
@@ -124,14 +128,24 @@ class Server:
         self._answers += 1
         try:
             try:
-                body = await trio.to_thread.run_sync(reading.answer, self._library, request)
+                is_late = self._pace.due(trio.current_time()) - trio.current_time() > MAX_WAIT
+                body = (
+                    _busy(request) if is_late else await trio.to_thread.run_sync(reading.answer, self._library, request)
+                )
                 size = len(body)
             finally:
                 self._feed(ReadDone(asker, size))
             if stream := self._streams.get(asker):
+                if not is_late:
+                    await trio.sleep_until(self._pace.take(size, trio.current_time()))
                 await stream.write(body)
         finally:
             self._answers -= 1
             if not self._answers:
                 self._idle.set()
             self._feed(Written(asker))
+
+
+def _busy(request: Request) -> bytes:
+    """Said at once where an answer would be long in coming: who asks turns to others, or asks again."""
+    return refusal.encode_refusal(Refusal(request.request, Reason.BUSY, "its upload is used up"))

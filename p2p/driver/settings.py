@@ -22,5 +22,9 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for one question outside of a transfer."""
     transfer_patience: float = 15.0
     """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
+    download_rate: int = 0
+    """Bytes of chains and objects a second that this node takes from all peers together; 0: no cap."""
+    upload_rate: int = 0
+    """The same that it gives."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -40,6 +40,7 @@ from p2p.machines.transfer import (
     Transfer,
     WakeAt,
 )
+from p2p.peers.pace import Pace
 from p2p.ports import ChainSink, ObjectSink, PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks, ChainReply
@@ -51,6 +52,10 @@ Question = TypeVar("Question", BlockRange, ObjectRange)
 Answer = TypeVar("Answer", Blocks, ObjectBytes)
 CHAIN_SHAPE: Final = Shape(most_units=MAX_RANGE_BLOCKS, most_bytes=MAX_RANGE_BYTES, unit_bytes=600.0)
 OBJECT_SHAPE: Final = Shape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_READ)
+LEAST_PART: Final = 16 << 10
+"""Bytes of a part under the lowest cap: a question costs some 50."""
+PARTS_AHEAD: Final = 4
+"""Parts under way under a cap."""
 MAX_EVENTS: Final = 64
 """Events that wait for the machine; it has at most 17 questions and one judge, so that this is never full."""
 MAX_NAMED: Final = 5
@@ -207,8 +212,9 @@ def describe(refusal: Refusal) -> str:
 class TransferRun:
     """One machine at work. ``run`` returns when all is here and good."""
 
-    def __init__(self, errand: Errand, machine: Transfer, standing: Standing) -> None:
+    def __init__(self, errand: Errand, machine: Transfer, standing: Standing, pace: Pace) -> None:
         self._errand = errand
+        self._pace = pace
         self._machine = machine
         self._standing = standing
         self._events, self._inbox = trio.open_memory_channel[Input](MAX_EVENTS)
@@ -258,6 +264,11 @@ class TransferRun:
             event = Denied(ask.peer, ask.ask, fault.message, final=isinstance(fault, Violation))
         await self._events.send(event)
 
+    async def _keep_pace(self, payload: Payload) -> None:
+        """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
+        size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+        await trio.sleep_until(self._pace.take(size, trio.current_time()))
+
     async def _judge(self, effect: Deliver | Finish) -> None:
         event: Input
         try:
@@ -265,6 +276,7 @@ class TransferRun:
                 await trio.to_thread.run_sync(self._errand.finish)
                 event = Finished()
             else:
+                await self._keep_pace(effect.payload)
                 await trio.to_thread.run_sync(self._errand.judge, effect.peer, effect.start, effect.payload)
                 event = Accepted()
         except Invalid as error:
@@ -273,6 +285,16 @@ class TransferRun:
             self._fault = fault
             event = Tick()
         await self._events.send(event)
+
+
+def paced(shape: Shape, rate: int) -> Shape:
+    """Asks for about a second's worth at once, and keeps a few of them under way, where there is a cap."""
+    if not rate:
+        return shape
+    part = min(shape.most_bytes, max(LEAST_PART, rate))
+    units = part if shape.most_units == shape.most_bytes else shape.most_units
+    window = min(shape.window, PARTS_AHEAD * part)
+    return msgspec.structs.replace(shape, most_units=units, most_bytes=part, window=window)
 
 
 def _nobody(what: str, end: GaveUp) -> Remote:

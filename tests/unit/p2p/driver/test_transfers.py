@@ -351,3 +351,48 @@ async def test_an_object_protocol_reply_of_too_few_bytes(autojump_clock: Any, to
     with pytest.raises(PeerFault, match="asked for 1048576 bytes"):
         await puller.driver.fetch_object([other.peer_id], NAME, len(BIG), town.Part(NAME))
     assert puller.score(other) <= -19
+
+
+async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clock: Any, town: Any) -> None:
+    """Several objects at once share it; in virtual time the whole takes as long as the cap says, and no longer."""
+    givers = [await town.node(name) for name in "ab"]
+    for giver in givers:
+        giver.shelf.things[NAME] = BIG
+    rate = 200_000
+    puller = await town.node("puller", connect=givers, download_rate=rate)
+    began = trio.current_time()
+    parts = [town.Part(NAME), town.Part(NAME)]
+    async with trio.open_nursery() as nursery:
+        for part in parts:
+            nursery.start_soon(puller.driver.fetch_object, [giver.peer for giver in givers], NAME, len(BIG), part)
+    assert [part.visible for part in parts] == [BIG, BIG]
+    took = trio.current_time() - began
+    least = (2 * len(BIG) - 2 * rate) / rate
+    assert least <= took <= least + 10
+    assert [puller.score(giver) for giver in givers] == [0.0, 0.0]
+
+
+async def test_what_is_given_keeps_to_the_cap_and_more_is_told_to_ask_elsewhere(autojump_clock: Any, town: Any) -> None:
+    rate = 300_000
+    giver = await town.node("giver", upload_rate=rate)
+    giver.shelf.things[NAME] = BIG
+    pullers = [await town.node(name, connect=[giver]) for name in "abc"]
+    began = trio.current_time()
+    parts = [town.Part(NAME) for _ in pullers]
+    async with trio.open_nursery() as nursery:
+        for puller, part in zip(pullers, parts, strict=True):
+            nursery.start_soon(patient, puller, giver, part)
+    assert [part.visible for part in parts] == [BIG] * 3
+    took = trio.current_time() - began
+    assert took >= (3 * len(BIG) - rate) / rate - 4
+    assert all(puller.score(giver) < 1 for puller in pullers)
+
+
+async def patient(puller: Any, giver: Any, part: Any) -> None:
+    """Tries until it is here, as a mirror does."""
+    while part.visible is None:
+        try:
+            await puller.driver.fetch_object([giver.peer], NAME, len(BIG), part)
+        except Remote:
+            assert trio.current_time() < 600, "it starves"
+            await trio.sleep(5)
