@@ -61,6 +61,8 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 15.0
     """Seconds without a byte after which a transfer turns to another peer."""
     entropy_interval: float = 60.0
+    lan: int | None = None
+    """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
     download_rate: int = 0
     """Bytes a second; 0: no cap."""
     upload_rate: int = 0
@@ -139,6 +141,7 @@ class Membership:
             bootstrap=tuple(dict.fromkeys([*network.bootstrap, *known])),
             entropy_interval=options.entropy_interval,
             transfer_patience=options.patience,
+            lan=options.lan,
             download_rate=options.download_rate,
             upload_rate=options.upload_rate,
         )

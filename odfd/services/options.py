@@ -13,6 +13,7 @@ from engines.sandbox.base import Level
 from odfd.mirrors.arrivals import ObjectLimits
 from odfd.network.membership import HostOptions, Network
 from odfd.services.home import Home
+from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.yamux.limits import Limits as YamuxLimits
 
@@ -54,6 +55,7 @@ def host_options(settings: Settings, home: Home) -> HostOptions:
         folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
+        lan=LAN_PORT if p2p.mdns else None,
         download_rate=p2p.download_rate,
         upload_rate=p2p.upload_rate,
     )

@@ -117,16 +117,16 @@ class Mesh:
         found = await self._discovery.holders(dataset)
         met: list[PeerId] = []
 
-        async def visit(presence: Presence) -> None:
-            if await self._visit(presence.peer, self._discovery.addresses(presence)):
+        async def call_on(presence: Presence) -> None:
+            if await self.visit(presence.peer, self._discovery.addresses(presence)):
                 met.append(presence.peer)
 
         async with trio.open_nursery() as nursery:
             for presence in found:
-                nursery.start_soon(visit, presence)
+                nursery.start_soon(call_on, presence)
         return len(met)
 
-    async def _visit(self, peer: PeerId, addresses: Sequence[str]) -> bool:
+    async def visit(self, peer: PeerId, addresses: Sequence[str]) -> bool:
         """Dial a peer, unless it is shut out or rests after a failure. Failures are noted, not raised."""
         book, now = self._standing.book, trio.current_time()
         if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
@@ -152,9 +152,9 @@ class Mesh:
             known = self._standing.book.acquaintances(trio.current_time())
             stranger = self._discovery.stranger()
             if known and (stranger is None or self._rng.random() < 0.5):
-                await self._visit(known[0].peer, known[0].addresses)
+                await self.visit(known[0].peer, known[0].addresses)
             elif stranger is not None:
-                await self._visit(stranger.peer, self._discovery.addresses(stranger))
+                await self.visit(stranger.peer, self._discovery.addresses(stranger))
             elif connected:
                 await contained(self._discovery.meet, self._rng.choice(connected))
 

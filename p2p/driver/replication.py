@@ -19,6 +19,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.driver.discovery import Discovery
+from p2p.driver.lan import Lan
 from p2p.driver.links import Links
 from p2p.driver.mesh import Mesh
 from p2p.driver.ports import HostPort
@@ -78,6 +79,9 @@ class ReplicationDriver:
         self._pace = Pace(settings.download_rate)
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
+        self._lan: Lan | None = None
+        if settings.lan is not None:
+            self._lan = Lan(host, self._standing, settings.network, self._mesh.visit, settings.lan)
         self._chains = Links(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
         self._objects = Links(host, self._standing, objects.PROTOCOL, objects.decode_object_reply)
         self._nursery: trio.Nursery | None = None
@@ -104,6 +108,8 @@ class ReplicationDriver:
                 nursery.start_soon(self._discovery.run)
                 nursery.start_soon(self._standing.run)
                 nursery.start_soon(self._mesh.run)
+                if self._lan is not None:
+                    nursery.start_soon(self._lan.run)
                 task_status.started()
         finally:
             self._nursery = None

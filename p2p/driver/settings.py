@@ -22,6 +22,8 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for one question outside of a transfer."""
     transfer_patience: float = 15.0
     """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
+    lan: int | None = None
+    """UDP port of multicast DNS by which peers on one LAN find each other; ``None``: they do not."""
     download_rate: int = 0
     """Bytes of chains and objects a second that this node takes from all peers together; 0: no cap."""
     upload_rate: int = 0
