@@ -15,7 +15,7 @@ from worlds.peer_bytes import OURS, TARGETS
 
 TREE = Path(__file__).parents[2]
 ROOMS = (
-    "p2p", "chain/statements", "chain/ids.py", "chain/multihash.py", "odfd/network", "odfd/ipfs/delegation.py",
+    "p2p", "chain/statements", "chain/ids.py", "chain/multihash.py", "odfd/network", "odfd/ipfs", "odfd/published",
     "odfd/trust/bundle.py", "odfd/trust/unpacking.py",
 )  # fmt: skip
 TAKES = re.compile(r"\b(bytes|bytearray|memoryview|Buffer|BinaryIO)\b")

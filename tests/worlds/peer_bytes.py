@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
-import httpx
 import trio
 
 from chain import instant, multibase
-from chain.errors import Invalid, Refused, Remote
+from chain.errors import Invalid, Remote
 from chain.ids import DatasetId, KeyDid, parse_name
 from chain.multihash import Multihash
 from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement
 from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.way import IpfsWay
+from odfd.ipfs.way import place_of as ipfs_place_of
 from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.published.source import Source
 from odfd.services.home import open_home
 from odfd.trust.bundle import Reader, decode_manifest
 from odfd.trust.unpacking import unpacked
@@ -51,7 +51,7 @@ from p2p.wire import chains, frames, limits, objects, presence, refusal, trust
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session
-from worlds.memory_ipfs import MemoryIpfs
+from worlds.site_bytes import ANSWERS, KUBO_ANSWERS, archives, folder_of, kubo, unpacking, website
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAULTS = (Invalid, Violation, Remote)
@@ -64,10 +64,14 @@ DATASET = DatasetId.from_public_key(bytes(range(32)))
 SID = Multihash.sha3_256(b"object")
 WIRE = {name: bytes.fromhex(text) for name, text in json.loads((GOLDEN / "wire" / "messages.json").read_text()).items()}
 NOW = instant.parse("2026-11-20T08:00:00Z")
-SEALED = [(GOLDEN / "trust" / name).read_bytes() for name in ("head.json", "attestation.json")]
+SEALED = [
+    (GOLDEN / "trust" / name).read_bytes()
+    for name in ("head.json", "attestation.json", "observation.json", "policy.json")
+]
 PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "double-vote.json")]
 BUNDLE = (GOLDEN / "trust" / "lie.odfe").read_bytes()
 PAYLOADS = [envelope.unseal(raw, statement.MAX_ANY).payload for raw in SEALED]
+BLOCK = next((GOLDEN / "kamu").glob("*/blocks/*")).read_bytes()
 TREE = checkpoint.Checkpoint(dataset=DATASET, epoch=2, size=912, root_hash=b"r" * 32)
 COSIGNED = cosignature.cosign(VALIDATOR, TREE, NOW)
 POINTER = record.Pointer(value="/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezi", sequence=3, expires=NOW, ttl=3600)
@@ -294,125 +298,6 @@ def signed_anew(raw: bytes) -> bytes:
     return raw + record._field(8, KEY.sign(record.SIGNED + data))
 
 
-# IPFS
-
-
-@contextmanager
-def kubo(_: Path) -> Iterator[Decode]:
-    """Each question, with the same bytes as an answer and as a refusal."""
-    told = (200, b"")
-    rpc = Kubo("http://kubo")
-    transport = httpx.MockTransport(lambda _: httpx.Response(told[0], content=told[1]))
-    rpc._client = httpx.AsyncClient(base_url="http://kubo/api/v0/", transport=transport)
-    questions: list[Callable[[], Any]] = [
-        rpc.version,
-        lambda: rpc.root_of("/f"),
-        lambda: rpc.size_of("/ipfs/x"),
-        lambda: rpc.record("k51"),
-        lambda: rpc.replace("/f", b""),
-    ]
-
-    async def ask_all() -> None:
-        refused: list[Remote] = []
-        for question in questions:
-            try:
-                await question()
-            except Remote as fault:
-                refused.append(fault)
-        if len(refused) == len(questions):
-            raise refused[0]
-
-    def ask(raw: bytes) -> object:
-        nonlocal told
-        told = (500, raw)
-        with suppress(Remote):
-            trio.run(ask_all)
-        told = (200, raw)
-        trio.run(ask_all)
-        return told
-
-    yield ask
-
-
-@contextmanager
-def web(_: Path) -> Iterator[Decode]:
-    """A part of a file: the first line says which part it is."""
-    told = b""
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        said, _, body = told.partition(b"\n")
-
-        async def parts() -> AsyncIterator[bytes]:
-            yield body
-
-        return httpx.Response(206, headers=[(b"Content-Range", said)], content=parts())
-
-    site = Web()
-    site._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-
-    async def ask() -> bytes:
-        async with site.open("http://site/x", 5) as parts:
-            return b"".join([part async for part in parts])
-
-    def take(raw: bytes) -> object:
-        nonlocal told
-        told = raw
-        return trio.run(ask)
-
-    yield take
-
-
-class Archive(MemoryIpfs):
-    """A daemon whose folder is any bytes."""
-
-    def __init__(self, raw: bytes) -> None:
-        super().__init__()
-        self._raw = raw
-
-    @asynccontextmanager
-    async def archive(self, content: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        async def parts() -> AsyncIterator[bytes]:
-            yield self._raw
-
-        yield parts()
-
-
-@contextmanager
-def unpacking(folder: Path) -> Iterator[Decode]:
-    def take(raw: bytes) -> object:
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            inside, outside = Path(place) / "in", Path(place)
-            try:
-                trio.run(IpfsWay(Archive(raw)).bring_blocks, "/ipfs/x", SID, 0, inside)
-            except Refused as fault:
-                raise Invalid(fault.message, rule=fault.rule) from fault
-            finally:
-                assert {path.name for path in outside.iterdir()} <= {"in"}
-            return sum(path.is_file() for path in inside.rglob("*"))
-
-    yield take
-
-
-def archives() -> list[bytes]:
-    """A folder of blocks, plain and with what the pax format can add."""
-    made = []
-    sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x", "GNU.sparse.realsize": "9"}
-    for extra in ({}, {"path": f"cid/blocks/{SID}", "size": "5"}, sparse, {"GNU.sparse.map": "0,5", "comment": "x"}):
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for name in (f"cid/blocks/{SID}", f"cid/data/{SID}"):
-                member = tarfile.TarInfo(name)
-                member.size, member.pax_headers = 5, extra
-                archive.addfile(member, io.BytesIO(b"hello"))
-        made.append(packed.getvalue()[: -packed.tell() % 512 or None])
-    return made
-
-
-KUBO_ANSWERS = (
-    b'{"Version":"0.43.0"}', b'{"Hash":"bafy","Size":5,"Type":"directory"}',
-    b'{"Message":"file does not exist","Code":0,"Type":"error"}', b'{"Type":5}\n{"Extra":"aGVsbG8="}',
-)  # fmt: skip
-
 TARGETS: Sequence[Target] = (
     simple(chains.decode_range, [WIRE["chain.range"]], again(chains.decode_range, chains.encode_range)),
     simple(chains.decode_chain_reply, [WIRE[name] for name in ("chain.blocks", "refusal.busy")], reply_of_chain),
@@ -489,8 +374,10 @@ TARGETS: Sequence[Target] = (
     simple(instant.parse, [b"2026-11-20T08:00:00Z"], text_of(instant.parse, spelled=False)),
     Target(Kubo.record, KUBO_ANSWERS, kubo, dear=20),
     Target(IpfsWay.bring_blocks, archives(), unpacking, dear=10),
+    Target(Web.open, ANSWERS, website, dear=10),
+    Target(Source.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
+    simple(ipfs_place_of, [b"ipfs://bafy", b"/ipns/k51", b"ipns://k51/"], text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
-    Target(Web.open, [b"bytes 5-9/10\nhello", b"bytes 0-4/*\nhello", b"\nhello"], web, dear=20),
 )
 """Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""
 
