@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,12 +111,14 @@ class Providers:
     def is_hopeful(self, peer: PeerId) -> bool:
         return peer in self._all and not self._all[peer].out
 
-    def next_after(self, peer: PeerId | None) -> PeerId | None:
-        """The next one that is not out, in the order of lots and around; ``None`` when all are."""
-        floor = self._all[peer].lot if peer in self._all else -1.0
-        left = sorted((one.lot, one.peer) for one in self._all.values() if not one.out)
-        later = [peer for lot, peer in left if lot > floor]
-        return next(iter(later or [peer for _, peer in left]), None)
+    def is_resting(self, peer: PeerId, now: float) -> bool:
+        return self._all[peer].ready_at > now
+
+    def least_doubtful(self, but: Collection[PeerId]) -> PeerId | None:
+        """Of those that are not out; one of ``but`` only where there is nobody else."""
+        left = [one for one in self._all.values() if not one.out]
+        best = min(left, key=lambda one: (one.peer in but, one.doubt()), default=None)
+        return best.peer if best else None
 
     def reasons(self) -> tuple[tuple[PeerId, str], ...]:
         return tuple((one.peer, one.reason) for one in self._all.values())

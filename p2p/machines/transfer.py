@@ -181,6 +181,8 @@ class Transfer:
         self._contributors: set[PeerId] = set()
         self._inherited = inherited
         self._solo: PeerId | None = None
+        self._alone: set[PeerId] = set()
+        """Who was asked alone, in this round of all."""
         self._rewinds = 0
         self.over = False
         """Whether the machine has ended; it then answers nothing more."""
@@ -279,7 +281,7 @@ class Transfer:
             self.over = True
             return [GaveUp(self._providers.reasons())]
         if blamed is None:
-            self._solo = self._providers.next_after(self._solo)
+            self._ask_another_alone()
             return []
         self._providers.drop(blamed, reason)
         return [Penalise(blamed, reason, BAD_BYTES)]
@@ -359,12 +361,25 @@ class Transfer:
     def _pick(self, start: int, now: float) -> Provider | None:
         ready = [one for one in self._providers.ready(start, now) if self._questions(one.peer) < DEPTH]
         if self._solo is not None:
-            chosen = [provider for provider in ready if provider.peer == self._solo]
-            if not chosen and not self._providers.is_hopeful(self._solo):
-                self._solo = self._providers.next_after(self._solo)
-                chosen = [provider for provider in ready if provider.peer == self._solo]
-            ready = chosen
+            if self._is_of_no_use(self._solo, now):
+                self._ask_another_alone()
+            ready = [provider for provider in ready if provider.peer == self._solo]
         return min(ready, key=lambda one: (self._questions(one.peer), one.doubt()), default=None)
+
+    def _is_of_no_use(self, peer: PeerId, now: float) -> bool:
+        """Whether another may take the place of who is asked alone: of two who contributed none could be blamed."""
+        if not self._providers.is_hopeful(peer):
+            return True
+        gave_nothing = not (self._contributors or self._parts or self._questions(peer))
+        return gave_nothing and self._providers.is_resting(peer, now)
+
+    def _ask_another_alone(self) -> None:
+        """Whoever has answered before comes first: one that is silent could hold up each thing for a minute."""
+        self._solo = self._providers.least_doubtful(self._alone)
+        if self._solo in self._alone:
+            self._alone.clear()
+        if self._solo is not None:
+            self._alone.add(self._solo)
 
     def _question(self, provider: Provider, span: Interval, now: float) -> Ask:
         ask = self._next_ask

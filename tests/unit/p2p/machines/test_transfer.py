@@ -100,6 +100,44 @@ def test_one_contributor_is_to_blame_and_several_are_not() -> None:
         assert len({ask.peer for ask in only(effects, Ask)}) == len(peers) - 1, "after doubt: one peer at a time"
 
 
+def test_who_is_silent_alone_holds_up_nothing_while_another_answers() -> None:
+    """A doubt that cannot be laid at one peer's door, and a peer that says nothing: those who answered come first."""
+    machine = made(30)
+    asks = only(machine.handle(Joined((A, B, C)), 0.0), Ask)
+    silent, *answering = [ask.peer for ask in asks]
+    for ask in asks[1:]:
+        machine.handle(answer(ask, available=30), 0.1)
+    (hedge,) = only(machine.handle(Tick(), HEDGE), Ask)
+    machine.handle(answer(hedge, available=30), HEDGE)
+    for _ in range(3):
+        machine.handle(Accepted(), HEDGE)
+    for peer in {*answering}:
+        alone = only(machine.handle(Rejected("wrong hash", 0), 3.0), Ask)
+        assert {ask.peer for ask in alone} <= {*answering}
+        for ask in alone:
+            machine.handle(answer(ask, available=30), 3.1)
+        for _ in alone:
+            machine.handle(Accepted(), 3.1)
+        assert peer in answering
+    last = only(machine.handle(Rejected("wrong hash", 0), 4.0), Ask)
+    assert {ask.peer for ask in last} == {silent}, "nobody else is left"
+
+
+def test_who_is_silent_alone_is_left_at_the_first_silence() -> None:
+    machine = made(20, inherited=True)
+    now, asks = 0.0, only(machine.handle(Joined((A, B, C)), 0.0), Ask)
+    machine.handle(answer(asks[0]), 0.1)
+    machine.handle(answer(asks[1]), 0.1)
+    machine.handle(Accepted(), 0.2)
+    asked, effects = [], machine.handle(Rejected("wrong hash", 0), 0.2)
+    while len(asked) < 3:
+        asked += sorted({ask.peer for ask in only(effects, Ask)})
+        (wake,) = only(effects, WakeAt)
+        now, effects = wake.at, machine.handle(Tick(), wake.at)
+    assert sorted(asked) == [A, B, C]
+    assert now < 4 * PATIENCE
+
+
 def test_inherited_bytes_excuse() -> None:
     machine = Transfer(10, 20, SHAPE, Random(1), inherited=True)
     (ask,) = only(machine.handle(Joined((A,)), 0.0), Ask)
