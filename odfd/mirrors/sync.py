@@ -113,9 +113,9 @@ class MirrorSync:
         holders: Holders,
         meeting: Meeting,
         *,
-        follow: bool = False,
+        follow: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``follow``: an epoch is followed even if it gives up blocks which are here."""
+        """``follow``: whether an epoch is followed even if it gives up blocks which are here; asked each time."""
         self._meeting = meeting
         self._keeping = arrivals.keeping
         self._database = database
@@ -272,7 +272,7 @@ class MirrorSync:
         elif head is not None and is_there(checked, head):
             turned = Checked(checked.frontier, checked.data, head.epoch)
         elif head is not None:
-            follow = self._follow or decided.follows(head.epoch)
+            follow = self._follow() or decided.follows(head.epoch)
             turn = turn_of(checked, head, walk, follow=follow)
             if turn is not None:
                 parts_at = parts_at if follow else None

@@ -180,7 +180,6 @@ class NodeParts:
         """What brings datasets of others here, from peers and from where they are published."""
         home, settings, ground = self.home, self.settings, self.ground
         replication = self.places.replication
-        follow = follows_rewrites(settings.policy)
         keeping = Keeping(home.database, home.chains, home.objects, self.views.own_reader)
         limits = object_limits(settings)
         self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
@@ -192,7 +191,7 @@ class NodeParts:
             replication,
             holders,
             self._meeting(),
-            follow=follow,
+            follow=lambda: follows_rewrites(self.settings.policy),
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)

@@ -325,6 +325,11 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
             await bob.heard("mirror.refused")
             assert bob.parts.keeper.get(cities).fault.rule == "rewrite-waiting"
             assert (bob.size("theirs"), await records(bob, "theirs")) == (size, rows)
+            follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
+            bob.assembly.reload(model.Settings(policy=follows))
+            with trio.fail_after(20):
+                while head_of(bob, cities) != done.head:
+                    await bob.parts.keeper.get(cities).turned.wait()
         assert "dataset.forked" not in bob.kinds()
 
 
