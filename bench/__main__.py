@@ -39,6 +39,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "reach": "bench.trust",
         "fork": "bench.trust",
         "rumour": "bench.trust",
+        "statements": "bench.statements",
         "cli": "bench.node",
         "memory": "bench.node",
         "transform": "bench.engine",
