@@ -100,7 +100,7 @@ def test_the_table_has_no_other_rows() -> None:
 
 def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a policy would load whatever its K, and asks for as many as may lie."""
-    monkeypatch.setattr(policies, "_quorum_mistakes", lambda *_: ())
+    monkeypatch.setattr(policies, "quorum_mistakes", lambda *_: ())
     monkeypatch.setattr(trustnet.network, "quorum_between", lambda rng, least, most: max(least - 1, 1))
     assert found(trustnet, monkeypatch, plot="affirm", kinds=("lie", "honest")) == "S1"
 
