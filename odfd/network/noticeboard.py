@@ -184,9 +184,9 @@ class LedgerNoticeboard:
         if heard.outcome is Outcome.UNKNOWN_AUTHORITY:
             self._waiting.put(said.dataset, raw, sender)
         if heard.outcome is Outcome.REJECTED:
-            return Judgement.REJECT, True
+            return Judgement.REJECT, heard.verdict.lasts
         if not heard.outcome.changes:
-            return Judgement.IGNORE, heard.outcome not in _NOT_YET
+            return Judgement.IGNORE, heard.verdict.lasts and heard.outcome not in _NOT_YET
         if isinstance(said, Authority) and heard.outcome is Outcome.NEW:
             self._try_again(self._waiting.take(said.dataset))
         return Judgement.ACCEPT, True

@@ -37,6 +37,7 @@ from odfd.trust.resolutions import Resolutions
 from odfd.trust.resolving import Answer, Case, Fork, Side, Stop, Versions
 from odfd.trust.rewriting import give_up, kept_tree
 from odfd.trust.standing import Standing
+from odfd.trust.versioning import hold_instead
 
 
 class Docket:
@@ -201,9 +202,7 @@ class ResolvingService:
                 rule="resolve",
                 hint="delete it here and mirror it anew: odfctl mirror add --expect HASH",
             )
-        authorities.replace(said, signed)
-        ledger.drop_heads_under(entry.id, said.version)
-        ledger.close_epochs(authorities.rights(entry.id))
+        hold_instead(connection, said, signed)
 
     def _record(
         self, connection: sqlite3.Connection, dataset: DatasetId, answer: Answer, request: wire.ResolveRequest,

@@ -64,6 +64,8 @@ _CHANGING: Final = frozenset({Outcome.ADVANCE, Outcome.RENEWED, Outcome.REWRITE,
 class Verdict(msgspec.Struct, frozen=True):
     outcome: Outcome
     reason: str = ""
+    lasts: bool = True
+    """Whether the same statement gets the same answer again; not where a person's decision would change it."""
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -113,11 +115,13 @@ def admit_head(
     if ground.size and ground.epoch < head.epoch:
         return _into_epoch(head, newest, root_at, ground)
     if ground.size <= ground.chosen.get(head.epoch, -1):
-        return Verdict(Outcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet")
+        return Verdict(
+            Outcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet", lasts=False
+        )
     in_epoch = newest if newest is not None and newest.epoch == head.epoch else None
     verdict = _against_mine(head, in_epoch, root_at)
     if forked_at is not None and verdict.outcome in (Outcome.ADVANCE, Outcome.RENEWED):
-        return Verdict(Outcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there")
+        return Verdict(Outcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there", lasts=False)
     return verdict
 
 
@@ -136,9 +140,12 @@ def _rights_doubted(
     if head.authority >= len(ground.walk):
         return Verdict(Outcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
     named, rights = ground.walk[head.authority], ground.rights
+    disputed = f"two authorities of version {rights.version}: who may write is disputed"
+    if ground.conflict and named is rights:
+        return Verdict(Outcome.OLDER, disputed, lasts=False)
     writer = writer_of(head, signed, rights)
     if writer is None and writer_of(head, signed, named) is None:
-        return Verdict(Outcome.REJECTED, "not signed by a writer of this dataset")
+        return Verdict(Outcome.REJECTED, "not signed by a writer of this dataset", lasts=False)
     if head.epoch > named.epoch:
         return Verdict(Outcome.REJECTED, f"authority version {head.authority} opened no epoch {head.epoch}")
     if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
@@ -146,7 +153,7 @@ def _rights_doubted(
     if writer is None:
         return Verdict(Outcome.OLDER, "its writer's right has ended")
     if ground.conflict:
-        return Verdict(Outcome.OLDER, f"two authorities of version {rights.version}: who may write is disputed")
+        return Verdict(Outcome.OLDER, disputed, lasts=False)
     opened = rights.opened(head.epoch)
     if opened is not None and not begins_at(head, opened.base):
         return Verdict(Outcome.REJECTED, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")

@@ -24,6 +24,7 @@ from odfd.trust.proofs import Proofs
 from odfd.trust.quorum import Witnesses, standing_behind
 from odfd.trust.resolutions import VERSION, Resolution, Resolutions
 from odfd.trust.resolving import versions_of
+from odfd.trust.versioning import hold_instead
 from odfd.trust.witness import Cosignatures
 
 
@@ -53,10 +54,7 @@ def settle(connection: sqlite3.Connection, dataset: DatasetId, witnesses: Witnes
         return None
     (chosen,) = enough
     if chosen in others:
-        said, signed = others[chosen]
-        authorities.replace(said, signed)
-        ledger.drop_heads_under(dataset, said.version)
-        ledger.close_epochs(authorities.rights(dataset))
+        hold_instead(connection, *others[chosen])
     version = walk[-1].version
     resolution = Resolution(matter=VERSION, number=version, place=counts[chosen], name=chosen, at=now)
     Resolutions(connection).keep(dataset, resolution)

@@ -71,6 +71,14 @@ def keep_version(
     return rights
 
 
+def hold_instead(connection: sqlite3.Connection, said: Authority, signed: Signed) -> None:
+    """Hold another statement of a version that is held; heads that rest on the one given up go with it."""
+    authorities, ledger = Authorities(connection), Ledger(connection)
+    authorities.replace(said, signed)
+    ledger.drop_heads_under(said.dataset, said.version)
+    ledger.close_epochs(authorities.rights(said.dataset))
+
+
 def note_version(keys: KeyStore, said: Authority, signed: Signed) -> None:
     """In the journals of all who signed it, once it is kept and before it is told."""
     for key in signed.signers:
