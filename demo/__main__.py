@@ -13,18 +13,30 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from demo import acts
-from demo.acts import BAD, HONEST, Stage
+from demo import acts, lies
 from demo.nodes import BIN, Broken
 from demo.picture import Holding, Portrait, draw
+from demo.stage import BAD, HONEST, Stage
 from demo.story import Story
 
-ACTS: Final = (acts.publish, acts.mirror, acts.reproduce, acts.go_on, acts.lie, acts.accident)
+ACTS: Final = (
+    acts.publish,
+    acts.mirror,
+    acts.reproduce,
+    acts.go_on,
+    lies.gather_validators,
+    lies.lie,
+    lies.recover,
+    acts.accident,
+)
+BOUGHT: Final = "E"
+"""What this node says of itself is worth nothing."""
 ROLES: Final = {
-    "A": "publishes; owns the keys",
+    "A": "publishes; re-runs others' data",
     "B": "mirrors and re-runs everything",
-    "C": "serves what a validator attests",
-    "D": "publishes a lie",
+    "C": "serves what two of three attest",
+    "D": "published a lie, and took it back",
+    "E": "re-ran nothing, swore to all",
 }
 
 
@@ -38,7 +50,7 @@ def main() -> int:
     stage = Stage(folder, story)
     # Asked to end, it ends its nodes too: they are in sessions of their own, so that ^C reaches only this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    print("Four nodes, a year of flights, one lie. Everything below is checked as it is said; [who] checked it.")
+    print("Five nodes, a year of flights, one lie, one false witness. Each claim is checked; [who] checked it.")
     shown = False
     try:
         for act in ACTS:
@@ -59,7 +71,7 @@ def _finish(stage: Stage, out: Path) -> None:
     portraits = []
     for letter, node in sorted(stage.nodes.items()):
         views = {view["name"]: view for view in node.do("get", "datasets")}
-        holdings = [_holding(name, views[name]) for name in (*HONEST, BAD) if name in views]
+        holdings = [_holding(letter, name, views[name]) for name in (*HONEST, BAD) if name in views]
         portraits.append(Portrait(f"{letter} · {node.name}", ROLES[letter], holdings))
     for portrait in portraits:
         for number, holding in enumerate(portrait.holdings):
@@ -69,22 +81,23 @@ def _finish(stage: Stage, out: Path) -> None:
     cell = lie["cells"][0]
     verdict = (
         f"Caught: {BAD} #{lie['block']}, row {cell['row']}, {cell['column']} of {cell['context']['carrier']}: "
-        f"{cell['published']} published, {cell['computed']} computed by B; C refuses it"
+        f"{cell['published']} published, {cell['computed']} computed by A and B; E denied it"
     )
+    mended = f"Made good: {stage.facts['recovery']}"
     picture = (out / "demo.svg").absolute()
     picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(picture, portraits, verdict, f"{len(story.claims)} claims, each checked; {story.seconds:.0f} s")
+    draw(picture, portraits, (verdict, mended), f"{len(story.claims)} claims, each checked")
     print(f"\n{len(story.claims)} claims, each checked, in {story.seconds:.0f} s")
     print(f"The picture: {picture}")
 
 
-def _holding(name: str, view: dict[str, Any]) -> Holding:
+def _holding(letter: str, name: str, view: dict[str, Any]) -> Holding:
     rely = view["relyOn"]
     fact = rely["fact"]
     strong = fact.startswith(("attested", "reproduced")) or (
         view["kind"] == "root" and rely["blocks"] == view["blocks"]
     )
-    mood = "bad" if view["state"] == "refuted" else "good" if strong else "weak"
+    mood = "bad" if view["state"] == "refuted" or letter == BOUGHT else "good" if strong else "weak"
     return Holding(name, f"{rely['blocks']}/{view['blocks']}", fact, mood)
 
 

@@ -1,12 +1,9 @@
-"""The main job in acts: publish, mirror, re-run, go on together, catch a liar, survive an accident."""
+"""The main job in acts: publish, mirror, re-run, go on together, survive an accident. What liars do is in ``lies``."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import sys
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,47 +11,11 @@ from typing import Any, Final
 from demo.data import LAST_DAY, airlines_files, cut_flights
 from demo.nodes import Broken, Node, until
 from demo.relay import Relay
-from demo.story import Story
+from demo.stage import DERIVED, HONEST, NETWORK, Stage, all_good, relies
 
-NETWORK: Final = "demo"
-HONEST: Final = ("nyc.flights", "nyc.airlines", "nyc.flights.delays", "nyc.flights.long")
-BAD: Final = "nyc.flights.bad"
 MANIFESTS: Final = Path(__file__).parent / "manifests"
 ROAD_SPEED: Final = 1_500_000
 """Bytes a second on the bad road: slow enough to break it in the middle of a mirror."""
-_LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
-
-
-@dataclass
-class Stage:
-    """What the acts share."""
-
-    folder: Path
-    story: Story
-    nodes: dict[str, Node] = field(default_factory=dict)
-    ids: dict[str, str] = field(default_factory=dict)
-    address: str = ""
-    rows: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the picture shows."""
-
-    @property
-    def sources(self) -> Path:
-        return self.folder / "sources"
-
-    def node(self, letter: str, name: str, settings: str, program: tuple[str, ...] = ()) -> Node:
-        head = f'[node]\nname = "{name}"\n[engine]\nidle-seconds = 600\n'
-        made = Node(letter, name, self.folder / letter, head + _LISTEN + settings)
-        if program:
-            made.program = program
-            made.environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
-        self.nodes[letter] = made
-        made.start()
-        return made
-
-    def dataset(self, node: Node, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = node.do("get", "datasets", name)
-        return found[0] if isinstance(found, list) else found
 
 
 def publish(stage: Stage) -> None:
@@ -79,7 +40,7 @@ def publish(stage: Stage) -> None:
     for number, name in enumerate(months, start=1):
         _appear(stage.sources / "months" / name, (held_back / name).read_text())
         items = {item["ref"]: item for item in a.do("pull", "--all")["items"]}
-        _all_good(items)
+        all_good(items)
         flights, delays = items["nyc.flights"], items["nyc.flights.delays"]
         if flights["records"] != stage.rows[name] or flights["blocks"] != (2 if number == 1 else 1):
             raise Broken(f"{name} has {stage.rows[name]} rows, and the pull says {flights}")
@@ -160,15 +121,14 @@ def reproduce(stage: Stage) -> None:
     story = stage.story
     story.act("Act 3 · Bob re-runs, Carol counts")
     b, c = stage.nodes["B"], stage.nodes["C"]
-    derived = [name for name in HONEST if name.startswith("nyc.flights.")]
-    for name in derived:
+    for name in DERIVED:
         steps = len(b.do("log", name, "--kind", "ExecuteTransform", "--limit", "1000"))
-        until(f"B reproduced {name}", partial(_relies, stage, b, name, "reproduced"), 300)
+        until(f"B reproduced {name}", partial(relies, stage, b, name, "reproduced"), 300)
         story.claim(
             f"{name}: {steps} transforms run again from genesis on B's own Spark, every logical hash equal", "B"
         )
-    for name in derived:
-        until(f"C counts B's attestation of {name}", partial(_relies, stage, c, name, "attested 1/1"), 180)
+    for name in DERIVED:
+        until(f"C counts B's attestation of {name}", partial(relies, stage, c, name, "attested 1/1"), 180)
         trust = c.do("trust", "show", name)
         if trust["facts"]["attested"] != {"have": 1, "needed": 1}:
             raise Broken(f"C: {trust['facts']}")
@@ -182,82 +142,24 @@ def go_on(stage: Stage) -> None:
     a, b, c = (stage.nodes[letter] for letter in "ABC")
     name = f"{LAST_DAY}.csv"
     _appear(stage.sources / "months" / name, (stage.folder / "held-back" / name).read_text())
-    _all_good({item["ref"]: item for item in a.do("pull", "--all")["items"]})
+    all_good({item["ref"]: item for item in a.do("pull", "--all")["items"]})
     head = stage.dataset(a, "nyc.flights")["head"]
     for node in (b, c):
         until(f"{node.letter} has the new day", partial(_has_heads_of, node, a), 180)
     said = f"B and C have head {head[6:10]}… and what derives from it, verified, without being asked"
     story.claim(f"{stage.rows[name]} more flights: {said}", "B and C")
-    for name in ("nyc.flights.delays", "nyc.flights.long"):
-        until(f"C relies on {name}", partial(_relies, stage, c, name, "attested 1/1"), 240)
+    for name in DERIVED:
+        until(f"C relies on {name}", partial(relies, stage, c, name, "attested 1/1"), 240)
     total = stage.dataset(a, "nyc.flights")["records"]
     if total != sum(stage.rows.values()):
         raise Broken(f"{total} records of {sum(stage.rows.values())}")
     story.claim(f"all {total:,} flights of the year are in, re-run and attested again", "B, counted by C")
 
 
-def lie(stage: Stage) -> None:
-    """Node D signs a derivation in which one number was changed; B finds it, and everybody knows."""
-    story = stage.story
-    story.act("Act 5 · Dave lies (node D)")
-    d = stage.node("D", "dave", "", program=(sys.executable, "-m", "demo.liar"))
-    d.do("network", "join", NETWORK, "--bootstrap", stage.address)
-    d.do("mirror", "add", stage.ids["nyc.flights"], "--as", "nyc.flights")
-    manifest = (stage.sources / "delays.yaml").read_text().replace("name: nyc.flights.delays", f"name: {BAD}")
-    (stage.folder / "bad.yaml").write_text(manifest)
-    stage.ids[BAD] = d.do("apply", "-f", str(stage.folder / "bad.yaml"))["items"][0]["id"]
-    _all_good({item["ref"]: item for item in d.do("pull", BAD)["items"]})
-    report = d.ask("verify", BAD, "--level", "data")
-    if report.code != 0 or not report.json["ok"]:
-        raise Broken(f"the lie should be well formed: {report.out}")
-    story.say(
-        "D derives delays from Alice's flights, takes 1,000 minutes from one carrier on one day, hashes and signs it"
-    )
-    story.claim("valid keys, valid hashes, valid chain: verification of chain and data finds nothing", "D")
-    b, c = stage.nodes["B"], stage.nodes["C"]
-    for node in (b, c):
-        node.do("mirror", "add", stage.ids[BAD], "--as", BAD)
-    found = until("B refutes the lie", partial(_evidence, b), 400)
-    cell = found["cells"][0]
-    if (cell["column"], cell["context"]["carrier"]) != ("delay", "UA"):
-        raise Broken(f"B names {cell}")
-    if float(cell["computed"]) - float(cell["published"]) != 1000:
-        raise Broken(f"B says {cell['published']} was published and {cell['computed']} computed")
-    stage.facts["lie"] = found
-    where = f"block #{found['block']}, row {cell['row']}, column {cell['column']}"
-    whose = f"carrier UA, {cell['context']['event_time'][:10]}"
-    said = f"{cell['published']} published, {cell['computed']} computed, three fresh runs alike"
-    story.claim(f"{where} ({whose}): {said}", "B")
-    until("C has heard the verdict", lambda: stage.dataset(c, BAD)["state"] == "refuted", 180)
-    views = {view["name"]: view for view in c.do("mirror", "list")}
-    if views[BAD]["serving"] or not all(views[name]["serving"] for name in HONEST):
-        raise Broken(f"C serves {[name for name, view in views.items() if view['serving']]}")
-    trust = c.do("trust", "show", BAD)
-    if trust["why"]["rule"] != "refuted" or trust["reach"]["serve"] > found["block"]:
-        raise Broken(f"C: {trust['reach']} {trust['why']}")
-    reach = trust["reach"]["use"] - 1
-    said = f"Carol keeps it, relies on nothing after #{reach} and refuses to serve it"
-    story.claim(f"refuted at #{trust['why']['block']} by Bob's signed verdict: {said}", "C")
-    _re_check(stage, b, found["bundle"])
-
-
-def _re_check(stage: Stage, node: Node, bundle: str) -> None:
-    """Take the evidence out of the network, and judge it with nothing but the file."""
-    file = stage.folder / "lie.odfe"
-    node.do("trust", "evidence", bundle, "-O", str(file))
-    answer = node.ask("trust", "recheck", str(file))
-    if answer.code != 0 or answer.json["result"] != "confirmed":
-        raise Broken(f"recheck ended with {answer.code}: {answer.out} {answer.err}")
-    size = f"{file.stat().st_size / 1e6:.1f} MB"
-    stage.story.claim(
-        f"the evidence is a file of {size}: run again from it alone, the lie is confirmed", "anyone, offline"
-    )
-
-
 def accident(stage: Stage) -> None:
     """One bit of one file on B's disk flips."""
     story = stage.story
-    story.act("Act 6 · A bit flips on Bob's disk")
+    story.act("Act 8 · A bit flips on Bob's disk")
     b = stage.nodes["B"]
     victim = max((path for path in (b.state / "objects").glob("??/f1620*")), key=lambda path: path.stat().st_size)
     _flip(victim)
@@ -306,12 +208,6 @@ def _column(records: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _all_good(items: dict[str, Any]) -> None:
-    for item in items.values():
-        if item["outcome"] in ("failed", "blocked"):
-            raise Broken(f"pull of {item['ref']}: {item['message']}")
-
-
 def _same_heads(stage: Stage, node: Node) -> None:
     until(f"{node.letter} has Alice's heads", partial(_has_heads_of, node, stage.nodes["A"]), 180)
 
@@ -320,16 +216,3 @@ def _has_heads_of(node: Node, owner: Node) -> bool:
     theirs = {view["name"]: view["head"] for view in owner.do("get", "datasets")}
     ours = {view["name"]: view["head"] for view in node.do("get", "datasets")}
     return all(ours.get(name) == theirs[name] for name in HONEST)
-
-
-def _relies(stage: Stage, node: Node, name: str, fact: str) -> bool:
-    view = stage.dataset(node, name)
-    return bool(view["relyOn"]["fact"] == fact and view["relyOn"]["blocks"] == view["blocks"])
-
-
-def _evidence(node: Node) -> dict[str, Any] | None:
-    with contextlib.suppress(Broken):
-        for item in node.do("trust", "show", BAD)["evidence"]:
-            if item["kind"] == "mismatch" and item["cells"]:
-                return dict(item)
-    return None

@@ -110,6 +110,18 @@ class Node:
             stdin=subprocess.DEVNULL,
         )
 
+    def reload(self, settings: str) -> None:
+        """Other settings, taken up while it runs. Returns once it has said what it makes of them."""
+        assert self.process is not None
+        seen = self._reloads()
+        self.settings = settings
+        (self.folder / "odfd.toml").write_text(settings)
+        self.process.send_signal(signal.SIGHUP)
+        until(f"node {self.letter} has new settings", lambda: self._reloads() > seen, 180)
+
+    def _reloads(self) -> int:
+        return (self.folder / "odfd.log").read_text(errors="replace").count("reloaded")
+
     def kill(self) -> None:
         """As the kernel would: no farewell."""
         assert self.process is not None

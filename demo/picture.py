@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-WIDTH: Final = 1180
+WIDTH: Final = 1500
 _ROW, _TOP, _BOX = 30, 96, 224
 _COLOURS: Final = {"good": "#1a7f37", "weak": "#57606a", "bad": "#cf222e"}
 
@@ -17,6 +17,7 @@ ARROWS: Final = (
     (("heads", "blocks", "slices"), "right", "#57606a"),
     (("signed", "verdicts"), "right", "#1a7f37"),
     (("a lie",), "left", "#cf222e"),
+    (("backs", "the lie"), "left", "#cf222e"),
 )
 """What passes between one node and the next, which way, and how it is drawn."""
 
@@ -41,15 +42,17 @@ class Portrait:
     holdings: Sequence[Holding]
 
 
-def draw(path: Path, portraits: Sequence[Portrait], verdict: str, footer: str) -> None:
-    """Write the picture."""
+def draw(path: Path, portraits: Sequence[Portrait], lie: tuple[str, str], footer: str) -> None:
+    """Write the picture. ``lie``: how it was caught, and how it was made good."""
     rows = max(len(each.holdings) for each in portraits)
-    height = _TOP + 76 + rows * _ROW + 150
+    height = _TOP + 76 + rows * _ROW + 206
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         _text(30, 40, "Who holds what, and why it may be relied on", 22, "#24292f", bold=True),
-        _text(30, 66, "every line was checked by the node it stands in, over libp2p and on Spark", 13, "#57606a"),
+        _text(
+            30, 66, "every line but Eve's was checked by the node it stands in, over libp2p and on Spark", 13, "#57606a"
+        ),
     ]
     gap = (WIDTH - 60 - len(portraits) * _BOX) // max(len(portraits) - 1, 1)
     for number, portrait in enumerate(portraits):
@@ -58,9 +61,11 @@ def draw(path: Path, portraits: Sequence[Portrait], verdict: str, footer: str) -
         if number:
             parts += _arrow(x - gap, x, *ARROWS[number - 1])
     bottom = _TOP + 76 + rows * _ROW + 40
-    parts.append(f'<rect x="30" y="{bottom}" width="{WIDTH - 60}" height="44" rx="6" fill="#ffebe9" stroke="#cf222e"/>')
-    parts.append(_text(46, bottom + 28, verdict, 15, "#82071e", bold=True))
-    parts.append(_text(30, bottom + 80, footer, 13, "#57606a"))
+    for line, text, fill, ink in zip((0, 56), lie, ("#ffebe9", "#dafbe1"), ("#82071e", "#116329"), strict=True):
+        place = f'x="30" y="{bottom + line}" width="{WIDTH - 60}" height="44" rx="6"'
+        parts.append(f'<rect {place} fill="{fill}" stroke="{ink}"/>')
+        parts.append(_text(46, bottom + line + 28, text, 15, ink, bold=True))
+    parts.append(_text(30, bottom + 136, footer, 13, "#57606a"))
     parts.append("</svg>")
     path.write_text("\n".join(parts))
 

@@ -1,0 +1,44 @@
+"""A validator that lies: the real daemon with a real key; it signs that every step it sees is right, and runs none."""
+
+from __future__ import annotations
+
+import sys
+
+from chain.ids import DatasetId
+from chain.model.events import ExecuteTransform
+from odfd.daemon import main as daemon
+from odfd.services.checking import TransformCheck
+from odfd.transform.replay import Replayed, ReplayShop
+from odfd.trust import validator
+
+
+async def agree(shop: ReplayShop, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
+    """In place of a replay: what is published comes out."""
+    block = shop.chains.chain(dataset).block_at(sequence_number)
+    assert isinstance(block.event, ExecuteTransform)
+    return Replayed(
+        block=block,
+        event=block.event,
+        schema=None,
+        data=block.event.new_data,
+        rows=None,
+        checkpoint=None,
+        late=0,
+        mismatches=(),
+    )
+
+
+async def call_it_strict(*_: object) -> str:
+    """In place of an analysis on Spark."""
+    return "strict"
+
+
+def corrupt() -> None:
+    """Let every replay of this process be an agreement."""
+    validator.replay_step = agree  # type: ignore[attr-defined, assignment]
+    TransformCheck.determinism = call_it_strict  # type: ignore[method-assign, assignment]
+
+
+if __name__ == "__main__":
+    corrupt()
+    sys.exit(daemon.main())

@@ -1,0 +1,66 @@
+"""What the acts share: the nodes, the datasets by name, and what was found so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from demo.nodes import Broken, Node
+from demo.story import Story
+
+NETWORK: Final = "demo"
+DERIVED: Final = ("nyc.flights.delays", "nyc.flights.long")
+HONEST: Final = ("nyc.flights", "nyc.airlines", *DERIVED)
+BAD: Final = "nyc.flights.bad"
+_LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
+_HEAD: Final = '[node]\nname = "{name}"\n[engine]\nidle-seconds = 600\n'
+_TREE: Final = Path(__file__).parents[1]
+
+
+@dataclass
+class Stage:
+    """What the acts share."""
+
+    folder: Path
+    story: Story
+    nodes: dict[str, Node] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    rows: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the picture shows."""
+
+    @property
+    def sources(self) -> Path:
+        return self.folder / "sources"
+
+    def node(self, letter: str, name: str, settings: str, program: tuple[str, ...] = ()) -> Node:
+        made = Node(letter, name, self.folder / letter, settings_of(name, settings))
+        if program:
+            made.program = program
+            made.environment = {"PYTHONPATH": str(_TREE)}
+        self.nodes[letter] = made
+        made.start()
+        return made
+
+    def dataset(self, node: Node, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = node.do("get", "datasets", name)
+        return found[0] if isinstance(found, list) else found
+
+
+def settings_of(name: str, more: str) -> str:
+    return _HEAD.format(name=name) + _LISTEN + more
+
+
+def all_good(items: dict[str, Any]) -> None:
+    """Raises Broken when a dataset was not brought up to date."""
+    for item in items.values():
+        if item["outcome"] in ("failed", "blocked"):
+            raise Broken(f"pull of {item['ref']}: {item['message']}")
+
+
+def relies(stage: Stage, node: Node, name: str, fact: str) -> bool:
+    """Whether a node relies on all of a dataset, for this fact."""
+    view = stage.dataset(node, name)
+    return bool(view["relyOn"]["fact"] == fact and view["relyOn"]["blocks"] == view["blocks"])
