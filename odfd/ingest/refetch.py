@@ -16,7 +16,7 @@ import trio
 
 from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import open_slice
-from chain.errors import Refused
+from chain.errors import NotFound, Refused, Remote
 from chain.instant import Instant
 from chain.model.events import OffsetInterval, SourceState
 from chain.model.source import FetchStep, FetchUrl
@@ -74,8 +74,8 @@ def check_open(step: FetchStep) -> None:
 async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
     """Fetch the source of ``state``, a chain before the block that is asked about, whose system time is ``time``.
 
-    Raises Remote and NotFound (not reachable), Refused and Invalid (not for everybody to fetch), EngineFault,
-    Environment.
+    Raises Remote (not reachable), Refused and Invalid (not for everybody to fetch), NotFound (a slice that is needed is
+    not here), EngineFault, Environment.
     """
     polled, source = polling(state)
     check_open(polled.fetch)
@@ -83,7 +83,10 @@ async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: 
         job = FetchJob(
             state=None, now=time, folder=folder, settings=shop.settings, check=trio.from_thread.check_cancelled
         )
-        found = await trio.to_thread.run_sync(fetch, polled.fetch, job)
+        try:
+            found = await trio.to_thread.run_sync(fetch, polled.fetch, job)
+        except NotFound as fault:
+            raise Remote(fault.message, rule=fault.rule, hint=fault.hint) from fault
         assert isinstance(found, Fetched), "it was asked for whatever is there"
         digest, size = await trio.to_thread.run_sync(_digest, found.path)
         batch = await prepared(shop, polled, found, folder)

@@ -90,16 +90,21 @@ class Observer:
         return UNTIL_POKED if clear else RETRY_SECONDS
 
     async def observe(self, dataset: DatasetId) -> bool:
-        """Look at the newest block of data, if it is time to. ``False``: another try may find more."""
+        """Look at the newest block of data, if it is time to. ``False``: another try may find more.
+
+        Raises NotFound when a slice that the rows are merged with is not here, EngineFault, Environment.
+        """
         due = await trio.to_thread.run_sync(self._due, dataset)
         if due is None:
             return True
         block, state = due
         try:
             found: Refetched | None = await refetch(self._settings.shop, self._chain(dataset), state, block.system_time)
-        except (Remote, NotFound) as fault:
+        except Remote as fault:
             self._put_off(dataset, fault)
             found = None
+        except NotFound:
+            raise
         except (Refused, Invalid) as fault:
             self._closed[dataset] = block.hash
             self._put_off(dataset, fault)

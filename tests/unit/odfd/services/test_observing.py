@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from chain.errors import NotFound
+from chain.model.events import AddData
 from chain.multihash import Multihash
 from config import model
 from odfd.ingest.fetch.dialling import is_public
@@ -167,6 +169,27 @@ async def test_a_stranger_sends_nobody_into_his_own_house(world: Any, page: Any)
         assert all("where a stranger does not send this node" in str(reason) for reason in reasons)
         assert page.asked == fetched
         assert bob.kinds().count("observation.signed") == 0
+
+
+async def test_what_is_lacking_here_is_not_said_of_the_source(open_world: Any, page: Any) -> None:
+    """A mirror that let older data go cannot merge with it: it says nothing."""
+    world = open_world
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, page, alice)
+        page.rows, page.tag = (*page.rows, "2024-01-02T00:00:00Z,Linz,210000"), '"v2"'
+        await alice.pull("cities")
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        chain = bob.home.chains.chain(cities)
+        first = next(
+            block.event.new_data.physical_hash
+            for block in map(chain.block_at, range(bob.size("theirs")))
+            if isinstance(block.event, AddData)
+        )
+        bob.home.objects.remove(first)
+        with pytest.raises(NotFound):
+            await bob.parts.observer.observe(cities)
+        assert "observation.signed" not in bob.kinds()
 
 
 async def test_files_of_the_publisher_are_nobodys_to_fetch(open_world: Any, worlds: Any) -> None:
