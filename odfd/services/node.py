@@ -425,6 +425,7 @@ class NodeParts:
             announce=self._attested,
             name_of=self._name,
             wanted=lambda: self.policy.attest,
+            share=lambda: 1.0 if self.policy.attest else self.policy.spot_check,
             contradicted=lambda dataset: contradicted(self.standing, dataset),
             shelf=self.shelf,
         )

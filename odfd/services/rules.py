@@ -131,6 +131,7 @@ def policy_view(profile: str, policy: Policy, network: Sequence[wire.NetworkRule
         settings={
             "f": policy.tolerated,
             "maxStaleSeconds": policy.max_stale,
+            "spotCheck": policy.spot_check,
             "minEngines": policy.min_engines,
             "minSandbox": policy.min_sandbox,
             "witnesses": {name: str(key) for key, name in policy.witnesses.groups.items()},

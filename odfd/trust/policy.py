@@ -160,6 +160,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Seconds past a head's expiry during which it still counts as fresh."""
     attest: bool = False
     observe: bool = False
+    spot_check: float = 0.0
+    """Share of steps that this node re-runs though it does not attest."""
     witnesses: Witnesses = Witnesses()
     min_engines: int = 1
     """Different engine digests that must be behind ``attested:K``."""
@@ -204,6 +206,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     min_sandbox: str = "none"
     attest: bool = False
     observe: bool = False
+    spot_check: float = 0.0
 
 
 def load_policy(
@@ -254,6 +257,7 @@ def load_policy(
         tolerated=tolerated,
         attest=terms.attest,
         observe=terms.observe,
+        spot_check=terms.spot_check,
         max_stale=seconds_of(terms.max_stale),
         witnesses=witnesses,
         min_engines=terms.min_engines,

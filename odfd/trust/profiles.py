@@ -66,18 +66,14 @@ def _terms(settings: model.Policy, profile: Profile) -> Terms:
         min_sandbox=said.min_sandbox or "none",
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
         observe=settings.publish.observe,
+        spot_check=said.spot_check or 0.0,
     )
 
 
 def _waiting(settings: model.Policy) -> list[str]:
     """What may be written, and cannot be done yet."""
-    share, keep = settings.validators.spot_check, settings.rewrite.keep_epochs
+    keep = settings.rewrite.keep_epochs
     found = []
-    if share is not None and share not in (0.0, 1.0):
-        found.append(
-            f"spot-check = {share}: a step is re-run from this node's own states, which takes all before it; "
-            "publish.attest re-runs all, 0 none"
-        )
     if keep is not None and keep != 1:
         found.append(f"keep-epochs = {keep}: what an epoch gives up is not kept apart, so 1 is all there is")
     return found

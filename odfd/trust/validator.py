@@ -1,5 +1,6 @@
 """The validator: re-runs the transforms of datasets held here, step by step from genesis, and signs what it found.
 
+A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
 Alive while its ``rounds`` are; poked when a head moves or an input comes. One dataset at a time, oldest step first;
 each step starts from the checkpoint that this node's own run of the step before made, which it keeps over restarts. It
 accuses only after three runs, each in a fresh engine process, gave one and the same other answer, on the very engine
@@ -43,6 +44,7 @@ from odfd.trust.evidence import Finding, compare
 from odfd.trust.gathering import Case, Gathered, gather
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Ledger, Place, Run, run_at
+from odfd.trust.picking import Picks
 from odfd.trust.shelf import Shelf
 from odfd.trust.steps import STEP, first_step
 
@@ -66,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     name_of: Callable[[DatasetId], str]
     wanted: Callable[[], bool] = lambda: True
     """Whether the policy in force says to attest; asked at each round."""
+    share: Callable[[], float] = lambda: 1.0
+    """Of steps that are picked to be re-run, each with all before it; asked at each round."""
     contradicted: Callable[[DatasetId], Iterable[int]] = lambda _: ()
     """Steps that were run here and on which more than f groups are of one other mind."""
     shelf: Shelf | None = None
@@ -91,6 +95,7 @@ class Validator:
         self._clock = clock
         self._journal = journal
         self.rounds = Rounds(self._round)
+        self._picks = Picks(keys.node_key())
         self.busy: str | None = None
         """What it re-runs now, for people."""
 
@@ -105,7 +110,7 @@ class Validator:
     async def _round(self) -> float:
         """All that can be done now; a step that is cut off is done again after the next start."""
         clear = True
-        for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.wanted() else ():
+        for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.share() else ():
             clear &= await self._attempt(dataset)
         return UNTIL_POKED if clear else RETRY_SECONDS
 
@@ -147,6 +152,8 @@ class Validator:
             done += 1
             self._tell(name, run)
         taken_back = await self._look_again(dataset)
+        if not self._settings.wanted():
+            return complete
         if done or taken_back or await trio.to_thread.run_sync(self._is_unsaid, dataset):
             await self._say(dataset)
         return complete
@@ -226,7 +233,11 @@ class Validator:
             place, checked, runs = ledger.place(dataset), ledger.chain(dataset), ledger.runs(dataset)
         if any(run.verdict != "reproduced" for run in runs.values()):
             return None
-        step = _step_after(chain, place, checked.data)
+        stop, share = checked.data, self._settings.share()
+        if share < 1:
+            picked = self._picks.last(chain, dataset, stop, share)
+            stop = 0 if picked is None else picked + 1
+        step = _step_after(chain, place, stop)
         return None if step is None else _Step(step, place)
 
     async def _judge(self, dataset: DatasetId, step: _Step) -> Run | None:

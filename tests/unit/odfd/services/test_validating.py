@@ -182,3 +182,30 @@ async def test_a_step_that_cannot_be_re_run_leaves_nothing_behind(world: Any, wo
         with pytest.raises(Invalid, match="cannot be re-run here"):
             await bob.done(bob.api.verification.verify("towns", wire.VerifyRequest(level="reproduced")))
         assert list((bob.home.directory / "staging").iterdir()) == []
+
+
+def checks(share: float) -> model.Policy:
+    return model.Policy(validators=model.Validators(spot_check=share))
+
+
+async def test_spot_checks_find_a_lie_unasked(world: Any, worlds: Any) -> None:
+    """A node that attests nothing re-runs what its picks fall on: the lie is found, and not told to others."""
+    async with world.running("alice") as alice, world.running("bob", checks(1.0)) as bob:
+        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        await published(world, worlds, alice)
+        await mirror_both(bob, alice)
+        await bob.heard("verdict.mismatch")
+        trust = await bob.api.trust.show("towns")
+        assert trust.why is not None
+        assert (trust.why.rule, trust.reach.use) == ("own-mismatch", 3)
+        assert "attestation.signed" not in bob.kinds()
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-12])
+async def test_what_is_not_picked_is_not_run(world: Any, worlds: Any, share: float) -> None:
+    async with world.running("alice") as alice, world.running("bob", checks(share)) as bob:
+        await published(world, worlds, alice)
+        await mirror_both(bob, alice)
+        assert await bob.parts.validator._round() > 0
+        assert bob.engine.transforms == 0
+        assert (await bob.api.datasets.get("towns")).rely_on.fact == "data"

@@ -37,7 +37,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.network.noticeboard import LedgerNoticeboard
-from odfd.trust import drafting
+from odfd.trust import drafting, picking
 from odfd.trust import ledger as ledger_room
 from odfd.trust.admission import Outcome, admit_attestation, admit_head
 from odfd.trust.authorities import Authorities
@@ -492,7 +492,7 @@ def test_signing_prefixes_disjoint() -> None:
     ours = envelope.preauth(statement.encode(head_of(BLOCKS)[0]))
     others = [b"cosignature/v1\n", b"did:odf:", b"ipns-signature:", b"noise-libp2p-static-key:", b"libp2p-pubsub:"]
     length_prefixed = b"\x12libp2p-peer-record"
-    prefixes = [b"DSSEv1 ", *others, length_prefixed]
+    prefixes = [b"DSSEv1 ", *others, length_prefixed, picking.MARK]
     assert ours.startswith(b"DSSEv1 ")
     assert not any(one.startswith(other) for one, other in itertools.permutations(prefixes, 2))
 
