@@ -23,7 +23,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
-from conformance.histories import START, Block, Histories, History, Row
+from conformance.histories import START, Block, Histories, History, Row, Take
 from engines.contract import InputBlock, Success, TransformInput, TransformRequest, Vocabulary
 from engines.spark.checkpoint import open_blocks
 from engines.spark.facts import SliceReader
@@ -193,6 +193,8 @@ class Coordinator:
     attempts: int = 0
     troubles: int = 0
     """That came."""
+    held_back: bool = False
+    """The state is that of a cut and of an emission limit."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
@@ -205,7 +207,7 @@ class Coordinator:
     def restart(self) -> None:
         self._bench = self._fresh()
 
-    def request(self, takes: Mapping[str, int], same_place: bool = False) -> TransformRequest:
+    def request(self, takes: Mapping[str, int], same_place: bool = False, limit: int | None = None) -> TransformRequest:
         self.attempts += not same_place
         given = []
         for alias, laid in self.inputs.items():
@@ -221,6 +223,7 @@ class Coordinator:
             prev_checkpoint_path=None if self.previous is None else str(self.previous),
             new_checkpoint_path=str(self.folder / f"checkpoint-{self.attempts}"),
             new_data_path=str(self.folder / f"out-{self.attempts}"),
+            emission_limit=None if limit is None else from_millis(limit),
         )  # fmt: skip
 
     def _reopened(self, laid: Laid, at: int) -> list[InputBlock]:
@@ -238,8 +241,8 @@ class Coordinator:
         assert isinstance(answer, Success), answer
         return answer
 
-    def transact(self, takes: Mapping[str, int], same_place: bool = False) -> None:
-        request = self.request(takes, same_place)
+    def transact(self, takes: Mapping[str, int], same_place: bool = False, limit: int | None = None) -> None:
+        request = self.request(takes, same_place, limit)
         answer = self.ask(request)
         path = None
         if answer.new_offset_interval is not None:
@@ -251,25 +254,28 @@ class Coordinator:
         mark = answer.new_watermark
         self.steps.append((path, None if mark is None else mark // 10**6))
         self.late += answer.late or 0
+        self.held_back = limit is not None
 
-    def transact_in_trouble(self, takes: Mapping[str, int], rng: random.Random, troubles: Troubles) -> None:
+    def transact_in_trouble(
+        self, takes: Mapping[str, int], limit: int | None, rng: random.Random, troubles: Troubles
+    ) -> None:
         """A transaction in a world where things go wrong; it is done in the end."""
         if rng.random() < 0.3:
             self.restart()
-        if self.previous is not None and rng.random() < 0.12:
+        if self.previous is not None and not self.held_back and rng.random() < 0.12:
             self.lose_checkpoint()
         same_place = False
         while rng.random() < 0.2:
             troubles.arm(*rng.choice(troubles.KINDS))
             try:
-                self.ask(self.request(takes, same_place))
+                self.ask(self.request(takes, same_place, limit))
             except Killed:
                 self.troubles += 1
                 self.restart()
                 same_place = rng.random() < 0.5
             finally:
                 troubles.disarm()
-        self.transact(takes, same_place)
+        self.transact(takes, same_place, limit)
 
     def lose_checkpoint(self) -> None:
         """Make it again from the chains, in one transaction over all that was consumed."""
@@ -284,13 +290,13 @@ class Coordinator:
         self.previous = anew.previous
         self.troubles += 1
 
-    def run(self, schedule: Sequence[Mapping[str, int]], rng: random.Random, troubles: Troubles | None) -> Outcome:
+    def run(self, steps: Sequence[Take], rng: random.Random, troubles: Troubles | None) -> Outcome:
         """The whole schedule."""
-        for takes in schedule:
+        for takes, limit in steps:
             if troubles is None:
-                self.transact(takes)
+                self.transact(takes, limit=limit)
             else:
-                self.transact_in_trouble(takes, rng, troubles)
+                self.transact_in_trouble(takes, limit, rng, troubles)
         assert self.done == {alias: len(laid.blocks) for alias, laid in self.inputs.items()}
         return self.outcome()
 

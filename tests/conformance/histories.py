@@ -173,3 +173,20 @@ def schedule(rng: random.Random, sizes: Mapping[str, int]) -> list[dict[str, int
         left = {alias: count - step[alias] for alias, count in left.items()}
         takes.append(step)
     return takes
+
+
+Take: TypeAlias = tuple[Mapping[str, int], "int | None"]
+"""How many blocks of each input, and an emission limit (milliseconds): what is settled from there on waits."""
+
+
+def paced(rng: random.Random, steps: Sequence[Mapping[str, int]], histories: Histories) -> list[Take]:
+    """The same blocks; some of the steps first leave in part, up to limits near a watermark, then whole."""
+    marks = [block.after for blocks in histories.values() for block in blocks if block.after is not None]
+    found: list[Take] = []
+    for step in steps:
+        takes = step
+        for _ in range(rng.choice([0, 0, 0, 0, 1, 2]) if marks else 0):
+            found.append((takes, rng.choice(marks) + rng.randrange(-2 * DAY, 2 * DAY)))
+            takes = dict.fromkeys(step, 0)
+        found.append((takes, None))
+    return found

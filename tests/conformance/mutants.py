@@ -224,6 +224,28 @@ def late_rows_counted_twice(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def held_back_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """As if what an emission limit holds back had left."""
+    planned = transform.plan_step
+
+    def change(query: Any, given: Any, previous: Any, oldest: Any, limit: Any) -> Any:
+        step, whole = (planned(query, given, previous, oldest, each) for each in (limit, None))
+        return dataclasses.replace(step, watermark=whole.watermark, inputs=whole.inputs)
+
+    patch.setattr(transform, "plan_step", change)
+
+
+def limit_of_tables_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Ticks after a limit are looked at, and promised not to be."""
+    planned = transform.plan_table
+
+    def change(inputs: Any, previous: Any, grid: Any, limit: Any) -> Any:
+        step, _, waiting = planned(inputs, previous, grid, limit)
+        return step, planned(inputs, previous, grid, None)[1], waiting
+
+    patch.setattr(transform, "plan_table", change)
+
+
 NAMED: Final[Mapping[str, tuple[Mutate, str]]] = {
     "lateness per transaction": (
         late_by_transaction, "bucket-day overlapping sessions left-interval-join self-join latest-as-of",
@@ -272,6 +294,8 @@ OWN: Final[Mapping[str, tuple[Mutate, str]]] = {
     "waiting ticks forgotten": (waiting_ticks_forgotten, "group-of-two one-of-two-changes"),
     "waiting rows forgotten": (waiting_rows_forgotten, "group-grows group-changes"),
     "corrections unpaired": (corrections_unpaired, "group-grows group-changes"),
+    "held back and forgotten": (held_back_forgotten, "bucket-day left-interval-join versions sessions"),
+    "limit of tables forgotten": (limit_of_tables_forgotten, "group-changes"),
     "late rows counted twice": (late_rows_counted_twice, "bucket-day latest-as-of"),
 }
 PAIRS: Final = [(kind, case) for table in (NAMED, OWN) for kind, (_, cases) in table.items() for case in cases.split()]

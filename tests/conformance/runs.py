@@ -13,7 +13,7 @@ from typing import Final
 from conformance.cases import Case
 from conformance.coordinator import Bed, Coordinator, Laid, Outcome, Troubles, lay_out
 from conformance.duck import Duck
-from conformance.histories import Histories, schedule
+from conformance.histories import Histories, paced, schedule
 
 RUNS: Final = int(os.environ.get("ODFD_ENGINE_RUNS", "50"))
 """Of each shape."""
@@ -44,12 +44,12 @@ class World:
         return {alias: len(laid.blocks) for alias, laid in self.inputs.items()}
 
     def at_once(self) -> Outcome:
-        return self.coordinator("at-once").run([self.sizes], self.rng, None)
+        return self.coordinator("at-once").run([(self.sizes, None)], self.rng, None)
 
     def block_by_block(self) -> Outcome:
         """The blocks of one input after those of another."""
         steps = [{**dict.fromkeys(self.sizes, 0), alias: 1} for alias, size in self.sizes.items() for _ in range(size)]
-        return self.coordinator("block-by-block").run(steps, self.rng, None)
+        return self.coordinator("block-by-block").run([(step, None) for step in steps], self.rng, None)
 
 
 def world(case: Case, number: int, bed: Bed, folder: Path, histories: Histories | None = None) -> World:
@@ -67,7 +67,7 @@ def run(case: Case, number: int, bed: Bed, duck: Duck, folder: Path, troubles: T
     assert whole.rows == rows, _differing("at once", whole.rows, rows)
     assert late in (None, whole.late), (whole.late, late)
     rng, pieces = here.rng, here.coordinator("pieces")
-    routes = [pieces.run(schedule(rng, here.sizes), rng, troubles)]
+    routes = [pieces.run(paced(rng, schedule(rng, here.sizes), here.histories), rng, troubles)]
     if number % 10 == 0:
         routes.append(here.block_by_block())
     for got in routes:

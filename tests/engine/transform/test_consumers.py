@@ -13,7 +13,7 @@ import pytest
 
 from conformance.cases import CASES, FINAL
 from conformance.coordinator import as_input, history_of
-from conformance.histories import schedule
+from conformance.histories import paced, schedule
 from conformance.runs import RUNS, World, world
 
 pytestmark = pytest.mark.engine
@@ -48,7 +48,7 @@ def renamed(name, column):
 def made(here, rng, steps=None, alias="a"):
     """The output chain of a random schedule, as an input."""
     coordinator = here.coordinator(f"maker-{rng.random()}")
-    coordinator.run(steps or schedule(rng, here.sizes), rng, None)
+    coordinator.run(steps or paced(rng, schedule(rng, here.sizes), here.histories), rng, None)
     return as_input(alias, coordinator.steps)
 
 
@@ -64,7 +64,7 @@ def consume(case, laid, bed, folder, duck, number, more=()):
     assert whole.rows == rows
     assert late in (None, whole.late)
     rng = random.Random(number)
-    pieces = here.coordinator("pieces").run(schedule(rng, here.sizes), rng, None)
+    pieces = here.coordinator("pieces").run(paced(rng, schedule(rng, here.sizes), histories), rng, None)
     assert (pieces.rows, pieces.state) == (whole.rows, whole.state)
     return whole
 
@@ -77,7 +77,7 @@ def test_final_output_is_a_perfect_stream(maker, name, cheap, duck, tmp_path):
         duck.texts = upstream.dialect
         here = world(upstream, number, cheap, tmp_path)
         rng = random.Random(number)
-        chains = [made(here, rng), made(here, rng), made(here, rng, [here.sizes])]
+        chains = [made(here, rng), made(here, rng), made(here, rng, [(here.sizes, None)])]
         given = [consume(CASES[name], chain, cheap, tmp_path / f"{number}-{at}", duck, at)
                  for at, chain in enumerate(chains)]  # fmt: skip
         if name != "group-grows":  # its ticks are the watermarks of blocks, so it sees how its input was cut
