@@ -315,9 +315,29 @@ def _latest(duck: Duck, case: Case, histories: Histories) -> Expected:
     return rows, (late or 0) + len(dropped)
 
 
+def _enriched_late(duck: Duck, case: Case, histories: Histories) -> Expected:
+    sides = [oracles.versions(histories[alias], alias in case.changelogs) for alias in case.temporal]
+    return oracles.enriched(histories, sides, late_too=True)
+
+
+def _corrected(within: int | None = None) -> Oracle:
+    def tabulate(rows: Sequence[Fact]) -> dict[Any, list[tuple[Any, ...]]]:
+        groups: dict[Any, list[int]] = {}
+        for time, key, value in rows:
+            groups.setdefault((day(time), key), []).append(value)
+        return {key: [(*key, sum(values), len(values))] for key, values in groups.items()}
+
+    return lambda duck, case, histories: oracles.corrected(histories, tabulate, within)
+
+
 _VALID = "{0}.event_time >= {1}.valid_from and {0}.event_time < {1}.valid_to"
 _ENRICH = "select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and " + _VALID.format("a", "b")
-_DROP = "set odf.late = 'drop';\n"
+_DROP, _APPLY = "set odf.late = 'drop';\n", "set odf.late = 'apply';\n"
+_CORRECTED = (
+    "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s, count(*) as c{h} "
+    "from a group by 1, 2{h}"
+)
+_WITHIN = "set odf.late = 'apply within 3 days';\n"
 _UNSURE = {"a": grows, "b": lambda rng: grows(rng, late=0.25)}
 CHANGING = (
     Case("patient-days", _DAYS, {"a": grows}, _patient, head="set odf.lateness = '5 days';\n", lows={"a": (day,)}),
@@ -333,6 +353,18 @@ CHANGING = (
         changelogs=("b",),
         temporal=("b",),
     ),
+    Case(
+        "late-facts",
+        _ENRICH.replace(" as w ", " as w{h} "),
+        {"a": lambda rng: grows(rng, late=0.25), "b": changes},
+        _enriched_late,
+        head=_APPLY,
+        changelogs=("b",),
+        temporal=("b",),
+    ),
+    Case("corrected-days", _CORRECTED, {"a": grows}, _corrected(), head=_APPLY),
+    Case("corrected-for-three-days", _CORRECTED, {"a": grows}, _corrected(3 * DAY), head=_WITHIN),
+    Case("corrected-days-of-changes", _CORRECTED, {"a": moves}, _corrected(), head=_APPLY, changelogs=("a",)),
     Case("versions-that-only-grow", _ENRICH, _UNSURE, _enriched, "", _DROP, temporal=("b",)),
     Case(
         "two-dimensions",

@@ -15,6 +15,7 @@ import pytest
 
 import engines.spark.changes as changes
 import engines.spark.incremental as incremental
+import engines.spark.input_windows as input_windows
 import engines.spark.inputs as inputs
 import engines.spark.output as output
 import engines.spark.sessions as sessions
@@ -246,6 +247,10 @@ def limit_of_tables_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transform, "plan_table", change)
 
 
+def windows_corrected_before_they_close(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(input_windows.InputWindows, "last_instants", lambda self, times: times)
+
+
 NAMED: Final[Mapping[str, tuple[Mutate, str]]] = {
     "lateness per transaction": (
         late_by_transaction, "bucket-day overlapping sessions left-interval-join self-join latest-as-of",
@@ -294,6 +299,10 @@ OWN: Final[Mapping[str, tuple[Mutate, str]]] = {
     "waiting ticks forgotten": (waiting_ticks_forgotten, "group-of-two one-of-two-changes"),
     "waiting rows forgotten": (waiting_rows_forgotten, "group-grows group-changes"),
     "corrections unpaired": (corrections_unpaired, "group-grows group-changes"),
+    "windows corrected before they close": (
+        windows_corrected_before_they_close,
+        "corrected-days corrected-days-of-changes",
+    ),
     "held back and forgotten": (held_back_forgotten, "bucket-day left-interval-join versions sessions"),
     "limit of tables forgotten": (limit_of_tables_forgotten, "group-changes"),
     "late rows counted twice": (late_rows_counted_twice, "bucket-day latest-as-of"),

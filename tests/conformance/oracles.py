@@ -174,14 +174,16 @@ Tabulate: TypeAlias = Callable[[Sequence[Fact]], "dict[Any, list[tuple[Any, ...]
 """Rows that stand to the table's rows by key."""
 
 
-def standing(blocks: History) -> list[tuple[Fact, int, int]]:
-    """(row, from, until) by the rules of 5.1 and 5.2, statement by statement."""
+def standing(blocks: History, counts: Callable[[Said], bool] = lambda _: True) -> list[tuple[Fact, int, int]]:
+    """(row, from, until) by the rules of 5.1 and 5.2, statement by statement; only of those that count."""
     rows = [row for row in said(blocks) if row.time is not None]
     found: list[list[Any]] = []
     open_rows: dict[Fact, list[list[Any]]] = {}
     for position, row in enumerate(rows):
         assert row.time is not None
         fact = (row.time, row.k, row.v)
+        if not counts(row):
+            continue
         if row.op in (ADDED, CORRECT_TO):
             found.append([fact, max(row.time, row.before), FAR])
             open_rows.setdefault(fact, []).append(found[-1])
@@ -196,6 +198,32 @@ def standing(blocks: History) -> list[tuple[Fact, int, int]]:
 def table(histories: Histories, tabulate: Tabulate, single: bool = True) -> Expected:
     """The table at every tick, then differences; ``single``: a key has one row, so its change is a correction."""
     rows = [each for blocks in histories.values() for each in standing(blocks)]
+    return _at_every_tick(histories, rows, tabulate, single), None
+
+
+def corrected(histories: Histories, tabulate: Tabulate, within: int | None = None) -> Expected:
+    """What is settled of daily windows, at every tick, then differences: late rows correct their days.
+
+    ``within``: how far behind the watermark they may come, milliseconds.
+    """
+
+    def counts(row: Said) -> bool:
+        assert row.time is not None
+        return within is None or row.before == NO_MARK or day(row.time) >= day(row.before - within)
+
+    rows = [
+        (fact, max(since, day(fact[0]) + DAY - 1), until)
+        for blocks in histories.values()
+        for fact, since, until in standing(blocks, counts)
+    ]
+    timed = [row for blocks in histories.values() for row in said(blocks) if row.time is not None]
+    return _at_every_tick(histories, rows, tabulate, single=True), sum(not counts(row) for row in timed)
+
+
+def _at_every_tick(
+    histories: Histories, rows: Sequence[tuple[Fact, int, int]], tabulate: Tabulate, single: bool
+) -> list[tuple[Any, ...]]:
+    """Differences of the table of the rows (row, from, until) that stand."""
     marks = {block.after for blocks in histories.values() for block in blocks if block.after is not None}
     slowest = [final_mark(blocks) for blocks in histories.values()]
     reached = NO_MARK if None in slowest else min(mark for mark in slowest if mark is not None)
@@ -213,7 +241,7 @@ def table(histories: Histories, tabulate: Tabulate, single: bool = True) -> Expe
             out += [(CORRECT_FROM if paired else RETRACTED, *row) for row in sorted(old, key=sort_key)]
             out += [(CORRECT_TO if paired else ADDED, *row) for row in sorted(new, key=sort_key)]
         known = now
-    return out, None
+    return out
 
 
 Version: TypeAlias = tuple["str | None", int, int, int]
@@ -260,8 +288,11 @@ def latest(blocks: History) -> list[Version]:
     return found
 
 
-def enriched(histories: Histories, known: Sequence[Sequence[Version]]) -> Expected:
-    """Rows of the first input that were in time and are settled, each with the version in force of every other."""
+def enriched(histories: Histories, known: Sequence[Sequence[Version]], late_too: bool = False) -> Expected:
+    """Rows of the first input that were in time and are settled, each with the version in force of every other.
+
+    ``late_too``: late ones come out when they begin to count, with the version in force at their own time.
+    """
     ledger = next(iter(histories.values()))
     marks = [final_mark(blocks) for blocks in histories.values()]
     until = NO_MARK if None in marks else min(mark for mark in marks if mark is not None)
@@ -269,13 +300,14 @@ def enriched(histories: Histories, known: Sequence[Sequence[Version]]) -> Expect
     for row in said(ledger):
         if row.time is None:
             continue
-        if row.time < row.before:
+        since = max(row.time, row.before)
+        if row.time < since and not late_too:
             late += 1
-        elif row.time < until:
+        elif since < until:
             found = []
             for side in known:
-                valid = [v for k, v, since, end in side if k == row.k is not None and since <= row.time < end]
+                valid = [v for k, v, first, end in side if k == row.k is not None and first <= row.time < end]
                 assert len(valid) < 2
                 found.append(valid[0] if valid else None)
-            rows.append((row.time, row.k, row.v, *found))
-    return [(ADDED, *row) for row in sorted(rows, key=sort_key)], late
+            rows.append((since, row.time, row.k, row.v, *found))
+    return [(ADDED, *row[1:]) for row in sorted(rows, key=sort_key)], late
