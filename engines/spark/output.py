@@ -112,25 +112,32 @@ def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
     correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
     out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
     """
-    rows, ops, _ = placed_log_rows(result, schema)
+    rows, ops, _, _ = _in_log_order(result, schema)
     return rows, ops
 
 
 def placed_log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray]:
     """As ``log_rows``, and of each row the number of its input and the offset there, as two lines of an array."""
+    rows, ops, sources, offsets = _in_log_order(result, schema)
+    return rows, ops, np.stack([sources, offsets]).astype(np.int64)
+
+
+def _in_log_order(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray, np.ndarray]:
+    """Rows, ops, and of each row the number of its input and the offset there."""
     rows = as_written(result, schema)
     hidden = [name for name in HIDDEN if name in rows.column_names]
     if rows.num_rows and not _in_order(rows):
         visible = [name for name in rows.column_names if name not in HIDDEN]
         ranks = [name for name in (HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET) if name in hidden]
         rows = rows.take(total_order(rows, [*ranks, *visible]))
-    offsets, ops = _numbers(rows, HIDDEN_OFFSET), _numbers(rows, HIDDEN_OP).copy()
+    offsets, ops = _numbers(rows, HIDDEN_OFFSET), _numbers(rows, HIDDEN_OP)
     sources = _numbers(rows, HIDDEN_SOURCE) if HIDDEN_SOURCE in hidden else np.zeros(len(ops), np.int32)
-    rows, places = rows.drop_columns(hidden), np.stack([sources, offsets]).astype(np.int64)
+    rows = rows.drop_columns(hidden)
     if not ops.any():
-        return rows, pa.array(ops, pa.int32()), places
+        return rows, pa.array(ops, pa.int32()), sources, offsets
+    ops = ops.copy()
     keep = _mend(rows, offsets, sources, ops)
-    return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32()), places[:, keep]
+    return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32()), sources[keep], offsets[keep]
 
 
 def stated_ops(rows: pa.Table, name: str) -> pa.Array:
@@ -167,9 +174,8 @@ def _numbers(rows: pa.Table, name: str) -> np.ndarray:
 def _in_order(rows: pa.Table) -> bool:
     """Whether rows of a single block, or blocks with one watermark, came as they were read, one for one."""
     places = [_numbers(rows, name) for name in (HIDDEN_BEFORE, HIDDEN_SOURCE) if name in rows.column_names]
-    return all((place == place[0]).all() for place in places) and bool(
-        np.all(np.diff(_numbers(rows, HIDDEN_OFFSET)) > 0)
-    )
+    offsets = _numbers(rows, HIDDEN_OFFSET)
+    return all((place == place[0]).all() for place in places) and bool((offsets[1:] > offsets[:-1]).all())
 
 
 def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndarray) -> np.ndarray:
