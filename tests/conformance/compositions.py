@@ -10,7 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conformance.cases import SESSIONS, Case, final_oracle
+from conformance.case import Case, final_oracle
+from conformance.cases import SESSIONS
 from conformance.histories import DAY, HOUR, History, grows
 from conformance.oracles import Low, days, month, same
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from conformance.cases import Case
+from conformance.case import Case
 from conformance.coordinator import Bed, Coordinator, Laid, Outcome, Troubles, lay_out
 from conformance.duck import Duck
 from conformance.histories import Histories, paced, schedule
