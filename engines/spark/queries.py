@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
@@ -23,6 +23,7 @@ from engines.contract import Diagnostic, InvalidQuery, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.readings import Readings
+from engines.spark.analysis.refusals import HOP_CALENDAR
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone
@@ -37,6 +38,7 @@ REMEMBERED: Final = 256
 _CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
 """Advice of Spark's that would not help: a query cannot change settings."""
 _POSITION: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+_CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not supported \((.*)\)")
 _CONTEXT: Final = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
 _BLAME_QUERY: Final = ("0A", "21", "22", "23", "42", "46", "54")
 """Classes of SQLSTATE that blame the query or its data; the others blame the engine."""
@@ -133,8 +135,8 @@ def _analyse(
         try:
             refuse_commands(session, step.query)
             plan = analysed(session, step.query)
-        except (ParseException, AnalysisException) as fault:
-            return Analysis(None, None, (_spark_diagnostic(fault, number),))
+        except (ParseException, AnalysisException, IllegalArgumentException) as fault:
+            return Analysis(None, None, (_spark_diagnostic(fault, step.query, number),))
         text = plan.toJSON()
         if last:
             verdict = classify(text, event_times, vocab, temporal, readings, zones)
@@ -196,7 +198,10 @@ def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:
     )
 
 
-def _spark_diagnostic(fault: PySparkException, query: int) -> Diagnostic:
+def _spark_diagnostic(fault: PySparkException, text: str, query: int) -> Diagnostic:
+    window = _CALENDAR_WINDOW.search(str(fault))
+    if window is not None:
+        return _calendar_window(window[1], text, query)
     place = _POSITION.search(str(fault))
     return Diagnostic(
         code=(fault.getCondition() or "parse").lower().replace("_", "-"),
@@ -205,6 +210,20 @@ def _spark_diagnostic(fault: PySparkException, query: int) -> Diagnostic:
         query=query,
         line=int(place[1]) if place is not None else None,
         column=int(place[2]) + 1 if place is not None else None,
+    )
+
+
+def _calendar_window(interval: str, text: str, query: int) -> Diagnostic:
+    """Of a window() of months, whose place Spark does not tell: where the interval stands as a literal."""
+    at = max(text.find(f"'{interval}'"), text.find(f'"{interval}"'))
+    return Diagnostic(
+        code=HOP_CALENDAR.code,
+        severity=Severity.ERROR,
+        message=f"{HOP_CALENDAR.message}: {interval}",
+        query=query,
+        line=text.count("\n", 0, at) + 1 if at >= 0 else None,
+        column=at - text.rfind("\n", 0, at) if at >= 0 else None,
+        replace=HOP_CALENDAR.replace,
     )
 
 

@@ -53,6 +53,12 @@ UNBOUNDED_FRAME: Final = Refusal(
     "partition by a window of event time, or order by event_time range between interval '1' day preceding and "
     "current row",
 )
+HOP_CALENDAR: Final = Refusal(
+    "hop-calendar",
+    "window() counts in days, hours and shorter: months and years are not of one length",
+    "time_bucket(interval '1' month, event_time); where windows overlap, a join with a dataset of their ends: on "
+    "a.event_time >= b.event_time - interval '1' month and a.event_time < b.event_time",
+)
 NO_WINDOW: Final = Refusal(
     "table-shape",
     "GROUP BY without a window of event time makes a table that changes for ever",

@@ -117,6 +117,19 @@ DENIED = {
         *each("select event_time, v from {}", ["a |limit 3", "a |offset 3"], "limit-on-stream",
               f"select event_time, v from a qualify row_number() over (partition by {DAY} order by v, event_time) < 4"),
     ],
+    "windows of the calendar": [
+        (f"select event_time, sum(v) as s from (select\n {window}.end as event_time, v from a) group by 1",
+         "hop-calendar", way)
+        for window, way in (
+            ("window(event_time, |'1 month')",
+             "select time_bucket(interval '1' month, event_time) as event_time, sum(v) as s from a group by 1"),
+            ("window(event_time, |'1 year', '1 day')",
+             "select b.event_time, sum(a.v) as s from b join a on a.event_time >= b.event_time - interval '1' month "
+             "and a.event_time < b.event_time group by 1"),
+            ("window(event_time, '40 days', |'1 month', '1 day')",
+             "select date_trunc('year', event_time) as event_time, sum(v) as s from a group by 1"),
+        )
+    ],
     "foreign code": each(
         ROW,
         ["java_method('java.lang.System', 'nanoTime')", "reflect('java.util.UUID', 'randomUUID')",
