@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from config.errors import Problem
 from config.model import Engine, Settings
 
+HTTP_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+):(\d{1,5})")
+"""Host and port."""
 MAX_SOCKET_PATH = 107
 """Bytes of a unix socket's address on Linux."""
 
@@ -43,6 +46,10 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
                               "write it like /ip4/0.0.0.0/tcp/4150")  # fmt: skip
             elif name == "bootstrap" and "/p2p/" not in address:
                 yield Problem(place, f"a bootstrap address names its peer: {address!r}", "end it with /p2p/12D3Koo…")
+    for address in settings.http.listen:
+        if not HTTP_ADDRESS.fullmatch(address):
+            yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",
+                          "write it like 127.0.0.1:8080 or [::]:8080")  # fmt: skip
 
 
 def _cluster(settings: Settings, place: str) -> Iterator[Problem]:

@@ -70,6 +70,13 @@ class P2p:
 
 
 @dataclass(frozen=True, slots=True)
+class Http:
+    listen: tuple[str, ...] = setting(
+        (), "where datasets are given to anybody over HTTP, like 127.0.0.1:8080 or [::]:8080; an empty list: nowhere"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
     heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
@@ -180,6 +187,7 @@ class Settings:
     node: Node = field(default_factory=Node)
     control: Control = field(default_factory=Control)
     p2p: P2p = field(default_factory=P2p)
+    http: Http = field(default_factory=Http)
     engine: Engine = field(default_factory=Engine)
     policy: Policy = field(default_factory=Policy)
     ipfs: Ipfs = field(default_factory=Ipfs)

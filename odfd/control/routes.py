@@ -19,9 +19,9 @@ from starlette.routing import Route
 from chain.errors import NotFound
 from odfd.control import wire
 from odfd.control.answers import Lines, answer, body, flag, lines, number, problem
-from odfd.control.http import Application
 from odfd.control.ports import Node
 from odfd.errors import Bug, Usage, sole_fault
+from odfd.kit.http import Application
 from odfd.kit.supervision import Journal
 
 Endpoint: TypeAlias = Callable[[Node, Request], Awaitable[object]]

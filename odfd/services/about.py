@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -19,6 +20,16 @@ from odfd.services.doctor import Doctor, failed, ok
 from odfd.services.engine import NodeEngine
 from odfd.services.home import DATABASE, Home
 from odfd.services.views import Views
+from odfd.site.server import SiteServer
+
+
+class Running(NamedTuple):
+    """The parts of a node that others reach, or that work for it."""
+
+    engine: NodeEngine
+    membership: Membership
+    site: SiteServer | None
+    """``None`` where the settings name no address for one."""
 
 
 class AboutService:
@@ -29,16 +40,16 @@ class AboutService:
         home: Home,
         views: Views,
         doctor: Doctor,
-        engine: NodeEngine,
-        membership: Membership,
+        running: Running,
         ground: Ground,
         name: str,
     ) -> None:
         self._home = home
         self._doctor = doctor
         self._views = views
-        self._engine = engine
-        self._membership = membership
+        self._engine = running.engine
+        self._membership = running.membership
+        self._site = running.site
         self._ground = ground
         self._name = name
         self._started = ground.clock.now()
@@ -53,6 +64,7 @@ class AboutService:
             name=self._name,
             peer_id=peer,
             listen=tuple(self._full(address) for address in self._membership.addresses()),
+            http=self._site.urls if self._site is not None else (),
             networks=(network.name,) if network else (),
             peers=sum(view.connected for view in self._membership.peers()),
             datasets=states,

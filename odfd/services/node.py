@@ -45,7 +45,7 @@ from odfd.network.noticeboard import LedgerNoticeboard, News
 from odfd.network.outbox import Outbox
 from odfd.network.room import Room
 from odfd.resources.store import Resources
-from odfd.services.about import AboutService
+from odfd.services.about import AboutService, Running
 from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
 from odfd.services.carrying import Carrying
@@ -68,6 +68,7 @@ from odfd.services.resolving import Docket, ResolvingService
 from odfd.services.rewriting import RewritingService
 from odfd.services.rulebook import Rulebook
 from odfd.services.rules import RulesService
+from odfd.services.shelf import open_site
 from odfd.services.trust import TrustService, proof_view
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
@@ -148,6 +149,7 @@ class NodeParts:
             ground.journal,
             self._met_someone,
         )
+        self.site = open_site(settings, home, self.library, ground.journal)
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
@@ -230,6 +232,7 @@ class NodeParts:
                 Child("engine", self.engine.run),
                 Child("network", self._run_network, Restart(from_start=False)),
                 Child("places", self.places.run),
+                *([] if self.site is None else [Child("site", self.site.run, Restart(from_start=False))]),
             ),
             workers=tuple(workers),
             reload=self._reload,
@@ -445,7 +448,8 @@ class _Node:
         carrying = parts.carrying
         doctor = Doctor(home, parts.heads.troubles)
         name = parts.settings.node.name
-        self.about = AboutService(home, parts.views, doctor, parts.engine, parts.membership, ground, name)
+        running = Running(parts.engine, parts.membership, parts.site)
+        self.about = AboutService(home, parts.views, doctor, running, ground, name)
         self.datasets = DatasetService(
             home, parts.views, applying, parts.keeper, ground.events, ground.clock, parts.membership.serving
         )

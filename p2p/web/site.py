@@ -143,6 +143,8 @@ class Web:
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         """Twice at most: a connection that was kept open may have ended just before."""
+        if self._client.is_closed:
+            raise Remote(f"{request.url} is not asked for any more: the node is stopping", rule="draining")
         try:
             return await self._client.send(request, stream=True)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):

@@ -49,13 +49,14 @@ def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
-    """The socket of a daemon of its own: no engine started, listening on a free port of the loopback."""
+    """The socket of a daemon of its own: no engine started, listening on free ports of the loopback."""
     state = tmp_path / "node"
     environ = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(tmp_path),
         "ODFD_NODE_NAME": "alice",
         "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
+        "ODFD_HTTP_LISTEN": "127.0.0.1:0",
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:

@@ -65,7 +65,7 @@ LAYERS = {
         "daemon",
         "cli",
         "services",
-        "control",
+        "control site",
         "network",
         "mirrors ipfs",
         "published",

@@ -65,6 +65,7 @@ def status_text(status: dict[str, Any]) -> str:
                 f"{status['version']}  pid {status.get('pid')}  up since {words.moment(status.get('startedAt'))}",
             ),
             ("listen", "\n         ".join(status.get("listen", [])) or "nowhere"),
+            ("http", "\n         ".join(status.get("http", []))),
             ("networks", ", ".join(status.get("networks", [])) or "none: odfctl network join NAME --bootstrap ADDRESS"),
             ("peers", str(status["peers"])),
             ("datasets", f"{total}  ({counted})" if counted else "none: odfctl apply, odfctl mirror add"),

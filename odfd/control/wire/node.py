@@ -36,6 +36,8 @@ class Status(Value, frozen=True, kw_only=True):
     peer_id: str | None = None
     listen: tuple[str, ...] = ()
     """Multiaddrs, each with ``/p2p/<peer id>``: what another node puts after ``--bootstrap``."""
+    http: tuple[str, ...] = ()
+    """URLs at which datasets are given to anybody, each by its name or id."""
     networks: tuple[str, ...] = ()
     peers: int = 0
     """Connected now."""

@@ -19,10 +19,10 @@ from chain.instant import Instant
 from odfd.control import endpoint
 from odfd.control.client import Client
 from odfd.control.credentials import Gate
-from odfd.control.http import Limits
 from odfd.control.routes import application
 from odfd.control.server import ControlServer
 from odfd.kit.clock import FixedClock
+from odfd.kit.http import Limits
 from odfd.kit.supervision import Life
 from odfd.kit.tasks import TaskBoard
 from odfd.obs.events import EventLog

@@ -14,9 +14,9 @@ import trio
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
 from odfd.control.client import part
 from odfd.control.credentials import Caller, Gate
-from odfd.control.http import Limits
 from odfd.control.routes import TABLE
 from odfd.errors import Bug
+from odfd.kit.http import Limits
 
 Serve = Callable[..., Any]
 

@@ -1,0 +1,104 @@
+"""Serves HTTP on listening sockets: accepts, bounds how many are served at once, and lets answers end when it stops.
+
+Who is on the other side, and what is answered to them, is for ``respond`` to say. Made for one set of sockets, which it
+does not close; alive while ``run`` is.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import trio
+
+from odfd.kit.http import Application, Connection, Limits, Message, Receive, Send
+from odfd.kit.supervision import Journal, Life
+
+CONNECTIONS: Final = 256
+"""Served at once; more wait in the kernel's backlog."""
+DRAIN_SECONDS: Final = 2.0
+"""For answers under way when the daemon stops; followers of events are cut."""
+FULL_PAUSE_SECONDS: Final = 0.1
+"""After the system ran out of file descriptors or memory for one more connection."""
+_FULL: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+_ABORTED: Final = {errno.ECONNABORTED, errno.EPERM, errno.EPROTO}
+
+
+class Response(NamedTuple):
+    """What answers on a connection, and what it is told of it (keys of the ASGI scope)."""
+
+    application: Application
+    told: Mapping[str, Any] = {}
+
+
+Respond: TypeAlias = Callable[[trio.SocketStream], AbstractContextManager[Response]]
+"""Entered for each connection, left when it is over."""
+
+
+class HttpServer:
+    """See the module. ``name`` is for the log."""
+
+    def __init__(
+        self, name: str, listeners: Iterable[socket.socket], respond: Respond, journal: Journal, limits: Limits
+    ) -> None:
+        self._name, self._listeners, self._respond, self._journal = name, list(listeners), respond, journal
+        self._limits = limits
+        self._slots = trio.Semaphore(CONNECTIONS)
+        self._busy = 0
+        self._idle = trio.Event()
+
+    async def run(self, life: Life) -> None:
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                for listener in self._listeners:
+                    accepting.start_soon(self._accept, listener, connections)
+                life.ready()
+                await life.stopping.wait()
+                accepting.cancel_scope.cancel()
+            with trio.move_on_after(DRAIN_SECONDS):
+                while self._busy:
+                    self._idle = trio.Event()
+                    await self._idle.wait()
+            connections.cancel_scope.cancel()
+
+    async def _accept(self, listener: socket.socket, connections: trio.Nursery) -> None:
+        listener.setblocking(False)
+        with trio.socket.from_stdlib_socket(listener.dup()) as acceptor:
+            while True:
+                await self._slots.acquire()
+                try:
+                    connection, _ = await acceptor.accept()
+                except OSError as error:
+                    self._slots.release()
+                    if error.errno in _FULL:
+                        self._journal.error("no room for a connection", server=self._name, error=str(error))
+                        await trio.sleep(FULL_PAUSE_SECONDS)
+                    elif error.errno not in _ABORTED:
+                        raise
+                else:
+                    connections.start_soon(self._serve, trio.SocketStream(connection))
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        try:
+            async with stream:
+                with self._respond(stream) as response:
+                    await Connection(stream, self._counted(response.application), self._limits, response.told).serve()
+        except Exception as error:  # noqa: BLE001  a broken conversation must not end the others
+            self._journal.error("connection failed", server=self._name, exc_info=error)
+        finally:
+            self._slots.release()
+
+    def _counted(self, application: Application) -> Application:
+        async def answer(scope: Message, receive: Receive, send: Send) -> None:
+            self._busy += 1
+            try:
+                await application(scope, receive, send)
+            finally:
+                self._busy -= 1
+                if not self._busy:
+                    self._idle.set()
+
+        return answer

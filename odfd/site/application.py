@@ -1,0 +1,161 @@
+"""The site as an ASGI application: ``/DATASET/refs/head``, and so ``blocks/HASH``, ``data/HASH``, ``trust/head``, ….
+
+GET and HEAD, and one range of an object. What is named by its hash never changes, and says so; all else is asked for
+anew each time. Blocks leave as the bytes they came as. Spec: Simple Transfer Protocol; RFC 9110; ADR 0012.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar, TypeVarTuple
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
+from odfd.errors import PROBLEM_JSON, to_problem
+from odfd.kit.http import Message, Receive, Send
+from odfd.kit.supervision import Journal
+from odfd.site.ports import Shelf
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+THREADS: Final = 8
+"""Questions to the shelf at once, of all visitors: the node's own work has others."""
+PART: Final = 1 << 20
+"""Bytes of an object read at once."""
+PIECE: Final = 128 << 10
+"""Bytes given at once: who takes them slower than this in the server's patience is left."""
+LISTED: Final = 1000
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_FOREVER: Final = "public, max-age=31536000, immutable"
+_ANEW: Final = "no-cache"
+_OCTETS: Final = "application/octet-stream"
+
+
+class Site:
+    """See the module."""
+
+    def __init__(self, shelf: Shelf, journal: Journal) -> None:
+        self._shelf = shelf
+        self._journal = journal
+        self._threads = trio.CapacityLimiter(THREADS)
+
+    async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
+        answer = _Answer(send, head_only=scope["method"] == "HEAD")
+        try:
+            if scope["method"] not in ("GET", "HEAD"):
+                raise Refused(f"{scope['method']} is not understood here", rule="site-method", hint="GET and HEAD are")
+            await self._give(scope["path"], dict(scope["headers"]).get(b"range", b"").decode("latin-1"), answer)
+        except Fault as fault:
+            if isinstance(fault, Environment):
+                self._journal.error("cannot be given", path=scope["path"][:300], fault=str(fault), rule=fault.rule)
+                fault = Environment("this node cannot read it now", rule=fault.rule)
+            if not answer.begun:  # else the connection ends in the middle, and who reads sees that
+                await answer.refuse(fault)
+
+    async def _give(self, path: str, wanted: str, answer: _Answer) -> None:
+        ref, _, file = path.strip("/").partition("/")
+        if not ref:
+            shown = await self._ask(self._shelf.datasets, LISTED)
+            body = json.dumps({"datasets": [msgspec.to_builtins(each) for each in shown]}, indent=1).encode() + b"\n"
+            return await answer.whole(body, "application/json", _ANEW)
+        dataset = await self._ask(self._shelf.find, ref)
+        if dataset is None:
+            raise _nothing(path)
+        folder, _, name = file.partition("/")
+        if folder in (DATA, CHECKPOINTS):
+            return await self._object(_named(name, path), wanted, path, answer)
+        return await self._small(dataset, file, path, answer)
+
+    async def _small(self, dataset: DatasetId, file: str, path: str, answer: _Answer) -> None:
+        folder, _, name = file.partition("/")
+        if file == HEAD:
+            head = await self._ask(self._shelf.head, dataset)
+            found, kind, lasts = None if head is None else str(head).encode(), "text/plain; charset=us-ascii", _ANEW
+        elif folder == BLOCKS:
+            found, kind, lasts = await self._ask(self._shelf.block, dataset, _named(name, path)), _OCTETS, _FOREVER
+        else:
+            found, kind, lasts = await self._ask(self._shelf.statement, dataset, file), "application/json", _ANEW
+        if found is None:
+            raise _nothing(path)
+        await answer.whole(found, kind, lasts)
+
+    async def _object(self, name: Multihash, wanted: str, path: str, answer: _Answer) -> None:
+        size = await self._ask(self._shelf.object_size, name)
+        if size is None:
+            raise _nothing(path)
+        first, stop = _cut(wanted, size)
+        headers = {"content-type": _OCTETS, "cache-control": _FOREVER, "accept-ranges": "bytes"}
+        if first >= stop and wanted and size:
+            return await answer.begin(416, 0, headers | {"content-range": f"bytes */{size}"}, last=True)
+        part = (first, stop) != (0, size)
+        if part:
+            headers["content-range"] = f"bytes {first}-{stop - 1}/{size}"
+        await answer.begin(206 if part else 200, stop - first, headers, last=answer.head_only or first == stop)
+        while first < stop and not answer.head_only:
+            data = await self._ask(self._shelf.read_object, name, first, min(PART, stop - first))
+            if not data:
+                return None
+            first += len(data)
+            for start in range(0, len(data), PIECE):
+                piece = data[start : start + PIECE]
+                await answer.more(piece, last=first == stop and start + PIECE >= len(data))
+        return None
+
+    async def _ask(self, call: Callable[[*Args], T], *args: *Args) -> T:
+        return await trio.to_thread.run_sync(call, *args, limiter=self._threads)
+
+
+class _Answer:
+    """What goes back, once."""
+
+    def __init__(self, send: Send, *, head_only: bool) -> None:
+        self._send = send
+        self.head_only = head_only
+        self.begun = False
+
+    async def begin(self, status: int, length: int, headers: Mapping[str, str], *, last: bool) -> None:
+        self.begun = True
+        told = {"content-length": str(length), **headers}
+        raw = [(name.encode(), value.encode()) for name, value in told.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        if last:
+            await self.more(b"", last=True)
+
+    async def more(self, data: bytes, *, last: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def whole(self, body: bytes, kind: str, lasts: str, status: int = 200) -> None:
+        await self.begin(status, len(body), {"content-type": kind, "cache-control": lasts}, last=False)
+        await self.more(b"" if self.head_only else body, last=True)
+
+    async def refuse(self, fault: Fault) -> None:
+        status = 405 if fault.rule == "site-method" else 404 if isinstance(fault, NotFound) else 503
+        await self.whole(json.dumps(to_problem(fault)).encode(), PROBLEM_JSON, _ANEW, status)
+
+
+def _cut(wanted: str, size: int) -> tuple[int, int]:
+    """The bytes asked for; all of them when the range is none that is understood here."""
+    found = _RANGE.fullmatch(wanted)
+    if found is None or not (found[1] or found[2]):
+        return 0, size
+    if not found[1]:
+        return max(0, size - int(found[2])), size
+    return int(found[1]), min(size, int(found[2]) + 1 if found[2] else size)
+
+
+def _named(text: str, path: str) -> Multihash:
+    try:
+        return Multihash.parse(text)
+    except Invalid as error:
+        raise _nothing(path) from error
+
+
+def _nothing(path: str) -> NotFound:
+    return NotFound(f"there is no {path[:300]} here", rule="site-missing", hint="GET / lists the datasets")

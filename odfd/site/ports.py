@@ -1,0 +1,41 @@
+"""What a site gives. ``odfd.services.shelf`` implements it; policy (purpose ``serve``) has been applied behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset in the list of a site."""
+
+    name: str
+    id: str
+    blocks: int
+
+
+class Shelf(Protocol):
+    """Called from worker threads. ``None``: there is no such thing, or it is not for others. All raise Environment."""
+
+    def datasets(self, limit: int) -> Sequence[Shown]: ...
+
+    def find(self, ref: str) -> DatasetId | None:
+        """By its name here, or its id with or without ``did:odf:``."""
+
+    def head(self, dataset: DatasetId) -> Multihash | None:
+        """The last block that is served."""
+
+    def block(self, dataset: DatasetId, name: Multihash) -> bytes | None: ...
+
+    def statement(self, dataset: DatasetId, path: str) -> bytes | None:
+        """A file that lies beside the layout, such as ``trust/head``."""
+
+    def object_size(self, name: Multihash) -> int | None: ...
+
+    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes. Raises NotFound."""

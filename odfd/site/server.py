@@ -1,0 +1,88 @@
+"""The site's server: TCP sockets of its own, and no visitor may take all the room."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, cast
+
+import trio
+
+from chain.errors import Environment, Invalid
+from config.check import HTTP_ADDRESS
+from odfd.kit.http import Application, Limits, Message, Receive, Send
+from odfd.kit.serving import CONNECTIONS, HttpServer, Response
+from odfd.kit.supervision import Journal, Life
+
+OF_ONE: Final = CONNECTIONS // 8
+"""Connections of one address."""
+BACKLOG: Final = 128
+LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, drain_bytes=65_536)
+
+
+class SiteServer:
+    """Serves ``application`` at ``addresses`` (``127.0.0.1:8080``, ``[::]:8080``) while ``run`` is."""
+
+    def __init__(self, addresses: Sequence[str], application: Application, journal: Journal) -> None:
+        """Raises Invalid for an address that is none."""
+        self._places = [_parsed(address) for address in addresses]
+        self._application, self._journal = application, journal
+        self._visitors: Counter[str] = Counter()
+        self.urls: tuple[str, ...] = ()
+        """Where it listens, for people."""
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop. Raises Environment when it cannot listen."""
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(_listening(host, port)) for host, port in self._places]
+            self.urls = tuple(_url(listener) for listener in listeners)
+            stack.callback(setattr, self, "urls", ())
+            await HttpServer("site", listeners, self._respond, self._journal, LIMITS).run(life)
+
+    @contextmanager
+    def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
+        visitor = str(stream.socket.getpeername()[0])
+        self._visitors[visitor] += 1
+        try:
+            yield Response(self._application if self._visitors[visitor] <= OF_ONE else _too_many)
+        finally:
+            self._visitors[visitor] -= 1
+            if not self._visitors[visitor]:
+                del self._visitors[visitor]
+
+
+async def _too_many(_scope: Message, _receive: Receive, send: Send) -> None:
+    body = f"more than {OF_ONE} connections of one address\n".encode()
+    headers = [(b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    found = HTTP_ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) > 65_535:
+        raise Invalid(
+            f"{address[:80]!r} is no address to serve at", rule="http-listen",
+            hint="http.listen holds an IP address and a port, like 127.0.0.1:8080 or [::]:8080",
+        )  # fmt: skip
+    return found[1].strip("[]"), int(found[2])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        told = os.strerror(error.errno) if error.errno else str(error)
+        raise Environment(
+            f"cannot serve HTTP at {host} port {port}: {told}", rule="http-listen",
+            hint="another program may have the port: choose another in http.listen, or 0 for any",
+        ) from error  # fmt: skip
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = cast("tuple[Any, ...]", listener.getsockname())[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

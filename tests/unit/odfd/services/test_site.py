@@ -1,0 +1,100 @@
+"""A node that gives its datasets over HTTP: to a node that knows nothing else of it, and to whoever comes too often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.lowlevel
+
+from chain.errors import Environment, Invalid
+from config import model
+from odfd.control import wire
+from odfd.kit.supervision import Life
+from odfd.site import server
+from odfd.site.server import SiteServer
+
+ANY_PORT = model.Http(listen=("127.0.0.1:0",))
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+
+
+def url_of(node: Any) -> str:
+    (url,) = node.parts.site.urls
+    return str(url)
+
+
+async def grown(world: Any, node: Any, number: int) -> None:
+    world.write("alice", f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,Graz,{number}")
+    await node.pull("cities")
+
+
+async def test_a_node_is_mirrored_over_http_alone(world: Any, worlds: Any) -> None:
+    async with world.running("alice", http=ANY_PORT) as alice:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        cities = alice.dataset("cities")
+        alice.member._wires.cut.add(alice.member.peer_id)
+        assert (await alice.api.about.status()).http == (url_of(alice),)
+        async with world.running("bob") as bob:
+            for source, name in ((f"{url_of(alice)}/cities", "a"), (f"{url_of(alice)}/{cities.multibase}", "a")):
+                view = await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=source, as_name=name)))
+                assert (view.id, view.state, view.serving) == (str(cities), "current", True)
+            await grown(world, alice, 1)
+            await bob.pull("a")
+            ours, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 100)) for node in (alice, bob))
+            assert ours == theirs
+
+
+async def test_what_kamu_wrote_leaves_byte_for_byte(world: Any) -> None:
+    """Blocks of an older version of the format too: kamu's own server writes them anew."""
+    policy = model.Policy(serve="data")
+    async with world.running("alice", policy, http=ANY_PORT) as alice, httpx.AsyncClient() as client:
+        await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")))
+        for folder in ("refs", "blocks", "data"):
+            for file in (GOLDEN / "flights" / folder).iterdir():
+                given = await client.get(f"{url_of(alice)}/flights/{folder}/{file.name}")
+                assert given.content == file.read_bytes(), file
+        assert (await client.get(f"{url_of(alice)}/flights/trust/head")).status_code == 404
+        (listed,) = (await client.get(url_of(alice))).json()["datasets"]
+        assert (listed["name"], listed["blocks"]) == ("flights", alice.size("flights"))
+
+
+async def test_what_policy_keeps_back_is_not_there(world: Any) -> None:
+    """By default, what nobody signed."""
+    async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
+        await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")))
+        for folder in ("refs", "blocks", "data"):
+            for file in (GOLDEN / "flights" / folder).iterdir():
+                assert (await client.get(f"{url_of(alice)}/flights/{folder}/{file.name}")).status_code == 404
+        assert (await client.get(url_of(alice))).json() == {"datasets": []}
+
+
+async def test_one_visitor_leaves_room_for_others(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "OF_ONE", 2)
+    async with world.running("alice", http=ANY_PORT) as alice:
+        port = int(url_of(alice).rpartition(":")[2])
+        held = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        for stream in held:  # which is then known to be served
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(url_of(alice))).status_code == 503
+            for stream in held:
+                await stream.aclose()
+            with trio.fail_after(20):
+                while (await client.get(url_of(alice))).status_code != 200:
+                    await trio.lowlevel.checkpoint()
+
+
+async def test_a_port_that_is_taken_and_an_address_that_is_none(world: Any) -> None:
+    async with world.running("alice", http=ANY_PORT) as alice:
+        taken = SiteServer([url_of(alice).removeprefix("http://")], alice.parts.site._application, alice.journal)
+        with pytest.raises(Environment, match="cannot serve HTTP") as told:
+            await taken.run(Life())
+        assert told.value.rule == "http-listen"
+    for address in ("localhost:80", "127.0.0.1", "127.0.0.1:70000", ":80", "http://127.0.0.1:80"):
+        with pytest.raises(Invalid, match="no address"):
+            SiteServer([address], alice.parts.site._application, alice.journal)

@@ -1,0 +1,189 @@
+"""The site's answers, asked as ASGI asks: what is there, ranges, what is not for others, what is no question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from chain.errors import Environment, NotFound
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from odfd.site import application
+from odfd.site.application import Site
+from odfd.site.ports import Shown
+
+DATASET = DatasetId.from_public_key(b"d" * 32)
+BLOCK, OBJECT = b"block", bytes(range(250)) * 10
+HEAD, NAME = Multihash.sha3_256(BLOCK), Multihash.sha3_256(OBJECT)
+
+
+class Shelf:
+    """One dataset of one block and one object. ``fault`` is raised by whatever reads."""
+
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+
+    def datasets(self, limit: int) -> Sequence[Shown]:
+        return [Shown(name="x", id=str(DATASET), blocks=1)][:limit]
+
+    def find(self, ref: str) -> DatasetId | None:
+        return DATASET if ref == "x" else None
+
+    def head(self, dataset: DatasetId) -> Multihash | None:
+        if self.fault is not None:
+            raise self.fault
+        return HEAD
+
+    def block(self, dataset: DatasetId, name: Multihash) -> bytes | None:
+        return BLOCK if name == HEAD else None
+
+    def statement(self, dataset: DatasetId, path: str) -> bytes | None:
+        return b"signed" if path == "trust/head" else None
+
+    def object_size(self, name: Multihash) -> int | None:
+        return len(OBJECT) if name == NAME else None
+
+    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+        if self.fault is not None and offset:
+            raise self.fault
+        return OBJECT[offset : offset + length]
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def info(self, event: str, **_: object) -> None:
+        self.said.append(event)
+
+    error = info
+
+
+class Told:
+    """An answer."""
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.status = messages[0]["status"]
+        self.headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+        self.body = b"".join(each["body"] for each in messages[1:])
+        self.whole = not messages[-1].get("more_body", True)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+async def ask(shelf: Shelf, path: str, method: str = "GET", **headers: str) -> Told:
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nobody has a body for a site")
+
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await Site(shelf, Lines())({"method": method, "path": path, "headers": raw}, receive, send)
+    return Told(messages)
+
+
+@pytest.mark.parametrize(
+    "path, body, lasts",
+    [
+        ("/x/refs/head", str(HEAD).encode(), False),
+        (f"/x/blocks/{HEAD}", BLOCK, True),
+        (f"/x/data/{NAME}", OBJECT, True),
+        (f"/x/checkpoints/{NAME}", OBJECT, True),
+        ("/x/trust/head", b"signed", False),
+    ],
+)
+async def test_what_is_there(shelf: Shelf, path: str, body: bytes, lasts: bool) -> None:
+    told, head = await ask(shelf, path), await ask(shelf, path, "HEAD")
+    assert (told.status, told.body, told.whole) == (200, body, True)
+    assert ("immutable" in told.headers["cache-control"]) is lasts
+    assert int(told.headers["content-length"]) == len(body)
+    assert (head.status, head.body, head.headers, head.whole) == (200, b"", told.headers, True)
+
+
+async def test_the_list(shelf: Shelf) -> None:
+    told = json.loads((await ask(shelf, "/")).body)
+    assert told == {"datasets": [{"name": "x", "id": str(DATASET), "blocks": 1}]}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/y/refs/head",
+        "/x",
+        "/x/refs/other",
+        f"/x/blocks/{NAME}",
+        f"/x/data/{HEAD}",
+        "/x/data/",
+        "/x/data/../../odfd.sqlite",
+        "/x/config",
+        "/x/trust/authority-1",
+        "/x/blocks/f1620",
+        "/../keys",
+        f"/x/data/{NAME}/more",
+        "/\x00",
+        "/x/" + "y" * 9000,
+    ],
+)
+async def test_what_is_not_there(shelf: Shelf, path: str) -> None:
+    told = await ask(shelf, path)
+    assert (told.status, json.loads(told.body)["rule"]) == (404, "site-missing")
+    assert len(told.body) < 2000
+
+
+@pytest.mark.parametrize(
+    "wanted, status, first, stop",
+    [
+        ("bytes=0-", 200, 0, 2500),
+        ("bytes=100-", 206, 100, 2500),
+        ("bytes=0-0", 206, 0, 1),
+        ("bytes=10-19", 206, 10, 20),
+        ("bytes=2400-9999", 206, 2400, 2500),
+        ("bytes=-7", 206, 2493, 2500),
+        ("bytes=-9999", 200, 0, 2500),
+        ("bytes=2500-", 416, 0, 0),
+        ("bytes=20-10", 416, 0, 0),
+        ("bytes=-0", 416, 0, 0),
+        ("bytes=-", 200, 0, 2500),
+        ("lines=1-2", 200, 0, 2500),
+        ("bytes=1-2,5-6", 200, 0, 2500),
+        ("bytes=" + "9" * 40 + "-", 200, 0, 2500),
+    ],
+)
+async def test_ranges(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, wanted: str, status: int, first: int, stop: int
+) -> None:
+    monkeypatch.setattr(application, "PART", 400)
+    monkeypatch.setattr(application, "PIECE", 150)
+    told = await ask(shelf, f"/x/data/{NAME}", range=wanted)
+    assert (told.status, told.body, told.whole) == (status, OBJECT[first:stop], True)
+    said = told.headers.get("content-range")
+    assert said == {200: None, 206: f"bytes {first}-{stop - 1}/2500", 416: "bytes */2500"}[status]
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "OPTIONS", "BREW"])
+async def test_other_methods(shelf: Shelf, method: str) -> None:
+    told = await ask(shelf, "/x/refs/head", method)
+    assert (told.status, json.loads(told.body)["rule"]) == (405, "site-method")
+
+
+async def test_a_disk_that_fails_is_not_told_of(shelf: Shelf) -> None:
+    shelf.fault = Environment("/state/odfd.sqlite: input/output error", rule="disk")
+    told = await ask(shelf, "/x/refs/head")
+    assert told.status == 503
+    assert b"/state" not in told.body
+
+
+async def test_an_object_that_is_spoilt_in_the_middle_ends_there(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "PART", 1000)
+    shelf.fault = NotFound("not served", rule="object-not-served")
+    told = await ask(shelf, f"/x/data/{NAME}")
+    assert (told.status, told.body, told.whole) == (200, OBJECT[:1000], False)
