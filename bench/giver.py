@@ -50,7 +50,7 @@ async def serving(home: Home, seed: bytes, listen: Sequence[str] = ()) -> AsyncI
         return head.size if head else 0
 
     library = ServingLibrary(home.database, home.chains, home.objects, reach, now)
-    board = LedgerNoticeboard(home.database, home.chains, now, lambda _: None)
+    board = LedgerNoticeboard(home.database, home.chains, now)
     async with (
         open_host(seed, listen) as host,
         open_network(host) as network,

@@ -198,6 +198,6 @@ def _sign(home: Home, key: SigningKey, frontier: Frontier, head: Multihash) -> N
         expires_at=statement.when(instant.Instant(now + 7 * 86_400 * instant.SECOND)),
         head=head,
     )
-    board = LedgerNoticeboard(home.database, home.chains, lambda: now, lambda _: None)
+    board = LedgerNoticeboard(home.database, home.chains, lambda: now)
     judged = board.judge(Topic.HEADS, envelope.seal(statement.encode(said), key), PeerId("the owner"))
     assert judged is Judgement.ACCEPT

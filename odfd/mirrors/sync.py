@@ -127,11 +127,6 @@ class MirrorSync:
         self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
         """What was found wrong with a signed tree: looking again would find the same."""
 
-    @property
-    def object_bytes(self) -> int:
-        """Of the largest object that is taken from others."""
-        return self._arrivals.limits.object_bytes
-
     async def sync(self, wish: Wish, tally: Tally, begun: Callable[[], None] = lambda: None) -> Outcome:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -81,6 +81,15 @@ OnProof = Callable[[Proof, bool], None]
 """Told of a proof that is new, and whether it was made here and nobody else has it yet."""
 
 
+class Hearers(NamedTuple):
+    """Who is told, from worker threads, of what is new here."""
+
+    news: Callable[[News], None] = lambda _: None
+    proof: OnProof = lambda _proof, _made_here: None
+    cosignature: Callable[[Cosignature], None] = lambda _: None
+    """Of witnesses that count here."""
+
+
 class LedgerNoticeboard:
     """See the module."""
 
@@ -89,18 +98,13 @@ class LedgerNoticeboard:
         database: Database,
         chains: ChainStore,
         clock: Callable[[], Instant],
-        on_news: Callable[[News], None],
-        on_proof: OnProof = lambda _proof, _made_here: None,
+        hearers: Hearers | None = None,
         room: Room | None = None,
-        on_cosignature: Callable[[Cosignature], None] = lambda _: None,
     ) -> None:
-        """``on_cosignature`` is told of new ones of witnesses that count here."""
-        self._on_cosignature = on_cosignature
+        self._on_news, self._on_proof, self._on_cosignature = hearers or Hearers()
         self._database = database
         self._chains = chains
         self._clock = clock
-        self._on_news = on_news
-        self._on_proof = on_proof
         self._room = room or Room()
         self._waiting = Waiting()
         self._seen: OrderedDict[Multihash, Judgement] = OrderedDict()

@@ -27,13 +27,12 @@ from chain.state import ChainState, load_state
 from chain.store.base import Head
 from engines.contract import Diagnostic, Engine, Severity
 from odfd.control import wire
+from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.errors import sole_fault
-from odfd.kit.clock import Clock
-from odfd.kit.tasks import Report, TaskBoard
-from odfd.obs.events import EventLog
+from odfd.kit.tasks import Report
 from odfd.resources.store import Resources
 from odfd.services.checking import TransformCheck
 from odfd.services.evolution import SuccessionCheck
@@ -85,17 +84,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 class Applying:
     """Plans and performs applies."""
 
-    def __init__(
-        self, home: Home, committer: OwnerCommitter, engine: Engine, board: TaskBoard, events: EventLog, clock: Clock
-    ) -> None:
+    def __init__(self, home: Home, committer: OwnerCommitter, engine: Engine, ground: Ground) -> None:
         self._home = home
         self._committer = committer
         self._engine = engine
         self._check = TransformCheck(home, engine)
         self._succession = SuccessionCheck(home, engine, self._check)
-        self._board = board
-        self._events = events
-        self._clock = clock
+        self._board = ground.board
+        self._events = ground.events
+        self._clock = ground.clock
 
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""

@@ -1,21 +1,18 @@
-"""Datasets carried whole: to and from places in the ODF layout, and damaged objects fetched anew."""
+"""Datasets carried whole: to and from places in the ODF layout."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
 import trio
 
-from chain.errors import Fault, NotFound, Refused
+from chain.errors import Fault, Refused
 from chain.ids import DatasetId
-from chain.model.block import NamedObject, objects_of
 from chain.model.events import Seed
-from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.store.base import BlockDamaged
 from chain.store.layout import DirectoryChain, DirectoryObjects
@@ -25,8 +22,6 @@ from odfd.datasets.references import keep_references
 from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
 from odfd.mirrors.arrivals import Arrivals
-from odfd.mirrors.mending import ChainMender
-from odfd.mirrors.sync import MirrorSync
 from odfd.mirrors.tally import Tally
 from odfd.published.signed import signed_state, write_statements
 from odfd.resources.store import Resources
@@ -35,11 +30,7 @@ from odfd.services.places import Places, name_in, place_of
 from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
 from odfd.transfer.linked import note_links
 from odfd.trust.ledger import Checked, Ledger
-from odfd.verify.damage import Damage
-from odfd.verify.objects import LINKED
-from odfd.verify.report import Level
 from odfd.verify.terms import pages_of
-from odfd.verify.verify import Request, verify_chain
 from p2p.ports import PeerId
 
 BATCH: Final = 4096
@@ -49,47 +40,20 @@ SHOW_SECONDS: Final = 0.2
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
-class _Damaged(msgspec.Struct, frozen=True):
-    """Objects that are not as they should be: those that blocks name, and those that rows link to."""
-
-    named: tuple[NamedObject, ...]
-    linked: tuple[Multihash, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.named) + len(self.linked)
-
-
-class Repaired(NamedTuple):
-    """What was spoilt or missing and is whole again."""
-
-    blocks: int
-    rows: int
-    objects: int
-
-    def __str__(self) -> str:
-        counted = zip(self, ("block", "conclusion", "object"), strict=True)
-        return ", ".join(f"{count} damaged {what}{'s' * (count > 1)}" for count, what in counted if count)
-
-
 class Carrying:
     """See the module."""
 
     def __init__(
         self,
         home: Home,
-        sync: MirrorSync,
-        mender: ChainMender,
-        clock: Clock,
-        changed: Callable[[DatasetId], None],
         places: Places,
         arrivals: Arrivals,
+        clock: Clock,
+        changed: Callable[[DatasetId], None],
     ) -> None:
+        self._home = home
         self._places = places
         self._arrivals = arrivals
-        self._home = home
-        self._sync = sync
-        self._mender = mender
         self._clock = clock
         self._changed = changed
 
@@ -239,55 +203,6 @@ class Carrying:
         if not isinstance(seed, Seed) or seed.dataset_id != dataset:
             raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
         return True
-
-    async def repair(self, entry: Entry) -> Repaired:
-        """Look at every block and object again; fetch the damaged and the missing from peers. How many there were.
-
-        Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
-        """
-        mended = await self._mender.mend(entry.id)
-        tree = await trio.to_thread.run_sync(self._tree, entry.id)
-        damaged = await trio.to_thread.run_sync(self._damaged, entry)
-        if damaged.count:
-            await self._sync.repair(entry.id, damaged.named, damaged.linked)
-            left = await trio.to_thread.run_sync(self._damaged, entry)
-            if left.count:
-                raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
-        await trio.to_thread.run_sync(self._note_whole, entry.id, tree)
-        return Repaired(mended.blocks, mended.rows, damaged.count)
-
-    def _damaged(self, entry: Entry) -> _Damaged:
-        chain = self._home.chains.chain(entry.id)
-        request = Request(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
-        report = verify_chain(chain, self._home.objects, request)
-        named: dict[Multihash, int] = {}
-        linked: dict[Multihash, None] = {}
-        for failure in report.failures:
-            if failure.rule.startswith(LINKED):
-                linked[Multihash.parse(failure.expected)] = None
-            else:
-                named |= objects_of(chain.block_at(failure.block.sequence_number))
-        return _Damaged(tuple(named.items()), tuple(linked))
-
-    def _tree(self, dataset: DatasetId) -> Frontier:
-        with self._home.database.read() as connection:
-            return Ledger(connection).chain(dataset).frontier
-
-    def _note_whole(self, dataset: DatasetId, tree: Frontier) -> None:
-        """Unless the chain moved, or got another history, while it was looked at."""
-        database, chain = self._home.database, self._home.chains.chain(dataset)
-        with database.read() as connection:
-            checked = Ledger(connection).chain(dataset)
-        if checked.frontier != tree:
-            return
-        for terms, blocks in pages_of(chain, self._home.held_from(dataset), tree.size, BATCH):
-            note_links(database, self._home.objects, dataset, terms, blocks)
-        with database.write() as connection:
-            ledger = Ledger(connection)
-            checked = ledger.chain(dataset)
-            if checked.frontier == tree:
-                ledger.keep_chain(dataset, Checked(tree, tree.size, checked.epoch))
-                Damage(connection).forget(dataset)
 
 
 def local_folder(place: str) -> Path:

@@ -21,13 +21,12 @@ from chain.state import load_state
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS
 from odfd.control import wire
+from odfd.control.assembly import Ground
 from odfd.datasets import reading
 from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.references import drop_references
-from odfd.kit.clock import Clock
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
-from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND, Applying
 from odfd.services.home import Home
@@ -50,8 +49,7 @@ class DatasetService:
         views: Views,
         applying: Applying,
         keeper: MirrorKeeper,
-        events: EventLog,
-        clock: Clock,
+        ground: Ground,
         serving: Callable[[DatasetId], int] = lambda _: 0,
     ) -> None:
         """``serving``: peers that say they serve a dataset."""
@@ -60,8 +58,8 @@ class DatasetService:
         self._keeper = keeper
         self._views = views
         self._applying = applying
-        self._events = events
-        self._clock = clock
+        self._events = ground.events
+        self._clock = ground.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
         return [self._with_peers(view) for view in await _in_thread(self._list)]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Container, Itera
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -22,20 +22,21 @@ from chain.model.events import DatasetKind
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet, ReadStep
 from chain.state import ChainState, load_state
 from odfd.control import wire
+from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
-from odfd.kit.tasks import Report, TaskBoard
+from odfd.kit.tasks import Report
 from odfd.mirrors.keeper import MirrorKeeper, State
-from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND
 from odfd.services.carrying import Carrying
 from odfd.services.evolution import way_anew
 from odfd.services.home import Home
+from odfd.services.repairing import Repairing
 from odfd.services.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
@@ -54,6 +55,14 @@ FORMATS: Final[dict[str, ReadStep]] = {
 _Pull: TypeAlias = Callable[[Entry, Report], Awaitable[wire.PullItem]]
 
 
+class Hands(NamedTuple):
+    """Who takes files in, carries datasets in and out, and makes them whole."""
+
+    uploads: Uploads
+    carrying: Carrying
+    repairing: Repairing
+
+
 class FlowService:
     """See the module."""
 
@@ -62,18 +71,15 @@ class FlowService:
         home: Home,
         shops: tuple[ingesting.Workshop, transforming.Workshop],
         keeper: MirrorKeeper,
-        carrying: Carrying,
-        board: TaskBoard,
-        events: EventLog,
-        uploads: Uploads,
+        hands: Hands,
+        ground: Ground,
     ) -> None:
         self._home = home
         self._ingest, self._transform = shops
         self._keeper = keeper
-        self._carrying = carrying
-        self._board = board
-        self._events = events
-        self._uploads = uploads
+        self._uploads, self._carrying, self._repairing = hands
+        self._board = ground.board
+        self._events = ground.events
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         done = await self._uploads.take(name, chunks)
@@ -263,7 +269,7 @@ class FlowService:
 
     async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
-        repaired = await self._carrying.repair(entry)
+        repaired = await self._repairing.repair(entry)
         return wire.PullItem(
             ref=entry.name,
             outcome="updated" if any(repaired) else "up-to-date",

@@ -41,7 +41,7 @@ from odfd.mirrors.sync import MirrorSync
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import Membership
-from odfd.network.noticeboard import LedgerNoticeboard, News
+from odfd.network.noticeboard import Hearers, LedgerNoticeboard, News
 from odfd.network.outbox import Outbox
 from odfd.network.room import Room
 from odfd.resources.store import Resources
@@ -55,7 +55,7 @@ from odfd.services.damage import DamageDesk
 from odfd.services.datasets import DatasetService
 from odfd.services.doctor import Doctor
 from odfd.services.engine import NodeEngine
-from odfd.services.flow import FlowService
+from odfd.services.flow import FlowService, Hands
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.lineage import LineageService
@@ -64,6 +64,7 @@ from odfd.services.options import host_options, object_limits, spark_options
 from odfd.services.places import Places
 from odfd.services.proving import ProvingService
 from odfd.services.publications import PublicationService
+from odfd.services.repairing import Repairing
 from odfd.services.resolving import Docket, ResolvingService
 from odfd.services.rewriting import RewritingService
 from odfd.services.rulebook import Rulebook
@@ -129,9 +130,8 @@ class NodeParts:
         self.views = Views(home, self.standing)
         self.docket = Docket(home, self.standing)
         self.engine = engine or NodeEngine(spark_options(settings, home), os.environ, ground.journal)
-        self.board = LedgerNoticeboard(
-            home.database, home.chains, ground.clock.now, self._heard, self._proven, self._room(), self._witnessed
-        )
+        hearers = Hearers(self._heard, self._proven, self._witnessed)
+        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, hearers, self._room())
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)
         self.library = ServingLibrary(
             home.database,
@@ -197,7 +197,8 @@ class NodeParts:
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
-        self.carrying = Carrying(home, self.sync, mender, ground.clock, self._moved, self.places, self.arrivals)
+        self.repairing = Repairing(home, self.sync, mender)
+        self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self._moved)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
@@ -444,27 +445,16 @@ class _Node:
 
     def __init__(self, parts: NodeParts) -> None:
         home, ground = parts.home, parts.ground
-        applying = Applying(home, parts.committer, parts.engine, ground.board, ground.events, ground.clock)
-        carrying = parts.carrying
+        applying = Applying(home, parts.committer, parts.engine, ground)
         doctor = Doctor(home, parts.heads.troubles)
         name = parts.settings.node.name
         running = Running(parts.engine, parts.membership, parts.site)
         self.about = AboutService(home, parts.views, doctor, running, ground, name)
-        self.datasets = DatasetService(
-            home, parts.views, applying, parts.keeper, ground.events, ground.clock, parts.membership.serving
-        )
-        self.flow = FlowService(
-            home,
-            (parts.ingest_shop, parts.transform_shop),
-            parts.keeper,
-            carrying,
-            ground.board,
-            ground.events,
-            Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8)),
-        )
-        self.rewriting = RewritingService(
-            home, parts.committer, parts.keeper, ground.board, ground.events, ground.clock, parts._moved
-        )
+        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, parts.membership.serving)
+        uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
+        hands = Hands(uploads, parts.carrying, parts.repairing)
+        self.flow = FlowService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
+        self.rewriting = RewritingService(home, parts.committer, parts.keeper, ground, parts._moved)
         self.collection = parts.collection
         self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
         self.publications = parts.publications
@@ -488,7 +478,7 @@ class _Node:
             parts.shelf,
             parts.rulebook.policy,
         )
-        self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground.events, ground.clock, parts._moved)
+        self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground, parts._moved)
         self.authority = AuthorityService(home, parts.committer, ground.clock, parts._signed)
         self.tasks = BoardTasks(ground.board)
         self.events = LogEvents(ground.events)

@@ -22,11 +22,10 @@ from chain.statements.proof import AUTHORITY_FORK, FORK
 from chain.statements.statement import HeadStatement
 from chain.store.base import ChainReader, Rewrite
 from odfd.control import wire
+from odfd.control.assembly import Ground
 from odfd.datasets.catalog import Entry
-from odfd.kit.clock import Clock
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.mirrors.turning import RewriteWaiting, turn_of
-from odfd.obs.events import EventLog
 from odfd.services.home import Home
 from odfd.trust import resolving
 from odfd.trust.authorities import Authorities
@@ -114,16 +113,15 @@ class ResolvingService:
         home: Home,
         docket: Docket,
         keeper: MirrorKeeper,
-        events: EventLog,
-        clock: Clock,
+        ground: Ground,
         changed: Callable[[DatasetId], None],
     ) -> None:
         self._home = home
         self._docket = docket
         self._standing = docket.standing
         self._keeper = keeper
-        self._events = events
-        self._clock = clock
+        self._events = ground.events
+        self._clock = ground.clock
         self._changed = changed
 
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:

@@ -23,13 +23,12 @@ from chain.statements.statement import Authority
 from chain.store import rewriting
 from chain.store.rewriting import Plan
 from odfd.control import wire
+from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.ingest.plan import block_time
-from odfd.kit.clock import Clock
-from odfd.kit.tasks import Report, TaskBoard
+from odfd.kit.tasks import Report
 from odfd.mirrors.keeper import MirrorKeeper
-from odfd.obs.events import EventLog
 from odfd.services.authority import draft_of, draft_view, signatures_of
 from odfd.services.datasets import named_block
 from odfd.services.home import Home
@@ -56,18 +55,16 @@ class RewritingService:
         home: Home,
         committer: OwnerCommitter,
         keeper: MirrorKeeper,
-        board: TaskBoard,
-        events: EventLog,
-        clock: Clock,
+        ground: Ground,
         changed: Callable[[DatasetId], None],
     ) -> None:
         """``changed`` is told of every chain that has another history."""
         self._home = home
         self._committer = committer
         self._keeper = keeper
-        self._board = board
-        self._events = events
-        self._clock = clock
+        self._board = ground.board
+        self._events = ground.events
+        self._clock = ground.clock
         self._changed = changed
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:

@@ -20,7 +20,7 @@ from chain.statements.statement import Attestation, Authority, EngineUsed, HeadS
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.noticeboard import Hearers, LedgerNoticeboard
 from odfd.network.room import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, Room
 from odfd.network.waiting import MAX_OF_ONE, MAX_WAITING, Waiting
 from odfd.trust import ledger as ledger_room
@@ -74,7 +74,7 @@ class Board:
         self.database, self.now = database, NOW
         self.news: list[Any] = []
         chains: Any = SqliteChains(database, DiskObjects(folder / "objects", database))
-        self.board = LedgerNoticeboard(database, chains, lambda: self.now, self.news.append, room=room)
+        self.board = LedgerNoticeboard(database, chains, lambda: self.now, Hearers(self.news.append), room)
 
     def hear(self, raw: bytes, peer: PeerId = PEER, topic: Topic = Topic.HEADS) -> Judgement:
         return self.board.judge(topic, raw, peer)

@@ -36,7 +36,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.noticeboard import Hearers, LedgerNoticeboard
 from odfd.trust import drafting, picking
 from odfd.trust import ledger as ledger_room
 from odfd.trust.admission import Outcome, admit_attestation, admit_head
@@ -137,7 +137,7 @@ class Node:
         self.policy = policy
         self.told: list[tuple[proof.Proof, bool]] = []
         self.board = LedgerNoticeboard(
-            database, self.chains, lambda: self.now, lambda _: None, lambda *told: self.told.append(told)
+            database, self.chains, lambda: self.now, Hearers(proof=lambda *told: self.told.append(told))
         )
         me = SigningKey(b"n" * 32).did
         self.standing = Standing(database, self.chains, lambda: self.policy, me, lambda: self.now)
