@@ -33,6 +33,8 @@ from p2p.files import Missing
 FEW: Final = 256
 """New blocks that are asked for one by one and not staged."""
 FEW_BYTES: Final = 64 << 20
+STAGED: Final = 16
+"""Folders of blocks that are kept for whoever goes on; those touched longest ago make room."""
 
 
 class Edition(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,7 @@ class Source:
         self._staging = staging
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Whose blocks are staged: from which head back to which number."""
+        self._coming: set[Path] = set()
 
     async def resolve(self, place: str, now: Instant) -> str:
         return await self._way.resolve(place, now)
@@ -129,11 +132,16 @@ class Source:
         What is there already is gone on with. Raises Remote, Invalid, Environment.
         """
         known = self._staged.get(key)
-        if known is not None and known[0] == head and known[1] <= first:
+        if known is not None and known[0] == head and known[1] <= first and self._folder(key).is_dir():
             return known[2]
         folder = self._folder(key)
-        await self._way.bring_blocks(root, head, first, folder)
-        await trio.to_thread.run_sync(_write_head, folder, str(head))
+        await trio.to_thread.run_sync(_make_room, self._staging, self._coming | {folder})
+        self._coming.add(folder)
+        try:
+            await self._way.bring_blocks(root, head, first, folder)
+            await trio.to_thread.run_sync(_write_head, folder, str(head))
+        finally:
+            self._coming.discard(folder)
         chain = DirectoryChain(folder)
         self._staged[key] = (head, first, chain)
         return chain
@@ -178,6 +186,17 @@ class Source:
 def as_written(root: str) -> str:
     """As a person writes a root."""
     return root.replace("/ipfs/", "ipfs://") if root.startswith("/ipfs/") else root
+
+
+def _make_room(staging: Path, kept: set[Path]) -> None:
+    """For one more folder; those in ``kept`` stay."""
+    if not staging.is_dir():
+        return
+    with disk(staging):
+        oldest = sorted(staging.iterdir(), key=lambda each: each.stat().st_mtime)
+    for folder in oldest[: max(0, len(oldest) + 1 - STAGED)]:
+        if folder not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_head(folder: Path, head: str) -> None:

@@ -34,9 +34,10 @@ class Places:
         self._ipfs = Kubo(said.api, said.token) if ipfs is None and said.api else ipfs
         self._web = Web()
         self._clock = clock
-        staging, reserve = home.folder(STAGED), settings.limits.disk_reserve_bytes
-        self._from_web = Source(WebWay(self._web, home.chains.raw_of, reserve), staging)
-        self._from_ipfs = None if self._ipfs is None else Source(IpfsWay(self._ipfs, reserve), staging)
+        reserve = settings.limits.disk_reserve_bytes
+        web, staged = WebWay(self._web, home.chains.raw_of, reserve), home.folder(STAGED)
+        self._from_web = Source(web, staged / "web")
+        self._from_ipfs = None if self._ipfs is None else Source(IpfsWay(self._ipfs, reserve), staged / "ipfs")
         self.replication = WithPublished(network, self._source_of, board, clock.now)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)

@@ -131,13 +131,17 @@ class _Answer:
     async def more(self, data: bytes, *, last: bool) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
-    async def whole(self, body: bytes, kind: str, lasts: str, status: int = 200) -> None:
-        await self.begin(status, len(body), {"content-type": kind, "cache-control": lasts}, last=False)
+    async def whole(
+        self, body: bytes, kind: str, lasts: str, status: int = 200, also: Mapping[str, str] | None = None
+    ) -> None:
+        headers = {"content-type": kind, "cache-control": lasts, **(also or {})}
+        await self.begin(status, len(body), headers, last=False)
         await self.more(b"" if self.head_only else body, last=True)
 
     async def refuse(self, fault: Fault) -> None:
         status = 405 if fault.rule == "site-method" else 404 if isinstance(fault, NotFound) else 503
-        await self.whole(json.dumps(to_problem(fault)).encode(), PROBLEM_JSON, _ANEW, status)
+        also = {"allow": "GET, HEAD"} if status == 405 else {}
+        await self.whole(json.dumps(to_problem(fault)).encode(), PROBLEM_JSON, _ANEW, status, also)
 
 
 def _cut(wanted: str, size: int) -> tuple[int, int]:

@@ -62,7 +62,7 @@ async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site:
         assert (done.ref, done.blocks) == ("nyc.flights", bob.size("nyc.flights"))
         assert len(list((GOLDEN / "flights" / "blocks").iterdir())) == done.blocks
         assert (await bob.done(bob.api.verification.verify("nyc.flights", wire.VerifyRequest(level="data")))).ok
-        assert not any((bob.home.directory / "staged").iterdir())
+        assert not any((bob.home.directory / "staged" / "web").iterdir())
 
 
 async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkeypatch: Any) -> None:
@@ -93,6 +93,23 @@ async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkey
         assert (await imported(bob, f"{site.url}/f")).blocks == blocks
         assert not [each for each in site.asked if "/blocks/" in each]
         assert len([each for each in site.asked if "/data/" in each]) <= len(slices)
+
+
+async def test_what_never_ends_is_not_kept_for_ever(world: Any, site: Site, monkeypatch: Any) -> None:
+    """Many imports that fail leave so much behind and no more."""
+    monkeypatch.setattr(source, "STAGED", 3)
+    for number in range(5):
+        shutil.copytree(GOLDEN / "airlines", site.folder / str(number))
+    site.lie = lambda path, raw: raw + b"!" if "/data/" in path else raw
+    async with world.running("bob") as bob:
+        for number in range(5):
+            with pytest.raises(Remote):
+                await imported(bob, f"{site.url}/{number}", "a")
+        assert len(list((bob.home.directory / "staged" / "web").iterdir())) == 3
+        site.lie = lambda _path, raw: raw
+        site.asked.clear()
+        assert (await imported(bob, f"{site.url}/4", "a")).blocks == 7
+        assert not [each for each in site.asked if "/blocks/" in each]
 
 
 async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, site: Site) -> None:

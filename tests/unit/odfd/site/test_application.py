@@ -173,6 +173,7 @@ async def test_ranges(
 async def test_other_methods(shelf: Shelf, method: str) -> None:
     told = await ask(shelf, "/x/refs/head", method)
     assert (told.status, json.loads(told.body)["rule"]) == (405, "site-method")
+    assert told.headers["allow"] == "GET, HEAD"
 
 
 async def test_a_disk_that_fails_is_not_told_of(shelf: Shelf) -> None:
