@@ -42,6 +42,7 @@ from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 from p2p.host.door import Door
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import YamuxConn
+from p2p.host.unread import Unread
 from p2p.yamux.limits import Limits as YamuxLimits
 
 log = logging.getLogger(__name__)
@@ -106,13 +107,14 @@ def apply_patches() -> None:
 class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
     """Our yamux and no other muxer: the library builds its own Yamux whatever class it is configured with."""
 
-    def __init__(self, limits: YamuxLimits, negotiate_timeout: int) -> None:
+    def __init__(self, limits: YamuxLimits, budget: Unread, negotiate_timeout: int) -> None:
         super().__init__(OrderedDict({YAMUX: YamuxConn}), negotiate_timeout)
         self._limits = limits
+        self._budget = budget
 
     async def new_conn(self, conn: Any, peer_id: Any) -> Any:
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        return self._annotate_connection(YamuxConn(conn, peer_id, self._limits), conn, protocol)
+        return self._annotate_connection(YamuxConn(conn, peer_id, self._limits, self._budget), conn, protocol)
 
 
 class NoAutoConnector(AutoConnector):  # type: ignore[misc]
@@ -225,7 +227,7 @@ def assemble(seed: bytes, limits: HostLimits) -> GuardedHost:
     pair = ed25519_pair(seed)
     peer_id = ID.from_pubkey(pair.public_key)
     upgrader = TransportUpgrader(noise_only(pair), OrderedDict())
-    upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, int(limits.handshake_timeout))
+    upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, Unread(limits.max_unread), int(limits.handshake_timeout))
     peerstore = PeerStore()
     peerstore.add_key_pair(peer_id, pair)
     swarm = HardenedSwarm(peer_id, peerstore, upgrader, limits)

@@ -26,6 +26,8 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For a stream and the choice of its protocol."""
     max_streams: int = 4096
     """Of the whole host: py-libp2p queues above it."""
+    max_unread: int = 256 << 20
+    """Bytes that came and that nobody has read, of all connections together; the heaviest stream is reset."""
     notices: int = 1024
     """Connected and disconnected notices not yet read. The oldest make room."""
     yamux: YamuxLimits = YamuxLimits()

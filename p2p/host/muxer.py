@@ -25,6 +25,7 @@ from libp2p.stream_muxer.exceptions import (
 
 from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.noise import take_over
+from p2p.host.unread import Unread
 from p2p.yamux.events import Opened, Readable, ResetReason, WasReset
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
@@ -169,7 +170,8 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
 class YamuxConn(IMuxedConn):  # type: ignore[misc]
     """One connection. ``fault`` says why it ended, once it has."""
 
-    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits) -> None:
+    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, budget: Unread) -> None:
+        self._budget = budget
         self.secured_conn = secured_conn
         self.peer_id = peer_id
         self._initiator: bool = secured_conn.is_initiator
@@ -191,6 +193,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     async def start(self) -> None:
         """Run the connection until it ends. Its faults end it, and nothing else."""
+        self._budget.join(self)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._guarded, self._read_all)
@@ -200,6 +203,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
                 await self._ended.wait()
                 nursery.cancel_scope.cancel()
         finally:
+            self._budget.leave(self)
             self.event_started.set()
             self.end(StreamBroken(str(self.peer_id), "the connection was stopped"))
             with trio.CancelScope(shield=True):
@@ -254,11 +258,22 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
                 return
             for message in self._unsealer.feed(data):
                 self._receive(message)
+            self._budget.grew(self)
             self.kick()
 
     def _receive(self, message: bytes) -> None:
         for event in self.session.receive(message, trio.current_time()):
             self._on_event(event)
+
+    @property
+    def unread(self) -> int:
+        return self.session.buffered
+
+    def shed(self) -> None:
+        """As in ``p2p.host.unread.Holder``."""
+        for event in self.session.shed():
+            self._on_event(event)
+        self.kick()
 
     def _on_event(self, event: object) -> None:
         if isinstance(event, Readable):

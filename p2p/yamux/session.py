@@ -168,10 +168,22 @@ class Session:
 
     def _shed(self, arriving: StreamState, length: int, events: list[Event]) -> None:
         """Too many unread bytes: the stream that holds most of them pays."""
-        heaviest = max(self._streams.values(), key=lambda one: len(one.inbox))
-        victim = heaviest if len(heaviest.inbox) >= length else arriving
+        heaviest = self._heaviest()
+        self._overload(heaviest if len(heaviest.inbox) >= length else arriving, events)
+
+    def _heaviest(self) -> StreamState:
+        return max(self._streams.values(), key=lambda one: len(one.inbox))
+
+    def _overload(self, victim: StreamState, events: list[Event]) -> None:
         self._say(frames.pack(WINDOW_UPDATE, RST, victim.id, 0))
         self._end(victim, ResetReason.OVERLOAD, events)
+
+    def shed(self) -> list[Event]:
+        """The stream that holds most unread bytes is reset; nothing where there are none."""
+        events: list[Event] = []
+        if self._buffered:
+            self._overload(self._heaviest(), events)
+        return events
 
     # --- what our side asks for ----------------------------------------------------------------------------------
 

@@ -149,6 +149,41 @@ async def test_a_sender_beyond_its_window_loses_the_connection(pair: Any) -> Non
         assert not pair.alice.is_connected(pair.bob.peer_id)
 
 
+async def test_many_who_fill_memory_together_pay_and_others_do_not(pair_of: Any) -> None:
+    """Each keeps to the windows that it was granted; together they are more than may lie unread."""
+    most = 1 << 20
+    async with pair_of(HostLimits(max_unread=most)) as pair, open_host(bytes([9]) * 32, []) as carol:
+        heard = 0
+
+        async def never_reads(_stream: Stream, _peer: PeerId) -> None:
+            nonlocal heard
+            heard += 1
+            await trio.sleep_forever()
+
+        def unread() -> int:
+            peers = (pair.bob.peer_id, carol.peer_id)
+            return sum(each.muxed_conn.unread for peer in peers for each in pair.alice._connections(peer))
+
+        pair.alice.set_handler("/sink", never_reads)
+        await carol.connect(f"{pair.alice.addresses()[0]}")
+
+        def resets() -> int:
+            muxers = [host._connections(pair.alice.peer_id)[0].muxed_conn for host in (pair.bob, carol)]
+            return sum(each.reset_reason is not None for one in muxers for each in one._streams.values())
+
+        for _ in range(4):
+            for host in (pair.bob, carol):
+                stream = await host.open_stream(pair.alice.peer_id, "/sink")
+                with suppress(BrokenStream):
+                    await stream.send_all(bytes(200_000))
+                assert unread() <= most
+        assert await pair.echoes()
+        assert unread() <= most
+        while resets() < 3:  # noqa: ASYNC110  the news of it are on their way
+            await trio.sleep(0.01)
+        assert heard == 8
+
+
 async def test_ten_thousand_opens_keep_nobody_out(pair: Any) -> None:
     eve = pair.bobs_muxer
     number = eve.session._next_id
