@@ -40,6 +40,12 @@ def resident(pid: int | str = "self") -> int:
     return _field(Path(f"/proc/{pid}/status"), "VmRSS")
 
 
+def spent(pid: int) -> float:
+    """Seconds of CPU that a process has had, in all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Peak:
     """Highest growth of this process's memory while the block runs: ``bytes``, known at its end."""
 

@@ -19,7 +19,7 @@ import trio
 from bench import chains
 from bench.measure import MILLION, Row, Side, Size
 from bench.network import Link, connected, download
-from bench.node import daemon
+from bench.node import daemon, settle
 from chain import instant
 from chain.data.arrow_schema import from_arrow
 from chain.data.logical_hash import logical_hash_file
@@ -44,7 +44,6 @@ _SLICED: Final = SigningKey(b"many small slices".ljust(32))
 _ROWS: Final = 16
 _MET: Final = 1.0
 """Seconds from the first connection until the giver's statements were heard."""
-_PATIENCE: Final = 900.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
         node.do("network", "join", "bench", "--bootstrap", link.where["address"])
         until("the giver is met", lambda: any(peer["connected"] for peer in node.do("peer", "list")), 60)
         time.sleep(_MET)
+        settle(node)
         begun = time.perf_counter()
         with _task(client, {"source": str(case.dataset), "asName": "bench", "want": case.want}) as snapshots:
             for task in snapshots:

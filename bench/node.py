@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.machine import resident
+from bench.machine import resident, spent
 from bench.measure import Row, Side, Size, in_turns
 from demo.nodes import Node
 
@@ -23,6 +23,8 @@ _LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
 ODFCTL: Final = (sys.executable, "-c", _ENTRY.format("cli.main"))
 _SETTLE: Final = 3.0
 """Seconds for a started node to have nothing left to do."""
+_LOOK, _IDLE = 1.0, 0.05
+"""Seconds between looks at a node, and of CPU between two that count as none."""
 _BARE: Final = """
 import trio
 from p2p.host.host import open_host
@@ -45,6 +47,15 @@ def daemon(folder: Path, settings: str = "") -> Iterator[Node]:
         yield node
     finally:
         node.stop()
+
+
+def settle(node: Node) -> None:
+    """Until it has done what a start brings with it: it hashes its engine, and greets whom it met."""
+    assert node.process is not None
+    pid, before = node.process.pid, 0.0
+    while (now := spent(pid)) - before > _IDLE:
+        before = now
+        time.sleep(_LOOK)
 
 
 def odfctl(node: Node, *words: str) -> Callable[[], str]:

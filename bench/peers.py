@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.machine import resident
+from bench.machine import resident, spent
 from bench.measure import Row, Side, Size
-from bench.node import TREE, daemon
+from bench.node import TREE, daemon, settle
 from demo.nodes import Node, until
 
-_TICKS: Final = 100
-"""Of the kernel's clock of processes, a second."""
+_TICK: Final = 0.01
+"""Seconds, the least that the kernel counts."""
 _MET_SECONDS: Final = 60.0
 
 
@@ -58,12 +58,12 @@ def measure_crowd(size: Size, folder: Path) -> list[Row]:
     """An idle daemon, alone and then in the middle of a crowd."""
     count, window = size.pick(3, 50), size.pick(1, 20)
     with daemon(folder) as node:
-        time.sleep(window / 4)
+        settle(node)
         alone = _use(node, window)
         node.do("network", "join", "bench")
         with _visitors(node, count):
             until("all are there", lambda: _peers(node) >= count, _MET_SECONDS)
-            time.sleep(window / 4)
+            settle(node)
             crowded = _use(node, window)
             assert _peers(node) >= count, "the crowd did not stay"
     return [
@@ -77,7 +77,7 @@ def measure_crowd(size: Size, folder: Path) -> list[Row]:
         Row(
             name=f"{count} peers, CPU",
             measures=f"CPU time of an idle daemon with {count} peers in {window} s",
-            ours=Side(name="the daemon", costs=(max(crowded[0], 1 / _TICKS),)),
+            ours=Side(name="the daemon", costs=(max(crowded[0], _TICK),)),
             peer=Side(name="one core", costs=(float(window),)),
             facts={"s without peers": alone[0]},
         ),
@@ -88,14 +88,9 @@ def _use(node: Node, window: float) -> tuple[float, float]:
     """CPU seconds that pass in a window of so many, and bytes of memory at its end."""
     assert node.process is not None
     pid = node.process.pid
-    before = _cpu(pid)
+    before = spent(pid)
     time.sleep(window)
-    return _cpu(pid) - before, float(resident(pid))
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return spent(pid) - before, float(resident(pid))
 
 
 def _peers(node: Node) -> int:
