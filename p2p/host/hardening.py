@@ -165,6 +165,12 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
         return await super().add_conn(muxed_conn, direction)
 
+    def _trim_connections(self, peer_id: Any) -> None:
+        """The oldest of a peer go, at once. The library spares the young, so that one peer could have all places."""
+        most = self.connection_config.max_connections_per_peer
+        for excess in self.connections[peer_id][:-most]:
+            self.manager.run_task(self._close_connection_async, excess)
+
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
         """Until the connection ends. The library holds one of its 250 places until the *host* ends."""
         raw = RawConnection(read_write_closer, False)

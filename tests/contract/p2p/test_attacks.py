@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -147,6 +147,23 @@ async def test_a_sender_beyond_its_window_loses_the_connection(pair: Any) -> Non
         await stream.receive_some()
     async with honest(pair.alice):
         assert not pair.alice.is_connected(pair.bob.peer_id)
+
+
+async def test_one_peer_takes_two_places_and_no_more(pair_of: Any) -> None:
+    """Whoever comes again and again under one key loses its older connections, and keeps nobody out."""
+    async with pair_of(HostLimits(max_connections=4)) as pair, AsyncExitStack() as stack:
+        where, greedy = pair.alice.addresses()[0], bytes([8]) * 32
+        for _ in range(8):
+            host = await stack.enter_async_context(open_host(greedy, []))
+            await host.connect(where)
+            while len(pair.alice._connections(host.peer_id)) > 2:  # noqa: ASYNC110  those of before are on their way out
+                await trio.sleep(0.01)
+        async with await host.open_stream(pair.alice.peer_id, "/echo") as stream:
+            await stream.send_all(b"the last one is alive")
+            assert await stream.receive_some(4)
+        assert await pair.echoes()
+        async with open_host(bytes([9]) * 32, []) as another:
+            await another.connect(where)
 
 
 async def test_many_who_fill_memory_together_pay_and_others_do_not(pair_of: Any) -> None:
