@@ -73,8 +73,8 @@ class Arrivals:
         self._partial = partial
         self._replication = replication
         self.limits = limits or ObjectLimits()
-        self.room = Room(keeping, partial, self.limits.mirror_bytes)
         self._on_the_way: dict[Multihash, trio.Event] = {}
+        self.room = Room(keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way])
         self._turn = 0
         """Which peer is asked first for a linked object."""
 

@@ -1,14 +1,16 @@
 """How much room mirrors have on disk, and who gets it: counted to the byte, promised before anything is asked for.
 
 What counts is what mirrors hold, what is promised to fetches under way, and what was left of those that were cut off.
-Where room is short, mirrors of a lower priority give way, the lowest and the oldest data first; equals never do. Safe
-to use from any thread; made with the arrivals.
+Where room is short, those leftovers go first; then mirrors of a lower priority give way, the lowest and the oldest data
+first; equals never do. Safe to use from any thread; made with the arrivals.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from chain.errors import Environment
@@ -21,9 +23,13 @@ from odfd.mirrors.wish import Wish
 class Room:
     """See the module. ``limit`` in bytes; 0: none. ``partial``: the folder of what is on its way."""
 
-    def __init__(self, keeping: Keeping, partial: Path, limit: int) -> None:
+    def __init__(
+        self, keeping: Keeping, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        """``busy``: names of files there that are written just now."""
         self._keeping = keeping
         self._partial = partial
+        self._busy = busy
         self.limit = limit
         self._promised: dict[Multihash, int] = {}
         self._lock = threading.Lock()
@@ -49,23 +55,35 @@ class Room:
                 self._promised.pop(name, None)
 
     def _find(self, wish: Wish, new: Mapping[Multihash, int]) -> None:
-        needed, used = sum(new.values()), self._used(new)
-        if used + needed > self.limit and self._keeping.give_way(wish, used + needed - self.limit):
-            used = self._used(new)
-        if needed and used + needed > self.limit:
+        needed, left = sum(new.values()), self._left(new)
+        used = self._keeping.held_bytes() + sum(self._promised.values())
+        busy = self._busy()
+        idle = [file for file in left if file.name not in busy]
+        over = used + sum(left.values()) + needed - self.limit
+        beyond = over - sum(left[file] for file in idle)
+        if needed and beyond > 0 and not self._keeping.give_way(wish, beyond):
             raise Environment(
                 f"{needed:,} bytes are missing, and of the {self.limit:,} that mirrors may hold {used:,} are taken",
                 rule="mirror-quota",
                 hint="raise limits.mirror-bytes, keep less of some mirror (odfctl mirror add … --keep 30d), or let "
                 "others give way to this one (--priority)",
             )
+        over -= max(0, beyond)
+        for file in idle:
+            if needed and over > 0:
+                with disk(file):
+                    file.unlink(missing_ok=True)
+                over -= left[file]
 
-    def _used(self, new: Mapping[Multihash, int]) -> int:
-        """Bytes; what is there already of ``new`` is part of what is needed."""
-        left = 0
+    def _left(self, new: Mapping[Multihash, int]) -> dict[Path, int]:
+        """Files of fetches that were cut off, the oldest first, and their bytes.
+
+        What is there already of ``new`` is none: it is part of what is needed.
+        """
+        known = {str(name) for name in (*self._promised, *new)}
+        stats: list[tuple[Path, os.stat_result]] = []
         with disk(self._partial):
             for file in self._partial.iterdir():
-                name = Multihash.parse(file.name)
-                if name not in self._promised and name not in new:
-                    left += file.stat().st_size
-        return self._keeping.held_bytes() + sum(self._promised.values()) + left
+                with suppress(FileNotFoundError):  # it is whole by now, and elsewhere
+                    stats += [(file, file.stat())] if file.name not in known else []
+        return {file: stat.st_size for file, stat in sorted(stats, key=lambda each: each[1].st_mtime_ns)}

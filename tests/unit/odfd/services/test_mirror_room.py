@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import trio
 
 from chain.errors import Environment, Invalid
 from chain.model.block import objects_of
+from chain.multihash import Multihash
 from config import model
 from odfd.mirrors.keeper import State
+from odfd.mirrors.room import Room
+from odfd.mirrors.wish import Wish
 
 ROWS = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(900))
 
@@ -57,11 +61,12 @@ async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any,
             assert (view.state, view.held) == ("current", on_disk(carol))
 
 
-async def test_what_was_cut_off_counts_until_it_is_gone_on_with(world: Any, worlds: Any) -> None:
+async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 1)
-        exact = sum(sizes(alice, "cities"))
-        async with world.running("bob", **limited(exact)) as bob:
+        exact, other = sum(sizes(alice, "cities")), sum(sizes(alice, "towns"))
+        async with world.running("bob", **limited(max(exact, other))) as bob:
+            folder = bob.home.directory / "partial"
 
             def cut(data: bytes) -> bytes:
                 world.wires.cut.add(alice.member.peer_id)
@@ -70,16 +75,39 @@ async def test_what_was_cut_off_counts_until_it_is_gone_on_with(world: Any, worl
             alice.member.lies.object = cut
             with trio.move_on_after(2):
                 await bob.mirror(cities, "theirs")
-            part = on_disk(bob)
-            assert 0 < part < exact
+            assert 0 < on_disk(bob) < exact
             await bob.api.mirrors.remove("theirs")
+            (folder / "of somebody else").write_bytes(bytes(100))
             world.wires.cut.clear()
             alice.member.lies.object = bytes
-            with pytest.raises(Environment, match=f"{part:,} are taken"):
-                await bob.mirror(alice.dataset("towns"), "towns")
-            assert on_disk(bob) == part
-            assert (await bob.mirror(cities, "theirs")).state == "current"
-            assert on_disk(bob) == exact
+            assert (await bob.mirror(alice.dataset("towns"), "towns")).state == "current"
+            assert on_disk(bob) <= max(exact, other)
+            assert not list(folder.iterdir()) or exact > other
+
+
+def test_what_is_written_just_now_is_left_alone(tmp_path: Path) -> None:
+    class Held:
+        def held_bytes(self) -> int:
+            return 60
+
+        def give_way(self, _wish: Any, needed: int) -> bool:
+            return needed <= 0
+
+    for number, name in enumerate(["old", "busy", "new"]):
+        (tmp_path / name).write_bytes(bytes(10))
+        os.utime(tmp_path / name, (number, number))
+    keeping: Any = Held()
+    room = Room(keeping, tmp_path, 100, lambda: ["busy"])
+    wish = Wish(dataset="did:odf:x", name="x")
+    with pytest.raises(Environment, match="60 are taken"):
+        room.promise(wish, {Multihash.sha3_256(b"a"): 31})
+    assert len(list(tmp_path.iterdir())) == 3, "nothing goes in vain"
+    room.promise(wish, {Multihash.sha3_256(b"b"): 15})
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["busy", "new"]
+    room.promise(wish, {Multihash.sha3_256(b"b"): 15, Multihash.sha3_256(b"c"): 15})
+    assert (room.promised, [file.name for file in tmp_path.iterdir()]) == (30, ["busy"])
+    room.take_back([Multihash.sha3_256(b"b"), Multihash.sha3_256(b"c")])
+    room.promise(wish, {Multihash.sha3_256(b"d"): 30})
 
 
 async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: Any, worlds: Any) -> None:
@@ -134,12 +162,3 @@ async def test_what_gave_way_comes_back_when_it_is_wished_anew(world: Any, world
             await bob.parts.keeper.pass_now(cities)
             (view,) = await bob.api.mirrors.list()
             assert (view.held, view.held_from, view.message) == (sum(first), 0, "")
-
-
-def test_partial_is_a_folder_of_names(tmp_path: Path) -> None:
-    """Nothing else is ever put there; a file of another name is told, not counted."""
-    from odfd.mirrors.room import Room
-
-    (tmp_path / "nonsense").write_bytes(b"x")
-    with pytest.raises(Invalid):
-        Room(None, tmp_path, 1)._used({})  # type: ignore[arg-type]
