@@ -147,7 +147,14 @@ def _both(mine: Expression, text: str | None) -> Expression:
     theirs = parse_expression(text)
     if implies(mine, theirs):
         return mine
-    return theirs if implies(theirs, mine) else AllOf((mine, theirs))
+    if implies(theirs, mine):
+        return theirs
+    return AllOf((*_terms(mine), *(term for term in _terms(theirs) if not implies(mine, term))))
+
+
+def _terms(expression: Expression) -> tuple[Expression, ...]:
+    """What all has to hold."""
+    return expression.terms if isinstance(expression, AllOf) else (expression,)
 
 
 def _same(one: Expression, other: Expression) -> bool:

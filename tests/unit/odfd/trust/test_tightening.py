@@ -101,6 +101,11 @@ def test_order_and_repetition_change_nothing_that_counts(rules: list[Rules], rng
     [
         (Rules(use="data & reproduced"), {"use": "data & reproduced"}, []),
         (Rules(use="data"), {}, ["use: data, in place of data & (reproduced | attested:2)"]),
+        (
+            Rules(use="data & fresh"),
+            {"use": "data & (reproduced | attested:2) & fresh"},
+            ["use: data & fresh, in place of data & (reproduced | attested:2) & fresh"],
+        ),
         (Rules(serve="chain"), {"serve": "data & chain"}, ["serve: chain, in place of data & chain"]),
         (Rules(min_engines=2), {"min_engines": 2}, []),
         (Rules(min_sandbox="host"), {"min_sandbox": "host"}, []),
