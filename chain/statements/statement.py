@@ -341,6 +341,8 @@ def decode_any(payload: bytes) -> AnyPredicate:
         predicate = msgspec.convert({**frame.predicate, "head": str(head)}, kind, dec_hook=from_text)
     except (msgspec.MsgspecError, ValueError) as error:
         raise Invalid(f"not a statement: {error}", rule="statement") from error
+    for time in _times(predicate):
+        instant.parse(time)
     if subject.name != str(predicate.dataset):
         raise Invalid("subject and predicate speak of different datasets", rule="statement-subject")
     if len(subject.digest.sha3_256) != 64 or not all(size and len(root) == 32 for size, root in _trees(predicate)):
@@ -350,6 +352,24 @@ def decode_any(payload: bytes) -> AnyPredicate:
     if isinstance(predicate, PolicyStatement) and predicate.head != predicate.policy.digest:
         raise Invalid("the subject of a policy is not the rules that it states", rule="statement-subject")
     return predicate
+
+
+def _times(predicate: AnyPredicate) -> Iterator[str]:
+    """All times that a statement names: a pattern alone lets a thirteenth month pass."""
+    match predicate:
+        case HeadStatement():
+            yield from (predicate.issued_at, predicate.expires_at)
+        case Attestation():
+            yield predicate.finished_at
+        case Observation():
+            yield predicate.at
+            if predicate.response is not None and predicate.response.last_modified is not None:
+                yield predicate.response.last_modified
+        case Authority():
+            yield predicate.issued_at
+            yield from (writer.expires_at for writer in predicate.writers)
+        case PolicyStatement():
+            yield predicate.issued_at
 
 
 def _trees(predicate: AnyPredicate) -> Iterator[tuple[int, bytes]]:

@@ -487,6 +487,14 @@ def test_small_order_keys_refused() -> None:
     assert not keys.verify(OWNER.public, b"message", good[:32] + more)
 
 
+def test_a_time_of_no_calendar_is_bad_bytes(node: Node) -> None:
+    """Anybody can sign a thirteenth month, of a dataset of his own."""
+    node.hold(BLOCKS)
+    for field in ("issued_at", "expires_at"):
+        raw = head_of(BLOCKS, **{field: "2026-13-01T00:00:00Z"})[1]
+        assert node.hear(Topic.HEADS, raw) is Judgement.REJECT
+
+
 def test_signing_prefixes_disjoint() -> None:
     """What a key signs for one protocol is never what it signs for another: the first bytes differ."""
     ours = envelope.preauth(statement.encode(head_of(BLOCKS)[0]))
