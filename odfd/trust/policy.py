@@ -162,6 +162,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     observe: bool = False
     spot_check: float = 0.0
     """Share of steps that this node re-runs though it does not attest."""
+    floors: tuple[Expression | None, Expression | None] = (None, None)
+    """For use and serve: what a network asks of each dataset too, whatever a person wished for that one."""
     witnesses: Witnesses = Witnesses()
     min_engines: int = 1
     """Different engine digests that must be behind ``attested:K``."""
@@ -185,12 +187,23 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         }
         return Multihash.sha3_256(canonical.encode(said))
 
+    def use_of(self, wished: Expression | None) -> Expression:
+        """What must hold before a dataset is used, for which a person wished something of its own, or nothing."""
+        return _above(self.floors[0], wished) or self.use
+
+    def serve_of(self, wished: Expression | None) -> Expression:
+        return _above(self.floors[1], wished) or self.serve
+
     def group_of(self, key: KeyDid) -> str | None:
         return self._groups_of_keys.get(key)
 
     @cached_property
     def _groups_of_keys(self) -> Mapping[KeyDid, str]:
         return {key: group.name for group in self.groups for key in group.keys}
+
+
+def _above(floor: Expression | None, wished: Expression | None) -> Expression | None:
+    return wished if floor is None or wished is None else AllOf((wished, floor))
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

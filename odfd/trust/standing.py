@@ -107,10 +107,10 @@ class Standing:
         self._sightings = Sightings()
 
     def use(self, dataset: DatasetId) -> Expression:
-        return self._purposes(dataset)[0] or self.policy.use
+        return self.policy.use_of(self._purposes(dataset)[0])
 
     def serve(self, dataset: DatasetId) -> Expression:
-        return self._purposes(dataset)[1] or self.policy.serve
+        return self.policy.serve_of(self._purposes(dataset)[1])
 
     @property
     def policy(self) -> Policy:

@@ -68,6 +68,7 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
         policy,
         use=_both(policy.use, rules.use),
         serve=_both(policy.serve, rules.serve),
+        floors=(_raised(policy.floors[0], rules.use), _raised(policy.floors[1], rules.serve)),
         groups=policy.groups if rules.groups is None else tuple(_left(policy.groups, rules)),
         min_engines=max(policy.min_engines, rules.min_engines or 1),
         min_sandbox=max(policy.min_sandbox, rules.min_sandbox or SANDBOXES[0], key=SANDBOXES.index),
@@ -150,6 +151,12 @@ def _both(mine: Expression, text: str | None) -> Expression:
     if implies(theirs, mine):
         return theirs
     return AllOf((*_terms(mine), *(term for term in _terms(theirs) if not implies(mine, term))))
+
+
+def _raised(floor: Expression | None, text: str | None) -> Expression | None:
+    if text is None:
+        return floor
+    return parse_expression(text) if floor is None else _both(floor, text)
 
 
 def _terms(expression: Expression) -> tuple[Expression, ...]:
