@@ -76,6 +76,16 @@ def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int
     return count, first
 
 
+def only_adds(path: Path, vocab: Vocabulary) -> bool:
+    """Whether every row of a slice says that it is an addition. Raises NotFound, Invalid, Environment."""
+    name = vocab.operation_type_column
+    with open_slice(path) as source:
+        return name in source.schema.names and not any(
+            batch.column(0).null_count or np.any(np.asarray(batch.column(0)))
+            for batch in source.batches(columns=[name])
+        )
+
+
 def _read(source: SliceFile, vocab: Vocabulary) -> SliceFacts:
     for name in (vocab.event_time_column, vocab.operation_type_column):
         if name not in source.schema.names:

@@ -24,15 +24,18 @@ from engines.spark.analysis.influence import Versions
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.changes import cancelled_by, positive, row_codes
 from engines.spark.declarations import Query, Reading
-from engines.spark.facts import SliceFacts, SliceReader
+from engines.spark.facts import SliceFacts, SliceReader, only_adds
 from engines.spark.incremental import BlockFacts, InputFacts, Read
 from engines.spark.lateness import Ruling, check_late_stated, check_ledger
+from engines.spark.plans import HIDDEN, HIDDEN_OF_ADDITIONS, HIDDEN_OF_ONE
 from engines.spark.queries import InputView
 from engines.spark.rows import event_times, frame_of_rows, read_rows
 from engines.spark.views import slices_view, view_schema
 
 _NANOS: Final = 1_000_000
 """In a millisecond."""
+MANY: Final = 1 << 20
+"""Bytes of slices from which on a look at all ops costs less than taking them through a query."""
 
 
 class Inputs:
@@ -122,6 +125,18 @@ class Inputs:
             if alias in ruling.reach:
                 check_ledger(alias)
         self._changes.add(alias)
+
+    def hidden(self, reads: Mapping[str, Sequence[Read]]) -> tuple[str, ...]:
+        """What has to come with each row of a log, to put it in order and to mend its op: every column costs the JVM.
+
+        Of one input, source and place are the same for all rows; so is op where many rows are all additions.
+        """
+        if len(reads) > 1:
+            return HIDDEN
+        paths = [(Path(path), alias) for alias, each in reads.items() for read in each for path in read.paths]
+        many = sum(path.stat().st_size for path, _ in paths) >= MANY
+        alike = many and all(only_adds(path, self.vocabs[alias]) for path, alias in paths)
+        return HIDDEN_OF_ADDITIONS if alike else HIDDEN_OF_ONE
 
     def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int | None) -> DataFrame:
         """Rows of an input for the query; of an input with changes those that were not taken back.

@@ -108,7 +108,7 @@ def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
     """Rows in the order of those they came from, and the op of each, after mending pairs that the query split.
 
     The order is by the watermark before a row's block, then input, then offset; of a single input only the offset need
-    be there. A query may drop one half of a
+    be there, and the op if there is another than additions. A query may drop one half of a
     correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
     out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
     """
@@ -130,7 +130,8 @@ def _in_log_order(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Arr
         visible = [name for name in rows.column_names if name not in HIDDEN]
         ranks = [name for name in (HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET) if name in hidden]
         rows = rows.take(total_order(rows, [*ranks, *visible]))
-    offsets, ops = _numbers(rows, HIDDEN_OFFSET), _numbers(rows, HIDDEN_OP)
+    offsets = _numbers(rows, HIDDEN_OFFSET)
+    ops = _numbers(rows, HIDDEN_OP) if HIDDEN_OP in hidden else np.zeros(len(offsets), np.int32)
     sources = _numbers(rows, HIDDEN_SOURCE) if HIDDEN_SOURCE in hidden else np.zeros(len(ops), np.int32)
     rows = rows.drop_columns(hidden)
     if not ops.any():

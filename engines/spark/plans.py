@@ -25,6 +25,9 @@ HIDDEN_ROUND: Final = "__odf_round"
 HIDDEN: Final = (HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE, HIDDEN_BEFORE)
 """Of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
 HIDDEN_OF_ONE: Final = (HIDDEN_OFFSET, HIDDEN_OP)
+"""Where there is one input only."""
+HIDDEN_OF_ADDITIONS: Final = (HIDDEN_OFFSET,)
+"""Where besides nothing is ever taken back."""
 _IDS: Final = re.compile(r"#(\d+)")
 
 

@@ -42,7 +42,7 @@ from engines.spark.inputs import Inputs, micros
 from engines.spark.lateness import Ruling, rule
 from engines.spark.output import ADDED, behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
-from engines.spark.plans import HIDDEN, HIDDEN_OF_ONE, HIDDEN_ROUND, carried, frame_of
+from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
 from engines.spark.queries import Analyst, answered, as_text, run_queries
 from engines.spark.rows import frame_of_rows
 from engines.spark.runs import is_large, write_in_runs
@@ -321,8 +321,7 @@ class Transaction:
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
         plan = run_queries(self._session, self._query.steps)
-        # Of one input source and place are the same for all rows: half of what would have to leave the JVM.
-        hidden = HIDDEN_OF_ONE if len(step.reads) == 1 and not ruling.reach else HIDDEN
+        hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
         one_by_one = shape.mode is Mode.LOG or ruling.reach
         frame = carried(self._session, plan, hidden) if one_by_one else frame_of(self._session, plan)
         self._control.progress()

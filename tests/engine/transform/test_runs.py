@@ -1,4 +1,4 @@
-"""Results that Spark writes in runs are the slices that small results are: same bytes of every row, same order."""
+"""Large results come by other ways and are the slices that small ones are: same bytes of every row, same order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from chain.data.logical_hash import logical_hash
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.spark import runs
+from engines.spark import inputs, runs
 
 pytestmark = pytest.mark.engine
 DAY = "time_bucket(interval '5' day, event_time)"
@@ -44,3 +44,14 @@ def test_runs_make_the_same_slices(lab, name, monkeypatch):
     assert [logical_hash(table) for table in split.slices] == [logical_hash(table) for table in whole.slices]
     assert (split.state, split.watermark) == (whole.state, whole.watermark)
     assert not list(lab.folder.glob("*.runs"))
+
+
+@pytest.mark.parametrize("changing", ["", "a"])
+def test_logs_that_say_no_ops_make_the_same_slices(lab, changing, monkeypatch):
+    streams = lab.streams("logs", "a", changing, blocks=6)
+    schedule = [{"a": 1}, {"a": 3}, {"a": 2}]
+    sql = "select event_time, k, v * 2 as v from a where v % 3 <> 0"
+    whole = lab.run(sql, streams, schedule, changelogs=changing)
+    monkeypatch.setattr(inputs, "MANY", 0)
+    assert lab.run(sql, streams, schedule, changelogs=changing).slices == whole.slices
+    assert any(row["op"] for row in whole.rows) == bool(changing)

@@ -65,6 +65,15 @@ def test_rows_of_one_row_are_in_total_order():
     assert out["v"].to_pylist() == [1, 2, 1, 3]
 
 
+@given(st.permutations(range(6)))
+def test_where_all_are_additions_nothing_has_to_say_so(offsets):
+    rows = result([(offset, 0, 5, 10 * offset) for offset in offsets])
+    with_ops, without = (log_rows(each, KEPT) for each in (rows, rows.select(["event_time", "v", HIDDEN_OFFSET])))
+    assert with_ops[0].equals(without[0])
+    assert with_ops[1].equals(without[1])
+    assert without[0]["v"].to_pylist() == [0, 10, 20, 30, 40, 50]
+
+
 def test_rows_of_several_inputs_are_in_the_order_of_what_their_chains_had_promised():
     rows = [(7, 0, 5, 1, 1, 10), (9, 0, 5, 2, 0, 20), (8, 0, 5, 3, 0, 10), (3, 0, 5, 4, 1, 10), (0, 0, 5, 5, 1, -5)]
     out, _ = log_rows(result(rows), KEPT)
