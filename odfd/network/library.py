@@ -118,7 +118,7 @@ class ServingLibrary:
         """The blocks that name an object, when one of them is within reach; else none."""
         with self._database.read() as connection:
             named = references_to(connection, name)
-        return named if any(sequence < self.size(dataset) for dataset, sequence in named) else []
+        return named if any(0 <= sequence < self.size(dataset) for dataset, sequence in named) else []
 
     def _tell(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
         for dataset, sequence in places:

@@ -72,6 +72,16 @@ async def test_what_policy_keeps_back_is_not_there(world: Any) -> None:
         assert (await client.get(url_of(alice))).json() == {"datasets": []}
 
 
+async def test_a_row_that_was_spoilt_gives_nothing_away(world: Any) -> None:
+    """One bit makes the number of a block negative, which is below the end of nothing."""
+    async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
+        await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "airlines"), as_name="a")))
+        with alice.home.database.write() as connection:
+            assert connection.execute("UPDATE object_references SET sequence = sequence - 128").rowcount
+        for file in (GOLDEN / "airlines" / "data").iterdir():
+            assert (await client.get(f"{url_of(alice)}/a/data/{file.name}")).status_code == 404
+
+
 async def test_one_visitor_leaves_room_for_others(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "OF_ONE", 2)
     async with world.running("alice", http=ANY_PORT) as alice:
