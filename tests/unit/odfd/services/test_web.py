@@ -11,9 +11,11 @@ import pytest
 import trio
 
 from chain.errors import Invalid, Refused, Remote
+from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.mirrors import sync
 from odfd.published import replication, source, web
+from worlds.linked_world import FILES, linked
 from worlds.web_site import Site
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -110,6 +112,23 @@ async def test_what_never_ends_is_not_kept_for_ever(world: Any, site: Site, monk
         site.asked.clear()
         assert (await imported(bob, f"{site.url}/4", "a")).blocks == 7
         assert not [each for each in site.asked if "/blocks/" in each]
+
+
+@pytest.mark.parametrize("head", [True, False])
+async def test_what_rows_link_to_comes_along(world: Any, site: Site, head: bool) -> None:
+    """No block says its size: the site does, and the hash decides."""
+    shutil.copytree(linked(site.folder / "made"), site.folder / "songs")
+    site.knows_head = site.knows_ranges = head
+    names = [str(Multihash.sha3_256(each)) for each in FILES]
+    site.lie = lambda path, raw: raw + b"!" if path.endswith(names[0]) else raw
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote, match="which a row links to"):
+            await imported(bob, f"{site.url}/songs")
+        assert bob.home.chains.datasets() == []
+        site.lie = lambda _path, raw: raw
+        assert (await imported(bob, f"{site.url}/songs")).ref == "songs"
+        assert [bob.home.objects.read(Multihash.parse(name)) for name in names] == list(FILES)
+        assert (await bob.done(bob.api.verification.verify("songs", wire.VerifyRequest(level="data")))).ok
 
 
 async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, site: Site) -> None:
