@@ -141,7 +141,7 @@ class Keeping:
             # Closed before the transaction is: an open cursor would keep its snapshot for whoever reads next.
             with closing(holdings.by_block(dataset, checked.data)) as by_block:
                 pieces = (Piece(number, chain.block_at(number).system_time, size) for number, size in by_block)
-                first = trimmed(parse_keep(wish.keep or ALL), newest, pieces, total, extent.first, checked.data)
+                first = trimmed(parse_keep(wish.keep or ALL), newest, pieces, total, extent.first)
         if first > extent.first and not self._bounds(wish):
             return f"all is kept: {self._reader(dataset)} is derived from it here"
         self.let_go(dataset, first)

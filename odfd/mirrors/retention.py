@@ -104,14 +104,14 @@ def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int)
     return 0
 
 
-def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int, size: int) -> int:
+def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
     """The same, where data of blocks from ``first`` on is here, ``total`` bytes; ``pieces`` are the oldest first.
 
     Reads no further than the first piece that is kept.
     """
     for piece in pieces:
         if keep.holds(piece, newest, total):
-            return first
+            break
         total -= piece.bytes
         first = piece.sequence + 1
-    return size
+    return first
