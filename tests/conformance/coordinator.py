@@ -133,11 +133,11 @@ def _blocks(folder: Path, alias: str, blocks: History) -> list[InputBlock]:
             arrays = [pa.array(list(each)).cast(field.type) for each, field in zip(columns, SCHEMA, strict=True)]
             write_slice(pa.table(arrays, schema=SCHEMA), path)
             offset += len(block.rows)
-        made.append(_block(f"{alias}-{number}", path if block.rows else None, block.before, block.after))
+        made.append(block_of(f"{alias}-{number}", path if block.rows else None, block.before, block.after))
     return made
 
 
-def _block(name: str, path: Path | None, before: int | None, after: int | None) -> InputBlock:
+def block_of(name: str, path: Path | None, before: int | None, after: int | None) -> InputBlock:
     return InputBlock(
         data_path=None if path is None else str(path),
         watermark_before=None if before is None else from_millis(before),
@@ -151,7 +151,7 @@ def as_input(alias: str, steps: Sequence[tuple[Path | None, int | None]]) -> Lai
     made, before = [], None
     for number, (path, after) in enumerate(steps):
         if path is not None or after != before:
-            made.append(_block(f"{alias}={number}", path, before, after))
+            made.append(block_of(f"{alias}={number}", path, before, after))
         before = after
     schema = next(block.data_path for block in made if block.data_path)
     return Laid(dataset_of(alias), tuple(made), schema or "")
@@ -167,6 +167,17 @@ def history_of(laid: Laid) -> History:
         marks = (None if mark is None else mark // 10**6 for mark in (block.watermark_before, block.watermark_after))
         made.append(Block(tuple(Row(*row) for row in rows), *marks))
     return tuple(made)
+
+
+def reopened(blocks: Sequence[InputBlock], dataset: DatasetId, checkpoint: Path | None) -> list[InputBlock]:
+    """Which of the blocks so far are mounted again, as the checkpoint says."""
+    if checkpoint is None:
+        return []
+    hashes = [block.block_hash for block in blocks]
+    wanted: set[int] = set()
+    for first, last in open_blocks(checkpoint.read_bytes()).get(dataset, []):
+        wanted.update(range(hashes.index(first), hashes.index(last) + 1))
+    return [msgspec.structs.replace(blocks[at], reopened=True) for at in sorted(wanted) if blocks[at].data_path]
 
 
 def rows_of(path: Path) -> pa.Table:
@@ -214,7 +225,7 @@ class Coordinator:
             at = self.done[alias]
             given.append(TransformInput(
                 dataset_id=laid.dataset, dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
-                blocks=(*self._reopened(laid, at), *laid.blocks[at : at + takes[alias]]),
+                blocks=(*reopened(laid.blocks[:at], laid.dataset, self.previous), *laid.blocks[at : at + takes[alias]]),
                 schema_file=laid.schema_file, changelog=alias in self.changelogs,
             ))  # fmt: skip
         return TransformRequest(
@@ -225,16 +236,6 @@ class Coordinator:
             new_data_path=str(self.folder / f"out-{self.attempts}"),
             emission_limit=None if limit is None else from_millis(limit),
         )  # fmt: skip
-
-    def _reopened(self, laid: Laid, at: int) -> list[InputBlock]:
-        if self.previous is None:
-            return []
-        hashes = [block.block_hash for block in laid.blocks[:at]]
-        wanted: set[int] = set()
-        for first, last in open_blocks(self.previous.read_bytes()).get(laid.dataset, []):
-            wanted.update(range(hashes.index(first), hashes.index(last) + 1))
-        again = [laid.blocks[number] for number in sorted(wanted)]
-        return [msgspec.structs.replace(block, reopened=True) for block in again if block.data_path]
 
     def ask(self, request: TransformRequest) -> Success:
         answer = transform.run_transform(self.bed.session(), request, Nobody(), self._bench)

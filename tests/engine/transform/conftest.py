@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +22,8 @@ from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
-from chain.multihash import Multihash
+from conformance.coordinator import OUT, SCHEMA, TIME, Nobody, block_of, dataset_of, reopened
+from conformance.histories import DAY, START
 from engines.contract import (
     InputBlock,
     Success,
@@ -32,25 +32,11 @@ from engines.contract import (
     TransformRequest,
     Vocabulary,
 )
-from engines.spark.checkpoint import open_blocks
 from engines.spark.facts import SliceReader
 from engines.spark.queries import Analyst
 from engines.spark.transform import Workbench, run_transform
 
-TIME = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("op", pa.int32(), nullable=False),
-        pa.field("system_time", TIME, nullable=False),
-        pa.field("event_time", TIME),
-        pa.field("k", pa.string()),
-        pa.field("v", pa.int64()),
-    ]
-)
-DAY = 86_400_000
-START = 1_704_067_200_000  # 2024-01-01: the walk goes over 29 February
-IN, OUT = DatasetId.from_public_key(b"i" * 32), DatasetId.from_public_key(b"o" * 32)
+IN = DatasetId.from_public_key(b"i" * 32)
 SYSTEM_TIME = from_millis(START + 1000 * DAY)
 
 
@@ -106,14 +92,6 @@ SHAPES = {
         "select event_time + interval '1' month as event_time, sum(v) as s, count(*) as c from a group by 1",
     ),
 }
-
-
-class Nobody:
-    """A caller who waits."""
-
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
 
 
 @dataclass
@@ -231,12 +209,7 @@ class Lab:
         path = self.folder / f"in-{name}"
         if table is not None:
             write_slice(table, path)
-        return InputBlock(
-            data_path=str(path) if table is not None else None,
-            watermark_before=None if before is None else from_millis(before),
-            watermark_after=None if after is None else from_millis(after),
-            block_hash=Multihash.sha3_256(name.encode()),
-        )
+        return block_of(name, path if table is not None else None, before, after)
 
     def transact(
         self, sql: str, blocks: Sequence[InputBlock], previous: Path | None, next_offset: int, bench: Workbench
@@ -288,7 +261,7 @@ class Lab:
             if restart:
                 bench = Workbench(ANALYST, SliceReader())
             fresh = stream.blocks[at : at + size]
-            again = _reopened(stream.blocks[:at], previous)
+            again = reopened(stream.blocks[:at], IN, previous)
             offset = sum(one.num_rows for one in slices)
             answer, checkpoint, data = self.transact(sql, (*again, *fresh), previous, offset, bench)
             assert isinstance(answer, Success), answer
@@ -325,7 +298,7 @@ class Lab:
             inputs = []
             for alias, stream in streams.items():
                 first = done[alias]
-                again = _reopened(stream.blocks[:first], kept.previous, dataset_of(alias))
+                again = reopened(stream.blocks[:first], dataset_of(alias), kept.previous)
                 fresh = stream.blocks[done[alias] : done[alias] + takes[alias]]
                 done[alias] += takes[alias]
                 schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
@@ -355,10 +328,6 @@ def _in_pieces(
         for limit in (*limits.get(number, ()), None):
             yield takes, limit
             takes = dict.fromkeys(takes, 0)
-
-
-def dataset_of(alias: str) -> DatasetId:
-    return DatasetId.from_public_key(alias.encode() * 32)
 
 
 @dataclass
@@ -433,17 +402,6 @@ def _rows(rng: np.random.Generator, offset: int, times: np.ndarray, missing: np.
         },
         schema=SCHEMA,
     )
-
-
-def _reopened(blocks: Sequence[InputBlock], checkpoint: Path | None, dataset: DatasetId = IN) -> list[InputBlock]:
-    """What a coordinator does with ``open_blocks``."""
-    if checkpoint is None:
-        return []
-    hashes = [block.block_hash for block in blocks]
-    wanted: set[int] = set()
-    for first, last in open_blocks(checkpoint.read_bytes()).get(dataset, []):
-        wanted.update(range(hashes.index(first), hashes.index(last) + 1))
-    return [msgspec.structs.replace(blocks[at], reopened=True) for at in sorted(wanted) if blocks[at].data_path]
 
 
 @pytest.fixture

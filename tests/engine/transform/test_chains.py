@@ -16,6 +16,7 @@ from chain.ids import DatasetId
 from chain.model.events import DatasetKind, Seed, SetTransform, TransformInput
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
+from conformance.coordinator import Nobody
 from engines.fake import FakeEngine
 from engines.spark.facts import SliceReader
 from engines.spark.queries import Analyst
@@ -71,14 +72,6 @@ def test_each_table_is_the_whole_query_over_the_one_before(lab, seed):
         stream, changelogs = lab.written(f"step{number}-{seed}", pieces), ("a",)
         retracted += sum(row["op"] in (1, 2) for row in pieces.rows)
     assert retracted > 5
-
-
-class Nobody:
-    def check(self):
-        """Nobody cancels."""
-
-    def progress(self):
-        """Nobody watches."""
 
 
 class InProcess(FakeEngine):

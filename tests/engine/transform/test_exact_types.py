@@ -16,6 +16,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
+from conformance.coordinator import Nobody
 from engines.contract import InputBlock, InvalidQuery, Success, TransformInput, TransformRequest, Vocabulary
 from engines.spark.facts import SliceReader
 from engines.spark.queries import Analyst
@@ -31,12 +32,6 @@ SYSTEM = pa.schema([
     pa.field("event_time", UTC),
 ])  # fmt: skip
 DAY = 86_400_000
-
-
-class Nobody:
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
 
 
 class Derivation:

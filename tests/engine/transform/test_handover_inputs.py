@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from chain.data.arrow_schema import from_arrow
-from chain.ids import DatasetId
 from chain.instant import MILLISECOND, from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
+from conformance.coordinator import dataset_of, reopened
 from engines.contract import MigrateRequest, Success, TransformInput, TransformRequest, Vocabulary
 from engines.service import Control
-from engines.spark.checkpoint import open_blocks
 from engines.spark.facts import SliceReader
 from engines.spark.handover import run_migration
 from engines.spark.queries import Analyst
@@ -94,17 +92,6 @@ def test_inputs_may_come_and_go(lab, name):
 
 def of_first(stream, count):
     return dataclasses.replace(stream, blocks=stream.blocks[:count], tables=stream.tables[:count])
-
-
-def dataset_of(alias):
-    return DatasetId.from_public_key(alias.encode() * 32)
-
-
-def reopened(blocks, dataset, checkpoint):
-    hashes = [block.block_hash for block in blocks]
-    runs = open_blocks(checkpoint.read_bytes()).get(dataset, [])
-    wanted = sorted({at for first, last in runs for at in range(hashes.index(first), hashes.index(last) + 1)})
-    return [msgspec.structs.replace(blocks[at], reopened=True) for at in wanted if blocks[at].data_path]
 
 
 def given(stream, alias, blocks):
