@@ -90,7 +90,7 @@ class Engine:
         "least isolation that is accepted; auto: host under systemd, none (with a warning) elsewhere",
         choices=("auto", "none", "host", "image", "container"),
     )
-    java_home: str = setting("", "Java 17 or newer; empty: JAVA_HOME, the PATH, or the wheel")
+    java_home: str = setting("", "a Java 17 or newer, in place of JAVA_HOME; empty: JAVA_HOME, the PATH, or the wheel")
     master: str = setting(
         "", "a Spark cluster to run on: spark://HOST:PORT, yarn or k8s://…; empty: this machine; see docs/cluster.md"
     )

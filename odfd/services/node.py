@@ -60,7 +60,7 @@ from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
 from odfd.services.lineage import LineageService
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
-from odfd.services.options import host_options, object_limits, spark_options
+from odfd.services.options import engine_environ, host_options, object_limits, spark_options
 from odfd.services.places import Places
 from odfd.services.proving import ProvingService
 from odfd.services.publications import PublicationService
@@ -129,7 +129,9 @@ class NodeParts:
         )
         self.views = Views(home, self.standing)
         self.docket = Docket(home, self.standing)
-        self.engine = engine or NodeEngine(spark_options(settings, home), os.environ, ground.journal)
+        self.engine = engine or NodeEngine(
+            spark_options(settings, home), engine_environ(settings, os.environ), ground.journal
+        )
         hearers = Hearers(self._heard, self._proven, self._witnessed)
         self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, hearers, self._room())
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from config.model import Engine, Settings
@@ -30,6 +31,12 @@ def spark_options(settings: Settings, home: Home) -> SparkOptions:
         calls=CallLimits(work=engine.request_seconds),
         cluster=_cluster(engine),
     )
+
+
+def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that the engine is started with: the Java of the settings stands for that of the person."""
+    home = settings.engine.java_home
+    return {**environ, "JAVA_HOME": home} if home else environ
 
 
 def _cluster(engine: Engine) -> OnCluster | None:
