@@ -314,7 +314,7 @@ ELSEWHERE = {"late-fact-old-version", "catch-up-1000-ticks", "handover-mid-windo
 def schedules(edge):
     sizes = {alias: len(parts) for alias, parts in edge.parts.items()}
     single = [{**dict.fromkeys(sizes, 0), alias: 1} for alias, size in sizes.items() for _ in range(size)]
-    return [sizes], single
+    return [(sizes, None)], [(takes, None) for takes in single]
 
 
 @pytest.mark.parametrize("name", EDGES)
