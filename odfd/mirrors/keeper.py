@@ -277,7 +277,9 @@ class MirrorKeeper:
             mirror.poked = trio.Event()
             mirror.passing = True
             again = await self._pass(mirror)
-            if mirror.tally.blocks < mirror.tally.blocks_wanted or mirror.wanting:
+            short = mirror.tally.blocks < mirror.tally.blocks_wanted
+            # Where it is our disk that fails, nobody withholds anything.
+            if (short or mirror.wanting) and mirror.state is not State.FAILED:
                 await self._note_withheld(mirror)
             mirror.passing = False
             mirror.passes += 1

@@ -224,11 +224,12 @@ class MirrorSync:
             await self._prove(peers, sink, signed)
         self._check_expected(wish, sink, held)
         check_base(held.checked.frontier, sink.blocks, signed, held.rights)
-        tally.blocks = sink.size
         objects = 0
         if wish.brings_data:
             objects = await self._arrivals.bring(wish, peers, Terms.of(held.state), sink.blocks, tally)
-        return _Step(await trio.to_thread.run_sync(self._commit, wish, held, sink), objects)
+        head = await trio.to_thread.run_sync(self._commit, wish, held, sink)
+        tally.blocks = sink.size
+        return _Step(head, objects)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
         """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""

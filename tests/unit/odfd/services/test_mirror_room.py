@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from chain.errors import Environment, Invalid
+from chain.instant import SECOND
 from chain.model.block import objects_of
 from chain.multihash import Multihash
 from config import model
@@ -56,9 +57,23 @@ async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any,
                 await carol.mirror(cities, "theirs")
             (view,) = await carol.api.mirrors.list()
             assert (view.state, view.held, on_disk(carol), carol.member.bytes) == ("failed", 0, 0, 0)
+            assert (view.blocks.have, view.blocks.want) == (0, alice.size("cities"))
             assert "limits.mirror-bytes" in view.message
             view = await carol.mirror(cities, "theirs", keep=f"{exact - 1}B")
             assert (view.state, view.held) == ("current", on_disk(carol))
+
+
+async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", **limited(1)) as bob:
+        cities = await published(world, worlds, alice, 1)
+        with pytest.raises(Environment, match="bytes are missing"):
+            await bob.mirror(cities, "theirs")
+        for _ in range(2):
+            world.clock.instant += 25 * 3600 * SECOND
+            await bob.parts.keeper.pass_now(cities)
+        (view,) = await bob.api.mirrors.list()
+        assert view.state == "failed"
+        assert "head.withheld" not in bob.kinds()
 
 
 async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: Any, worlds: Any) -> None:
