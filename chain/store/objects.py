@@ -20,8 +20,8 @@ from typing import Final
 
 from chain.errors import Environment, NotFound
 from chain.multihash import Multihash
-from chain.store import schema
-from chain.store.base import ObjectReader, ObjectStore, Step, no_step
+from chain.store import packed, schema
+from chain.store.base import NAME_SIZE, ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
 from chain.store.holds import Holds
 
@@ -30,6 +30,10 @@ SMALL: Final = 64 << 10
 DAMAGED: Final = "stored-object-damaged"
 _PENDING_LIMIT: Final = 8 << 20
 """Bytes of small objects that may wait for a commit."""
+_INSERT: Final = (
+    f"INSERT OR REPLACE INTO small_objects SELECT substr(?1, key * {NAME_SIZE} + 1, {NAME_SIZE}), {packed.each('?2')}"  # noqa: S608
+    " FROM json_each(?3)"
+)
 
 
 class ObjectDamaged(Environment):
@@ -194,7 +198,8 @@ class DiskObjects:
         def flush(connection: sqlite3.Connection) -> None:
             with self._lock:
                 waiting = list(self._pending.items())
-            connection.executemany("INSERT OR REPLACE INTO small_objects VALUES (?, ?)", waiting)
+            names, parts = [name for name, _ in waiting], [data for _, data in waiting]
+            connection.execute(_INSERT, (b"".join(names), b"".join(parts), packed.places(parts, bytes(len(parts)))))
             written.extend(name for name, _ in waiting)
 
         yield flush

@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
-from chain.store import schema
+from chain.store import packed, schema
 from chain.store.base import (
     NAME_SIZE,
     PAGE_BLOCKS,
@@ -39,6 +39,10 @@ _HANDFUL: Final = 256
 """Rows taken over from SQLite at once."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
+_INSERT: Final = (
+    f"INSERT INTO blocks SELECT ?1, ?2 + key, {packed.TAG}, substr(?3, key * {NAME_SIZE} + 1, {NAME_SIZE}),"  # noqa: S608
+    f" {packed.each('?4')} FROM json_each(?5)"
+)
 _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
 
 
@@ -311,7 +315,21 @@ def _insert(
         " ON CONFLICT (id) DO UPDATE SET head_sequence = ?2, head_hash = ?3 RETURNING number",
         (dataset, head.sequence_number, head.hash),
     ).fetchone()
-    connection.executemany(
-        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?)",
-        ((number, one.sequence_number, schema.kind_of(one), one.hash, one.raw) for one in blocks),
-    )
+    for page in _pages(blocks):
+        raws = [one.raw for one in page]
+        where = packed.places(raws, [schema.kind_of(one) for one in page])
+        names = b"".join([one.hash for one in page])
+        connection.execute(_INSERT, (number, page[0].sequence_number, names, b"".join(raws), where))
+
+
+def _pages(blocks: Sequence[Block | SealedBlock]) -> Iterator[Sequence[Block | SealedBlock]]:
+    """Of blocks in a row, and small enough to bind for one statement."""
+    start = size = 0
+    for at, one in enumerate(blocks):
+        follows = one.sequence_number - blocks[start].sequence_number == at - start
+        if at > start and (not follows or at - start == PAGE_BLOCKS or size + len(one.raw) > PAGE_BYTES):
+            yield blocks[start:at]
+            start, size = at, 0
+        size += len(one.raw)
+    if start < len(blocks):
+        yield blocks[start:]

@@ -40,19 +40,24 @@ class VerifiedChain:
     """
 
     def __init__(self, state: ChainState, frontier: Frontier, head: HeadStatement, until: int | None = None) -> None:
-        self._start, self._tree = state, frontier
+        self.start, self.began = state, frontier
         self._head = head
         self.until = head.size if until is None else until
         self.givers: set[PeerId] = set()
         self.blocks: list[SealedBlock] = []
         self._judge, self.frontier = Judge(state), frontier
-        self._bytes = 0
+        self.bytes = 0
         if self.until - state.size > MAX_PENDING:
             raise Refused(
                 f"{head.dataset.short} is {self.until - state.size:,} blocks ahead",
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING:,} at once for now; import it from a directory first",
             )
+
+    @property
+    def state(self) -> ChainState:
+        """After what was taken."""
+        return self._judge.state
 
     @property
     def size(self) -> int:
@@ -70,10 +75,10 @@ class VerifiedChain:
         sealed = self._judge.take(blocks)
         self.frontier = self.frontier.extend(block.hash.digest for block in sealed)
         self.blocks += sealed
-        self._bytes += sum(map(len, blocks))
-        if self._bytes > MAX_PENDING_BYTES and self.size < self.until:
+        self.bytes += sum(map(len, blocks))
+        if self.bytes > MAX_PENDING_BYTES and self.size < self.until:
             raise Full(
-                f"{len(self.blocks):,} blocks of {self._head.dataset.short} have {self._bytes:,} bytes, not yet proven",
+                f"{len(self.blocks):,} blocks of {self._head.dataset.short} have {self.bytes:,} bytes, not yet proven",
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING_BYTES:,} at once for now; import it from a directory first",
             )
@@ -94,7 +99,7 @@ class VerifiedChain:
             self._forget("the blocks are not those that the signed head commits to", "trust.tree")
 
     def _forget(self, message: str, rule: str) -> None:
-        self._judge, self.frontier, self._bytes = Judge(self._start), self._tree, 0
+        self._judge, self.frontier, self.bytes = Judge(self.start), self.began, 0
         self.blocks.clear()
         raise Invalid(message, rule=rule, place=self._head.dataset.short)
 

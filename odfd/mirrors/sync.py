@@ -4,50 +4,44 @@ Blocks are judged as they arrive and proven by the signed tree; objects come sev
 and checked against their blocks; then blocks, references and the chain's tree are one transaction. A pass that is cut
 off anywhere leaves the old head, and what arrived of objects is kept for the next pass.
 
-A step waits in memory until it is proven: to the newest signed head, or, when that is far, some thousand blocks that a
-peer shows to be the beginning of what was signed. What the publisher signed and what breaks a rule all the same is not
-looked at again before something else is signed.
+What the publisher signed and what breaks a rule all the same is not looked at again before something else is signed.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
 import trio
 
-from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.model.block import NamedObject, SealedBlock
+from chain.model.block import NamedObject
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
-from chain.store.base import Append, Head
+from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
-from odfd.datasets.references import keep_references
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.meeting import FIRST_SIGHT, WITNESSED, Meeting
-from odfd.mirrors.sinks import Full, VerifiedChain
+from odfd.mirrors.meeting import WITNESSED, Meeting
+from odfd.mirrors.steps import Goal, Kept, Start, Steps
 from odfd.mirrors.tally import Tally
-from odfd.mirrors.turning import check_base, go_back, is_there, turn_of
+from odfd.mirrors.turning import go_back, is_there, turn_of
 from odfd.mirrors.wish import Wish
-from odfd.transfer.linked import may_link, note_links
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import Decided, Resolutions
-from odfd.verify.damage import Damage
-from odfd.verify.terms import Terms, pages_of
-from p2p.peers.score import BAD_BYTES
-from p2p.ports import PeerId, Replication, TreeHead
+from odfd.verify.terms import pages_of
+from p2p.ports import PeerId, Replication
 
-STEP: Final = 20_000
-"""Blocks that are committed together when the signed head is farther, some 20 MB in memory; fewer if they are large."""
+PAGE: Final = 20_000
+"""Blocks whose missing objects are looked for at once."""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -94,13 +88,6 @@ class _Held(msgspec.Struct, frozen=True):
     """Why it cannot be met for the first time yet."""
 
 
-class _Step(msgspec.Struct, frozen=True):
-    """Blocks up to ``head`` are here, and ``objects`` came with them."""
-
-    head: Head
-    objects: int
-
-
 class MirrorSync:
     """Brings mirrors up to date. One pass at a time for each dataset; the caller sees to that."""
 
@@ -117,6 +104,7 @@ class MirrorSync:
     ) -> None:
         """``follow``: whether an epoch is followed even if it gives up blocks which are here; asked each time."""
         self._meeting = meeting
+        self._steps = Steps(database, chains, arrivals, replication, meeting)
         self._keeping = arrivals.keeping
         self._database = database
         self._chains = chains
@@ -186,65 +174,30 @@ class MirrorSync:
         self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
     ) -> Outcome:
         """Of a wish for some of the data all blocks come first: only then can be told which data is the newest."""
-        objects, size, begun_at = 0, held.state.size, held.state.size
-        head: Head | None = None
+        objects, kept = 0, Kept()
         if wish.brings_data and _lacks_data(wish, held):
             objects = await self._missing_data(wish, held, peers, tally)
-        while size < signed.size and held.head is not None and held.head.epoch == signed.epoch:
-            step = await self._step(wish, held, signed, peers, tally)
-            objects, head = objects + step.objects, step.head
-            size = head.sequence_number + 1
-            held = held if size >= signed.size else await trio.to_thread.run_sync(self._held, wish)
+        if held.state.size < signed.size:
+            goal = Goal(wish=wish, signed=signed, rights=held.rights, peers=peers)
+            start = Start(held.state, held.checked.frontier)
+            kept = await self._steps.climb(goal, start, tally, partial(self._stands, goal))
+            objects += kept.objects
         if wish.keep is not None:
             objects += await self._kept_data(wish, peers, tally)
-        if head is None:
+        if kept.head is None:
             return Current(len(peers), len(self._holders.connected()))
-        return Synced(head, size - begun_at, objects, len(peers))
+        return Synced(kept.head, kept.head.size - held.state.size, objects, len(peers))
+
+    async def _stands(self, goal: Goal, kept: Head) -> bool:
+        """Whether what was heard meanwhile leaves the goal where it is, and the blocks what they were."""
+        held = await trio.to_thread.run_sync(self._held, goal.wish)
+        return held.head is not None and held.head.epoch == goal.signed.epoch and held.state.head == kept.hash
 
     async def _kept_data(self, wish: Wish, peers: Sequence[PeerId], tally: Tally) -> int:
         """Data of the blocks of which it is wished, and of no others."""
         await trio.to_thread.run_sync(self._keeping.plan, wish)
         held = await trio.to_thread.run_sync(self._held, wish)
         return await self._missing_data(wish, held, peers, tally)
-
-    async def _step(
-        self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
-    ) -> _Step:
-        """Fetch, prove and commit the next blocks, with their objects where they are wished."""
-        whole = _needs_whole(held, signed, self._meeting.rung(wish))
-        until = signed.size if whole else min(signed.size, held.state.size + STEP)
-        sink = VerifiedChain(held.state, held.checked.frontier, signed, until)
-        try:
-            await self._replication.pull_chain(peers, wish.id, until, sink)
-        except Full:
-            if whole:
-                raise
-            await trio.to_thread.run_sync(sink.end_here)
-        if sink.until < signed.size:
-            await self._prove(peers, sink, signed)
-        self._check_expected(wish, sink, held)
-        check_base(held.checked.frontier, sink.blocks, signed, held.rights)
-        objects = 0
-        if wish.brings_data:
-            objects = await self._arrivals.bring(wish, peers, Terms.of(held.state), sink.blocks, tally)
-        head = await trio.to_thread.run_sync(self._commit, wish, held, sink)
-        tally.blocks = sink.size
-        return _Step(head, objects)
-
-    async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
-        """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""
-        here = TreeHead(sink.size, sink.frontier.root)
-        whole = TreeHead(signed.size, signed.root_hash)
-        if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
-            return
-        if len(sink.givers) == 1:
-            (giver,) = sink.givers
-            self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
-        raise Remote(
-            f"{sink.size:,} blocks of {signed.dataset.short} are not the beginning of what was signed",
-            rule="trust.tree",
-            hint="they are forgotten and asked for again",
-        )
 
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
         """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
@@ -287,69 +240,13 @@ class MirrorSync:
     async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""
         fetched = 0
-        pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, STEP)
+        pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, PAGE)
         while page := await trio.to_thread.run_sync(next, pages, None):
             terms, blocks = page
             fetched += await self._arrivals.bring(wish, peers, terms, blocks, tally)
-            await trio.to_thread.run_sync(self._note_whole, wish.id, terms, blocks)
+            await trio.to_thread.run_sync(self._steps.note_whole, wish.id, terms, blocks)
         return fetched
-
-    def _note_whole(self, dataset: DatasetId, terms: Terms, blocks: Sequence[SealedBlock]) -> None:
-        """The objects of these blocks are here and checked, and so is what their rows link to."""
-        self._arrivals.objects.flush()
-        note_links(self._database, self._arrivals.objects, dataset, terms, blocks)
-        with self._database.write() as connection:
-            ledger = Ledger(connection)
-            checked = ledger.chain(dataset)
-            if checked.data >= blocks[0].sequence_number:
-                whole = max(checked.data, blocks[-1].sequence_number + 1)
-                ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
-                if whole == checked.frontier.size:
-                    Damage(connection).forget(dataset)
-
-    def _check_expected(self, wish: Wish, sink: VerifiedChain, held: _Held) -> None:
-        """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
-        if wish.expect is None or held.state.size:
-            return
-        expected = Multihash.parse(wish.expect)
-        if all(block.hash != expected for block in sink.blocks):
-            raise Invalid(
-                f"the chain does not hold the block {expected.short} that you expect",
-                rule="mirror-expect",
-                hint="somebody shows you another dataset, or the hash is of a later block",
-            )
-
-    def _commit(self, wish: Wish, held: _Held, sink: VerifiedChain) -> Head:
-        dataset, terms = wish.id, Terms.of(held.state)
-        links = wish.brings_data and may_link(terms, sink.blocks)
-
-        def together(connection: sqlite3.Connection) -> None:
-            ledger = Ledger(connection)
-            whole = ledger.chain(dataset).data
-            if wish.brings_data and whole >= held.state.size and not links:
-                whole = sink.size
-            ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
-            keep_references(connection, dataset, sink.blocks)
-            if not held.state.size:
-                self._meeting.keep(connection, wish)
-
-        state = held.state
-        expected = Head(state.head, state.sequence_number) if state.head else None
-        names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []
-        self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
-        if links:
-            # A cut before this leaves blocks without their data: the next pass looks at them again.
-            self._note_whole(dataset, terms, sink.blocks)
-        return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
 
 def _lacks_data(wish: Wish, held: _Held) -> bool:
     return wish.want == "data" and held.checked.data < held.state.size
-
-
-def _needs_whole(held: _Held, signed: HeadStatement, rung: str) -> bool:
-    """Whether something is to be shown that only the whole can show, before any of it is kept."""
-    opened = held.rights.opened(signed.epoch)
-    turns = opened is not None and opened.base.size > held.state.size
-    looks_for = rung != FIRST_SIGHT and not held.state.size
-    return turns or looks_for

@@ -14,7 +14,7 @@ from odfd.control import wire
 from odfd.ipfs.delegation import delegate
 from odfd.ipfs.tree import folder_of
 from odfd.ipfs.way import place_of
-from odfd.mirrors import sync
+from odfd.mirrors import steps
 from odfd.published import replication, source
 from odfd.trust.keystore import KeyStore
 from p2p.ipfs import names, record
@@ -75,7 +75,7 @@ async def test_a_publisher_who_is_away_is_mirrored(world: Any, worlds: Any, daem
 async def test_long_chains_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
     """In several steps, each shown to be the beginning of what was signed."""
     monkeypatch.setattr(replication, "FEW", 2)
-    monkeypatch.setattr(sync, "STEP", 3)
+    monkeypatch.setattr(steps, "STEP", 3)
     await mirrored_from(world, worlds, daemons, files=6)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import trio
 
 from chain.errors import NotFound, Refused
-from odfd.mirrors import sinks, sync
+from odfd.mirrors import sinks, steps
 from odfd.mirrors.keeper import State
 
 DAYS = 9
@@ -34,20 +35,20 @@ async def settled(node: Any, name: str, size: int) -> None:
 
 @pytest.fixture
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "STEP", 3)
+    monkeypatch.setattr(steps, "STEP", 3)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Blocks of each commit."""
     commits: list[int] = []
-    commit = sync.MirrorSync._commit
+    commit = steps.Steps._commit
 
-    def count(self: Any, wish: Any, held: Any, sink: Any) -> Any:
+    def count(self: Any, wish: Any, sink: Any) -> Any:
         commits.append(len(sink.blocks))
-        return commit(self, wish, held, sink)
+        return commit(self, wish, sink)
 
-    monkeypatch.setattr(sync.MirrorSync, "_commit", count)
+    monkeypatch.setattr(steps.Steps, "_commit", count)
     return commits
 
 
@@ -62,6 +63,30 @@ async def test_each_step_is_kept(world: Any, worlds: Any, short_steps: None, cou
         mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
         assert mine == theirs
         assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows
+
+
+async def test_the_next_step_is_fetched_while_one_is_kept(
+    world: Any, worlds: Any, short_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    commit = steps.Steps._commit
+
+    def wait(self: Any, wish: Any, sink: Any) -> Any:
+        assert asked.wait(20), "nothing was asked for meanwhile"
+        return commit(self, wish, sink)
+
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        blocks = alice.parts.library.blocks
+
+        def watched(dataset: Any, start: int, *more: Any) -> Any:
+            if start == 3:
+                asked.set()
+            return blocks(dataset, start, *more)
+
+        alice.parts.library.blocks = watched
+        monkeypatch.setattr(steps.Steps, "_commit", wait)
+        assert (await bob.mirror(cities, "theirs")).state == "current"
 
 
 async def test_large_blocks_make_short_steps(

@@ -15,9 +15,10 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets.references import references_to
-from odfd.mirrors import arrivals, sync
+from odfd.mirrors import arrivals, steps
 from odfd.mirrors.arrivals import ObjectLimits
 from odfd.mirrors.keeper import State
+from odfd.trust.ledger import Ledger
 from worlds.linked_world import FILES, schema, slice_at
 
 NAMES = [Multihash.sha3_256(each) for each in FILES]
@@ -49,7 +50,7 @@ def commit(node: Any, dataset: Any, events: list[Any], names: list[Multihash]) -
 
 def whole(node: Any, name: str = "theirs") -> bool:
     with node.home.database.read() as connection:
-        checked = sync.Ledger(connection).chain(node.dataset(name))
+        checked = Ledger(connection).chain(node.dataset(name))
     return bool(checked.data == checked.frontier.size == node.size(name) > 0)
 
 
@@ -182,7 +183,7 @@ async def test_a_cut_before_links_are_noted_is_mended(
 
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, tmp_path)
-        monkeypatch.setattr(sync, "note_links", cut)
+        monkeypatch.setattr(steps, "note_links", cut)
         with pytest.raises(Environment, match="the power went"):
             await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == alice.size("cities")

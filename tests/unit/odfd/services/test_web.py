@@ -13,7 +13,7 @@ import trio
 from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
 from odfd.control import wire
-from odfd.mirrors import sync
+from odfd.mirrors import steps
 from odfd.published import replication, source, web
 from worlds.linked_world import FILES, linked
 from worlds.web_site import Site
@@ -151,7 +151,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
 ) -> None:
     """The publisher is away; later it exports more, and the mirror follows."""
     monkeypatch.setattr(replication, "FEW", few)
-    monkeypatch.setattr(sync, "STEP", step)
+    monkeypatch.setattr(steps, "STEP", step)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
         blocks = blocks_of(alice, cities)

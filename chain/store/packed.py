@@ -1,0 +1,59 @@
+"""Rows by the thousand, given to SQLite in one statement.
+
+``executemany`` lets go of the interpreter's lock before each row and takes it back after. Beside a thread that
+computes, each taking back can cost 5 ms: a commit next to a busy network took 25 times as long. Here the columns of all
+rows are bound as a few values, and the loop over them is SQLite's own, without the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+_TAG_BITS: Final = 8
+_LENGTH_BITS: Final = 25
+LONGEST: Final = (1 << _LENGTH_BITS) - 1
+"""Bytes of one value; a block has 16 MiB at most."""
+MOST: Final = 1 << 28
+"""Bytes of all values, so that place, length and tag are one integer of SQLite's."""
+
+TAG: Final = f"value & {(1 << _TAG_BITS) - 1}"
+"""SQL: the tag of the row."""
+
+
+def each(parameter: str) -> str:
+    """SQL: the row's value, of the bytes bound to ``parameter``, beside ``json_each`` over what ``places`` made."""
+    found = f"substr({parameter}, (value >> {_LENGTH_BITS + _TAG_BITS}) + 1, (value >> {_TAG_BITS}) & {LONGEST})"
+    return f"coalesce({found}, x'')"  # SQLite takes a part of no bytes for nothing
+
+
+def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
+    """Where each value lies in all of them joined, with a tag below 256: a JSON array to bind for ``json_each``."""
+    ends = accumulate(map(len, values), initial=0)
+    packed = [
+        start << _LENGTH_BITS + _TAG_BITS | len(value) << _TAG_BITS | tag
+        for start, value, tag in zip(ends, values, tags, strict=False)
+    ]
+    return numbers(packed)
+
+
+def by_width(values: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes, str]]:
+    """Values with a number each, those of one width at a time in their order: the width, the values joined, and the
+    numbers to bind. ``substr(?, key * width + 1, width)`` is the value of a row, ``value`` its number."""
+    found: dict[int, tuple[list[bytes], list[int]]] = {}
+    for value, number in values:
+        if len(value) not in found:
+            found[len(value)] = ([], [])
+        same, counted = found[len(value)]
+        same.append(value)
+        counted.append(number)
+    for width, (same, counted) in found.items():
+        yield width, b"".join(same), numbers(counted)
+
+
+def numbers(values: Sequence[int]) -> str:
+    """To bind for ``json_each``."""
+    return msgspec.json.encode(values).decode()

@@ -1,0 +1,230 @@
+"""From one block of a mirror to a signed head, a step at a time: fetched, proven, and kept with all it brings.
+
+A step waits in memory until it is proven: to the signed head, or, when that is far, some thousand blocks that a peer
+shows to be the beginning of what was signed. While a step is proven and kept the next one is fetched, so that network
+and disk work at the same time; a step that turns out wrong takes what was fetched after it along.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Fault, Invalid, Remote
+from chain.ids import DatasetId
+from chain.model.block import SealedBlock
+from chain.multihash import Multihash
+from chain.state import ChainState
+from chain.statements.authority import Rights
+from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
+from chain.store.base import Append, Head
+from chain.store.database import Database
+from chain.store.sqlite import SqliteChains
+from odfd.datasets.references import keep_references
+from odfd.errors import sole_fault
+from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.meeting import FIRST_SIGHT, Meeting
+from odfd.mirrors.sinks import Full, VerifiedChain
+from odfd.mirrors.tally import Tally
+from odfd.mirrors.turning import check_base
+from odfd.mirrors.wish import Wish
+from odfd.transfer.linked import may_link, note_links
+from odfd.trust.ledger import Checked, Ledger
+from odfd.verify.damage import Damage
+from odfd.verify.terms import Terms
+from p2p.peers.score import BAD_BYTES
+from p2p.ports import PeerId, Replication, TreeHead
+
+STEP: Final = 50_000
+"""Blocks that are committed together when the signed head is farther, some 40 MB in memory; fewer if they are large.
+
+Each commit touches most pages of the indexes by hash: the more blocks it has, the fewer pages that is for each."""
+AHEAD: Final = 32 << 20
+"""Bytes of a step above which the next is not fetched before it is kept: both would wait in memory."""
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a pass is going: ``signed``, of which ``peers`` have all. Also what the dataset's authority says now."""
+
+    wish: Wish
+    signed: HeadStatement
+    rights: Rights
+    peers: Sequence[PeerId]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What blocks follow: the rules' view of those before them, and their tree."""
+
+    state: ChainState
+    frontier: Frontier
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The blocks up to ``head`` are here, and ``objects`` came with them."""
+
+    head: Head | None = None
+    objects: int = 0
+
+
+class Steps:
+    """See the module."""
+
+    def __init__(
+        self, database: Database, chains: SqliteChains, arrivals: Arrivals, replication: Replication, meeting: Meeting
+    ) -> None:
+        self._database = database
+        self._chains = chains
+        self._arrivals = arrivals
+        self._replication = replication
+        self._meeting = meeting
+
+    async def climb(self, goal: Goal, start: Start, tally: Tally, stands: Callable[[Head], Awaitable[bool]]) -> Kept:
+        """``stands`` is asked after each step but the last whether the goal is still one.
+
+        Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
+        """
+        kept = Kept()
+        fetched = await self._fetch(goal, start)
+        while True:
+            ahead = _Ahead(self._fetch)
+            try:
+                async with trio.open_nursery() as nursery:
+                    if fetched.until < goal.signed.size and fetched.bytes <= AHEAD:
+                        nursery.start_soon(ahead.run, goal, _end(fetched))
+                    kept = await self._keep(goal, fetched, kept.objects, tally)
+                    assert kept.head is not None
+                    if fetched.until >= goal.signed.size or not await stands(kept.head):
+                        nursery.cancel_scope.cancel()
+                        return kept
+            except BaseExceptionGroup as group:
+                fault = sole_fault(group)
+                if fault is None:
+                    raise
+                raise fault from group
+            fetched = await ahead.taken(goal, _end(fetched))
+
+    async def _fetch(self, goal: Goal, start: Start) -> VerifiedChain:
+        signed, wish = goal.signed, goal.wish
+        whole = _needs_whole(start.state.size, goal, self._meeting.rung(wish))
+        until = signed.size if whole else min(signed.size, start.state.size + STEP)
+        sink = VerifiedChain(start.state, start.frontier, signed, until)
+        try:
+            await self._replication.pull_chain(goal.peers, wish.id, until, sink)
+        except Full:
+            if whole:
+                raise
+            await trio.to_thread.run_sync(sink.end_here)
+        return sink
+
+    async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: Tally) -> Kept:
+        """Prove and commit blocks, with their objects where they are wished."""
+        wish, signed = goal.wish, goal.signed
+        if sink.until < signed.size:
+            await self._prove(goal.peers, sink, signed)
+        _check_expected(wish, sink)
+        check_base(sink.began, sink.blocks, signed, goal.rights)
+        if wish.brings_data:
+            objects += await self._arrivals.bring(wish, goal.peers, Terms.of(sink.start), sink.blocks, tally)
+        head = await trio.to_thread.run_sync(self._commit, wish, sink)
+        tally.blocks = sink.size
+        return Kept(head, objects)
+
+    async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
+        """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""
+        here = TreeHead(sink.size, sink.frontier.root)
+        whole = TreeHead(signed.size, signed.root_hash)
+        if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
+            return
+        if len(sink.givers) == 1:
+            (giver,) = sink.givers
+            self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
+        raise Remote(
+            f"{sink.size:,} blocks of {signed.dataset.short} are not the beginning of what was signed",
+            rule="trust.tree",
+            hint="they are forgotten and asked for again",
+        )
+
+    def _commit(self, wish: Wish, sink: VerifiedChain) -> Head:
+        dataset, state, terms = wish.id, sink.start, Terms.of(sink.start)
+        links = wish.brings_data and may_link(terms, sink.blocks)
+
+        def together(connection: sqlite3.Connection) -> None:
+            ledger = Ledger(connection)
+            whole = ledger.chain(dataset).data
+            if wish.brings_data and whole >= state.size and not links:
+                whole = sink.size
+            ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
+            keep_references(connection, dataset, sink.blocks)
+            if not state.size:
+                self._meeting.keep(connection, wish)
+
+        expected = Head(state.head, state.sequence_number) if state.head else None
+        names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []
+        self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
+        if links:
+            # A cut before this leaves blocks without their data: the next pass looks at them again.
+            self.note_whole(dataset, terms, sink.blocks)
+        return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
+
+    def note_whole(self, dataset: DatasetId, terms: Terms, blocks: Sequence[SealedBlock]) -> None:
+        """The objects of these blocks are here and checked, and so is what their rows link to."""
+        self._arrivals.objects.flush()
+        note_links(self._database, self._arrivals.objects, dataset, terms, blocks)
+        with self._database.write() as connection:
+            ledger = Ledger(connection)
+            checked = ledger.chain(dataset)
+            if checked.data >= blocks[0].sequence_number:
+                whole = max(checked.data, blocks[-1].sequence_number + 1)
+                ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
+                if whole == checked.frontier.size:
+                    Damage(connection).forget(dataset)
+
+
+class _Ahead:
+    """The step after the one that is being kept. That it cannot be had is told only once that one is kept."""
+
+    def __init__(self, fetch: Callable[[Goal, Start], Awaitable[VerifiedChain]]) -> None:
+        self._fetch = fetch
+        self._fetched: VerifiedChain | Fault | None = None
+
+    async def run(self, goal: Goal, start: Start) -> None:
+        try:
+            self._fetched = await self._fetch(goal, start)
+        except Fault as fault:
+            self._fetched = fault
+
+    async def taken(self, goal: Goal, start: Start) -> VerifiedChain:
+        """What ``run`` brought, or brought now. Raises what it raised."""
+        if isinstance(self._fetched, Fault):
+            raise self._fetched
+        return self._fetched or await self._fetch(goal, start)
+
+
+def _end(sink: VerifiedChain) -> Start:
+    return Start(sink.state, sink.frontier)
+
+
+def _check_expected(wish: Wish, sink: VerifiedChain) -> None:
+    """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
+    if wish.expect is None or sink.start.size:
+        return
+    expected = Multihash.parse(wish.expect)
+    if all(block.hash != expected for block in sink.blocks):
+        raise Invalid(
+            f"the chain does not hold the block {expected.short} that you expect",
+            rule="mirror-expect",
+            hint="somebody shows you another dataset, or the hash is of a later block",
+        )
+
+
+def _needs_whole(size: int, goal: Goal, rung: str) -> bool:
+    """Whether something is to be shown that only the whole can show, before any of it is kept."""
+    opened = goal.rights.opened(goal.signed.epoch)
+    turns = opened is not None and opened.base.size > size
+    looks_for = rung != FIRST_SIGHT and not size
+    return turns or looks_for
