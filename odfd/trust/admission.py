@@ -51,6 +51,7 @@ class Outcome(enum.Enum):
     FORK = "fork"
     EARLY = "early"
     UNKNOWN_AUTHORITY = "unknown-authority"
+    """It rests on a version that is not known here, or not in the form that its signer knows."""
     REJECTED = "rejected"
 
     @property
@@ -135,7 +136,9 @@ def _rights_doubted(
 ) -> Verdict | None:
     """What is to be said of a head for its authority's sake; ``None`` when a writer of today signed it for this epoch.
 
-    A head that was right when it was signed is no offence of whoever passes it on, though its writer is gone since.
+    A head that was right when it was signed is no offence of whoever passes it on, though its writer is gone since. Nor
+    is one that my form of its version does not allow: roots may have signed two forms of a version, and whoever knows
+    the other one passes on its heads in good faith. Version 0 has one form.
     """
     if head.authority >= len(ground.walk):
         return Verdict(Outcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
@@ -145,9 +148,9 @@ def _rights_doubted(
         return Verdict(Outcome.OLDER, disputed, lasts=False)
     writer = writer_of(head, signed, rights)
     if writer is None and writer_of(head, signed, named) is None:
-        return Verdict(Outcome.REJECTED, "not signed by a writer of this dataset", lasts=False)
+        return _not_of_my_version(head, "not signed by a writer of this dataset")
     if head.epoch > named.epoch:
-        return Verdict(Outcome.REJECTED, f"authority version {head.authority} opened no epoch {head.epoch}")
+        return _not_of_my_version(head, f"authority version {head.authority} opened no epoch {head.epoch}")
     if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
         return Verdict(Outcome.OLD_EPOCH)
     if writer is None:
@@ -156,8 +159,13 @@ def _rights_doubted(
         return Verdict(Outcome.OLDER, disputed, lasts=False)
     opened = rights.opened(head.epoch)
     if opened is not None and not begins_at(head, opened.base):
-        return Verdict(Outcome.REJECTED, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")
+        return _not_of_my_version(head, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")
     return None
+
+
+def _not_of_my_version(head: HeadStatement, mistake: str) -> Verdict:
+    outcome = Outcome.UNKNOWN_AUTHORITY if head.authority else Outcome.REJECTED
+    return Verdict(outcome, f"{mistake}, by authority version {head.authority} as it is known here", lasts=False)
 
 
 def _into_epoch(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, ground: Ground) -> Verdict:

@@ -94,3 +94,9 @@ def test_writers_of_no_version_are_noticed(trustnet: Any, realm: Any, monkeypatc
     monkeypatch.setattr(admission, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
     monkeypatch.setattr(hearing, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
     assert noticed(trustnet, realm, 5000) in ("W", "S7")
+
+
+def test_blaming_who_knows_another_form_of_a_version_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
+    strict = lambda _head, mistake: Verdict(Outcome.REJECTED, mistake)  # noqa: E731
+    monkeypatch.setattr(admission, "_not_of_my_version", strict)
+    assert noticed(trustnet, realm, 6000, disputed=True) == "J"

@@ -230,7 +230,13 @@ class Realm:
                 for other in self.peers:
                     for ref in other.board.refs([self.dataset]) if other is not peer else ():
                         found = None if peer.board.envelope(ref.sid) else other.board.envelope(ref.sid)
-                        heard |= found is not None and self._hear(peer, *found) is Judgement.ACCEPT
+                        heard |= found is not None and self._passed_on(peer, *found) is Judgement.ACCEPT
+
+    def _passed_on(self, peer: Peer, topic: Topic, raw: bytes) -> Judgement:
+        """By a node that follows the rules and took it for good: however little is known here, that is no offence."""
+        judged = self._hear(peer, topic, raw)
+        self._expect(judged is not Judgement.REJECT, "J", f"{peer.name} blames an honest relay")
+        return judged
 
     # What must hold
 
@@ -261,7 +267,6 @@ class Realm:
         sealed = [envelope.seal(statement.encode(said), self.root) for said, _ in rivals]
         for number, peer in enumerate(self.peers):
             self._hear(peer, Topic.HEADS, sealed[number % 2])
-        self._settle()
         before = [peer.newest(self.dataset) for peer in self.peers]
         signed = [envelope.unseal(raw, statement.MAX_ANY) for raw in sealed]
         heads = []
@@ -269,10 +274,14 @@ class Realm:
             rights = follow(self.rights, said, each)
             made = self._head(self._tree(), rights.version, rights.epoch)
             heads.append((made, key, envelope.seal(statement.encode(made), key)))
+        for number, peer in enumerate(self.peers):
+            _, _, raw = heads[1 - number % 2]
+            self._passed_on(peer, Topic.HEADS, raw)
+        self._settle()
         for peer in self.peers:
             self._expect(peer.disputed(self.dataset), "A", "does not know of two versions")
             for _, _, raw in heads:
-                self._hear(peer, Topic.HEADS, raw)
+                self._passed_on(peer, Topic.HEADS, raw)
         self._settle()
         self._expect([peer.newest(self.dataset) for peer in self.peers] == before, "A", "a head is followed in dispute")
         chosen = self.rng.randrange(2)

@@ -86,18 +86,19 @@ def admitted(said: HeadStatement, by: SigningKey, newest: HeadStatement | None =
     ("said", "by", "outcome"),
     [
         (head(9, epoch=1, authority=2), NEW, Outcome.ADVANCE),
-        (head(9, epoch=1, authority=2), STRANGER, Outcome.REJECTED),
-        (head(9, epoch=1, authority=2), NODE, Outcome.REJECTED),
+        (head(9, epoch=1, authority=2), STRANGER, Outcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=1, authority=2), NODE, Outcome.UNKNOWN_AUTHORITY),
         (head(9, epoch=0, authority=1), NODE, Outcome.OLD_EPOCH),
         (head(10**9, epoch=0, authority=1), NODE, Outcome.OLD_EPOCH),
         (head(9, epoch=0, authority=0), NODE, Outcome.REJECTED),
+        (head(9, epoch=1, authority=0), OWNER, Outcome.REJECTED),
         (head(9, epoch=0, authority=0), OWNER, Outcome.OLD_EPOCH),
-        (head(9, epoch=1, authority=1), NODE, Outcome.REJECTED),
-        (head(9, epoch=2, authority=2), NEW, Outcome.REJECTED),
+        (head(9, epoch=1, authority=1), NODE, Outcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=2, authority=2), NEW, Outcome.UNKNOWN_AUTHORITY),
         (head(9, epoch=2, authority=3), NEW, Outcome.UNKNOWN_AUTHORITY),
-        (head(7, epoch=1, authority=2), NEW, Outcome.REJECTED),
+        (head(7, epoch=1, authority=2), NEW, Outcome.UNKNOWN_AUTHORITY),
         (head(8, epoch=1, authority=2), NEW, Outcome.ADVANCE),
-        (head(8, epoch=1, authority=2, root=b"x" * 32), NEW, Outcome.REJECTED),
+        (head(8, epoch=1, authority=2, root=b"x" * 32), NEW, Outcome.UNKNOWN_AUTHORITY),
     ],
 )
 def test_who_may_write_and_in_which_epoch(said: HeadStatement, by: SigningKey, outcome: Outcome) -> None:
@@ -113,7 +114,18 @@ def test_a_right_that_has_ended_writes_no_more() -> None:
     late = Instant(NOW + 90 * DAY)
     said = head(9, authority=1, at=late)
     verdict = admit_head(said, signed(said, NODE), None, {}.get, late, ground=Ground((ZERO, ONE)))
-    assert verdict.outcome is Outcome.REJECTED
+    assert verdict.outcome is Outcome.UNKNOWN_AUTHORITY
+
+
+def test_who_knows_another_form_of_a_version_is_not_blamed() -> None:
+    """Roots signed two; whoever knows one of them hears the heads of the other from honest relays."""
+    other = grown(ONE, [STRANGER], opened(1, 5, 12))
+    for said, by, walk in (
+        (head(13, epoch=1, authority=2), STRANGER, (ZERO, ONE, TWO)),
+        (head(9, epoch=1, authority=2), NEW, (ZERO, ONE, other)),
+    ):
+        assert admitted(said, by, walk=walk) is Outcome.UNKNOWN_AUTHORITY
+        assert admitted(said, by, walk=(ZERO, ONE, other if walk[-1] is TWO else TWO)) is Outcome.ADVANCE
 
 
 def test_a_disputed_authority_stops_its_heads() -> None:
