@@ -423,6 +423,12 @@ class NodeParts:
         ground = self.ground
         return Observer(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
 
+    def _share(self) -> float:
+        """Of steps that are re-run here. Who promised verdicts is told that there is no engine; who did not is not."""
+        if self.policy.attest:
+            return 1.0
+        return 0.0 if self.engine.why_not else self.policy.spot_check
+
     def _validator(self) -> Validator:
         settings = validator.Settings(
             shop=self.transform_shop,
@@ -431,7 +437,7 @@ class NodeParts:
             announce=self._attested,
             name_of=self._name,
             wanted=lambda: self.policy.attest,
-            share=lambda: 1.0 if self.policy.attest else self.policy.spot_check,
+            share=self._share,
             contradicted=lambda dataset: contradicted(self.standing, dataset),
             shelf=self.shelf,
         )

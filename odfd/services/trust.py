@@ -14,6 +14,8 @@ from chain import instant
 from chain.errors import Invalid, NotFound
 from chain.ids import KeyDid
 from chain.multihash import Multihash
+from chain.statements import statement
+from chain.statements.envelope import sid
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation
 from odfd.control import wire
@@ -25,7 +27,7 @@ from odfd.services.resolving import Docket
 from odfd.services.rulebook import GROUP
 from odfd.trust import resolving
 from odfd.trust.evidence import Finding
-from odfd.trust.judge import Reach
+from odfd.trust.judge import Reach, Why, voice_on
 from odfd.trust.ledger import Ledger, Run
 from odfd.trust.observations import Sighting
 from odfd.trust.policy import Policy
@@ -181,13 +183,27 @@ class TrustService:
         if found.blocks >= known.size:
             return None
         block = found.why.block
-        sids: tuple[str, ...] = ()
         message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
         if block is not None:
             decision = self._standing.decision(known, block) if found.why.rule in _REASONS else None
             if decision is not None and decision.against:
                 message = f"{message}: {decision.against} computed another answer, {decision.attested} the same"
-        return wire.Why(rule=found.why.rule, block=block, sids=sids, message=message)
+        return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
+
+    def _rests_on(self, known: Known, why: Why) -> tuple[str, ...]:
+        """Ids of the statements behind it: verdicts on the step by whose word counts, or the proof of a fork."""
+        if why.rule == FORK:
+            with self._home.database.read() as connection:
+                proofs = Proofs(connection).of(known.dataset)
+            return tuple(str(proof.id) for proof in proofs if (proof.kind, proof.index) == (FORK, why.block))
+        if why.rule not in _REASONS or why.block is None:
+            return ()
+        spoke = [
+            said
+            for key, said in known.heard.items()
+            if self._group(key) is not None and voice_on(said, why.block) is not None
+        ]
+        return tuple(sorted(str(sid(statement.encode(said))) for said in spoke))
 
     def _facts(self, known: Known) -> wire.TrustFacts:
         return wire.TrustFacts(

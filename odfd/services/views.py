@@ -19,6 +19,7 @@ from odfd.datasets import reading
 from odfd.datasets.catalog import Entry
 from odfd.services.home import Home
 from odfd.trust.judge import STOPS, Reach
+from odfd.trust.sightings import DATA
 from odfd.trust.standing import Known, Standing
 
 
@@ -118,18 +119,29 @@ class Views:
         """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
         if found.blocks < known.size and found.why.block is not None:
             return f"{found.why.rule} at #{found.why.block}"
+        plain = "data" if known.extent.data >= found.blocks else "chain"
         if known.root:
-            return "data" if known.extent.data >= found.blocks else "chain"
+            return self._observed(known) or plain
         last = self._last_judged(known)
         if last is None:
-            return "data" if known.extent.data >= found.blocks else "chain"
+            return plain
         decision = self._standing.decision(known, last)
         policy = self._standing.policy
         if decision.reproduced:
             return "reproduced"
         if decision.attested and (known.quorum or policy.groups):
             return f"attested {decision.attested}/{len(policy.groups)}"
-        return "data" if known.extent.data >= found.blocks else "chain"
+        return plain
+
+    def _observed(self, known: Known) -> str:
+        """``observed 1/2``, and up to which block when more came since; empty where nobody who counts has looked."""
+        said, have = self._standing.sighted(known.dataset)
+        policy, me = self._standing.policy, self._standing.me
+        if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
+            return ""
+        number, newest = said[0].sequence_number, self._home.chains.chain(known.dataset).last_of(DATA)
+        until = f" to #{number}" if newest is not None and newest.sequence_number > number else ""
+        return f"observed {have}/{len(policy.groups) + (policy.group_of(me) is None)}{until}"
 
     def _last_judged(self, known: Known) -> int | None:
         """The newest step anybody judged: verdicts stretch to it."""

@@ -18,13 +18,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     attest: bool
     max_stale: str
     cosign: bool = False
+    spot_check: float = 0.0
     follow: str = "ask"
     """An epoch that gives up what was published."""
 
 
 PROFILES: Final = {
     "laptop": Profile(use="data", serve="chain", attest=False, max_stale="14d"),
-    "mirror": Profile(use="data", serve="data", attest=False, max_stale="30d", follow="follow", cosign=True),
+    "mirror": Profile(
+        use="data", serve="data", attest=False, max_stale="30d", follow="follow", cosign=True, spot_check=0.01
+    ),
     "validator": Profile(use="data", serve="data", attest=True, max_stale="14d", cosign=True),
     "archive": Profile(use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True),
 }
@@ -66,7 +69,7 @@ def _terms(settings: model.Policy, profile: Profile) -> Terms:
         min_sandbox=said.min_sandbox or "none",
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
         observe=settings.publish.observe,
-        spot_check=said.spot_check or 0.0,
+        spot_check=profile.spot_check if said.spot_check is None else said.spot_check,
     )
 
 

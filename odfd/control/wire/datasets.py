@@ -12,7 +12,7 @@ class Reliance(Value, frozen=True, kw_only=True):
 
     blocks: int
     fact: str = ""
-    """``data``, ``attested 2/3``, ``refuted at #7``."""
+    """``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
 
 
 class DatasetView(Value, frozen=True, kw_only=True):

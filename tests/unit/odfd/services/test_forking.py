@@ -58,6 +58,7 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, tmp_pa
             shown = await node.api.trust.show(name)
             assert shown.why is not None
             assert (shown.why.rule, shown.why.block, shown.facts.forked) == ("fork", common, True)
+            assert shown.why.sids == (shown.evidence[0].id,)
             (evidence,) = [each for each in shown.evidence if each.kind == "fork"]
             found = proof.decode(await node.api.trust.evidence(evidence.id))
             assert (found.dataset, found.index) == (cities, common)

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from chain.errors import Environment, Invalid
+from chain.multihash import Multihash
 from config import model
 from odfd.control import wire
 from odfd.trust.ledger import Ledger
@@ -79,6 +80,8 @@ async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) ->
             await carol.heard("attestation.heard")
             trust = await carol.api.trust.show("towns")
             assert (trust.why.rule, trust.why.block, trust.reach.serve) == ("refuted", 3, 3)
+            (spoken,) = trust.why.sids
+            assert carol.parts.board.envelope(Multihash.parse(spoken)) is not None, "who said so can be looked at"
             assert carol.parts.library.size(alice.dataset("towns")) == 3
             assert (await carol.api.datasets.get("towns")).state == "refuted"
             (proof,) = (await bob.api.trust.show("towns")).evidence
@@ -209,3 +212,17 @@ async def test_what_is_not_picked_is_not_run(world: Any, worlds: Any, share: flo
         assert await bob.parts.validator._round() > 0
         assert bob.engine.transforms == 0
         assert (await bob.api.datasets.get("towns")).rely_on.fact == "data"
+
+
+async def test_a_mirror_spot_checks_where_an_engine_is(world: Any) -> None:
+    """By its profile, and by what the person says instead; never without an engine, and then without complaint."""
+    async with world.running("bob", model.Policy(profile="mirror")) as bob:
+        share = bob.parts.validator._settings.share
+        assert share() == 0.01
+        bob.engine.why_not = Invalid("no Java here")
+        assert share() == 0.0
+        bob.engine.why_not = None
+        never = model.Policy(profile="mirror", validators=model.Validators(spot_check=0.0))
+        for said, expected in ((never, 0.0), (model.Policy(), 0.0), (model.Policy(profile="validator"), 1.0)):
+            bob.assembly.reload(model.Settings(policy=said))
+            assert share() == expected
