@@ -222,9 +222,13 @@ class World:
         return self._sides.get(one, 0) == self._sides.get(other, 0) or one in self.liars or other in self.liars
 
     def contacts(self, node: Node) -> list[PeerId]:
-        """Whom it asks in this round."""
-        near = [peer for peer in sorted(node.links) if self.connected(node.name, peer)]
-        return node.machine.rng.sample(near, min(CONTACTS, len(near)))
+        """Whom it asks in this round: neighbours, and one from outside of its mesh (trust.md section 7)."""
+        there = [peer for peer in sorted(self._numbers) if peer != node.name and self.connected(node.name, peer)]
+        near = [peer for peer in there if peer in node.links]
+        far = [peer for peer in there if peer not in node.links]
+        lot = node.machine.rng
+        asked = lot.sample(far, min(1, len(far)))
+        return asked + lot.sample(near, min(CONTACTS - len(asked), len(near)))
 
     # Gossip, anti-entropy, blocks
 
