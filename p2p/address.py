@@ -86,6 +86,21 @@ def is_worth_dialling(address: Address, ours: Iterable[str]) -> bool:
     return any(there.is_loopback == one.is_loopback and one.is_private for one in own)
 
 
+def network_of(host: str) -> str:
+    """The block of addresses that one operator is likely to hold all of: a /16 of IPv4, a /32 of IPv6 (trust.md 3).
+
+    Empty for what is no IP address.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    length = 16 if address.version == 4 else 32
+    return str(ipaddress.ip_network((address, length), strict=False))
+
+
 def _checked_host(text: str, network: str, host: str) -> str:
     try:
         if network == "ip4":

@@ -44,6 +44,13 @@ class TreeHead(msgspec.Struct, frozen=True):
     root: bytes
 
 
+class Tip(msgspec.Struct, frozen=True):
+    """The end of a chain: its length, and the sha3-256 of its last block, which by its links stands for all."""
+
+    size: int
+    last: bytes
+
+
 class Library(Protocol):
     """What we may give to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
 
@@ -98,6 +105,8 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int | None = None
     """Nanoseconds since the epoch."""
     blocked: bool = False
+    network: str = ""
+    """Of the address that a connection comes from or goes to, ``203.0.0.0/16``; empty: not connected."""
 
 
 class Replication(Protocol):
@@ -130,7 +139,11 @@ class Replication(Protocol):
         """Fill ``sink`` up to ``size`` blocks from any of ``peers``, many ranges under way at once, then finish it.
 
         Raises Remote, naming peers and reasons, when they cannot give blocks that the sink takes; what it took stays.
+        A peer is to blame for wrong blocks only if it shows to hold the right ones: it may hold another history.
         """
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        """Whether ``peer`` shows to hold this very chain; ``False`` too when it does not answer."""
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         """Whether any of ``peers`` proves that the tree ``old`` is the beginning of the tree ``signed``.
@@ -174,6 +187,10 @@ class ChainSink(Protocol):
     @property
     def size(self) -> int:
         """The next block wanted. After Invalid it may be lower than before: blocks that were not yet sure are gone."""
+
+    @property
+    def tip(self) -> Tip:
+        """What all of it is in the end, as it was signed."""
 
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
         """Check and keep raw blocks ``start``, … that ``peer`` gave. Raises Invalid."""

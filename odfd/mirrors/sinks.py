@@ -18,7 +18,7 @@ from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.objects import DiskObjects, disk
-from p2p.ports import PeerId
+from p2p.ports import PeerId, Tip
 
 MAX_PENDING: Final = 200_000
 """Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
@@ -62,6 +62,10 @@ class VerifiedChain:
     @property
     def size(self) -> int:
         return self._judge.state.size
+
+    @property
+    def tip(self) -> Tip:
+        return Tip(self._head.size, self._head.head.digest)
 
     @property
     def epoch(self) -> int:

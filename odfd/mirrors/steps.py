@@ -140,8 +140,8 @@ class Steps:
         whole = TreeHead(signed.size, signed.root_hash)
         if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
             return
-        if len(sink.givers) == 1:
-            (giver,) = sink.givers
+        giver = next(iter(sink.givers)) if len(sink.givers) == 1 else None
+        if giver is not None and await self._replication.holds(giver, signed.dataset, sink.tip):
             self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
         raise Remote(
             f"{sink.size:,} blocks of {signed.dataset.short} are not the beginning of what was signed",

@@ -32,7 +32,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Tip, Topic, TreeHead
 
 KIND: Final = "network"
 BLOCKED: Final = "blocked-peer"
@@ -289,6 +289,9 @@ class Membership:
 
     async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
         await self._joined().pull_chain(peers, dataset, size, sink)
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        return await self._joined().holds(peer, dataset, tip)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         return await self._joined().prove_prefix(peers, dataset, old, signed)

@@ -30,6 +30,7 @@ from p2p.ports import (
     PeerId,
     PeerView,
     Replication,
+    Tip,
     Topic,
     TreeHead,
 )
@@ -170,6 +171,10 @@ class WithPublished:
             await self._blocks(shown, edition, size, sink)
 
         await self._first(peers, ask, read)
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        """Of a place nothing is asked: what it gives is looked at whole, and it has no standing to lose."""
+        return peer not in self._shown and await self._network.holds(peer, dataset, tip)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         others, places = self._parted(peers)

@@ -37,6 +37,9 @@ class Network:
     def peers(self) -> Mapping[PeerId, str]:
         return self._host.peers()
 
+    def network_of(self, peer: PeerId) -> str:
+        return self._host.network_of(peer)
+
     async def connect(self, multiaddr: str, *others: str) -> PeerId:
         return await self._host.connect(multiaddr, *others)
 

@@ -64,6 +64,9 @@ class HostPort(Protocol):
     def peers(self) -> Mapping[PeerId, str]:
         """The connected ones, each with an address, which is empty when it dialled us."""
 
+    def network_of(self, peer: PeerId) -> str:
+        """Of the address at the other end of a connection, as ``p2p.address.network_of``; empty when there is none."""
+
     async def next_change(self) -> ConnectionChange:
         """Wait for the next change. Of those that nobody fetched in time some are lost: ``peers`` is the truth."""
 

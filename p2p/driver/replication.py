@@ -14,11 +14,12 @@ from typing import Protocol
 import msgspec
 import trio
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.driver.discovery import Discovery
+from p2p.driver.histories import Histories
 from p2p.driver.lan import Lan
 from p2p.driver.links import Links
 from p2p.driver.mesh import Mesh
@@ -43,7 +44,7 @@ from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.book import PeerBook
 from p2p.peers.pace import Pace
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Tip, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
@@ -75,6 +76,7 @@ class ReplicationDriver:
         self._rng = rng
         self._standing = Standing(host, PeerBook(rng), wall)
         self._statements = Statements(host, board, library, self._standing, settings.network)
+        self._histories = Histories(self.fetch_blocks, self._standing)
         self._server = Server(library, self._standing, Pace(settings.upload_rate))
         self._pace = Pace(settings.download_rate)
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
@@ -124,7 +126,10 @@ class ReplicationDriver:
         return self._host.addresses()
 
     def peers(self) -> Sequence[PeerView]:
-        return self.book.views(trio.current_time())
+        return [
+            msgspec.structs.replace(view, network=self._host.network_of(view.peer)) if view.connected else view
+            for view in self.book.views(trio.current_time())
+        ]
 
     async def connect(self, multiaddr: str) -> PeerId:
         return await self._mesh.connect(multiaddr)
@@ -190,16 +195,27 @@ class ReplicationDriver:
         raise TooSlow(peer, f"no answer in {patience:.0f} s", rule="question-patience")
 
     async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
-        errand = ChainErrand(self._chains, self._alive(), dataset, sink)
+        errand = ChainErrand(self._chains, self._alive(), dataset, sink, self._histories)
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = Transfer(start, size, self._shaped(CHAIN_SHAPE), self._rng)
-        await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
+        usable = self._usable(peers)
+        fit = await self._histories.fit(usable, dataset, sink.tip)
+        if usable and not fit:
+            raise Remote(
+                f"{errand.what}: all {len(usable)} peers that have it hold another history of it",
+                rule="no-peer",
+                hint="its owner may have rewritten it; others may have this one, or they may follow yet",
+            )
+        await TransferRun(errand, machine, self._standing, self._pace).run(fit)
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        return await self._histories.holds(peer, dataset, tip)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         return await self._statements.prove_prefix(self._usable(peers), dataset, old, signed)
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
-        errand = ObjectErrand(self._objects, self._alive(), name, size, sink)
+        errand = ObjectErrand(self._objects, self._alive(), name, size, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)

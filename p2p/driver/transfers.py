@@ -16,6 +16,7 @@ import trio
 from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.driver.histories import Histories
 from p2p.driver.links import Links
 from p2p.driver.standing import Standing
 from p2p.errors import PeerFault, Violation
@@ -41,6 +42,7 @@ from p2p.machines.transfer import (
     WakeAt,
 )
 from p2p.peers.pace import Pace
+from p2p.peers.score import BAD_BYTES
 from p2p.ports import ChainSink, ObjectSink, PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks, ChainReply
@@ -81,12 +83,23 @@ class Errand(Protocol):
     def resume_at(self) -> int:
         """The next unit wanted, after Invalid."""
 
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        """A judge found that what this peer alone gave is not what is wanted."""
+
 
 class ChainErrand:
     """A chain into a ``ChainSink``."""
 
-    def __init__(self, links: Links[ChainReply], nursery: trio.Nursery, dataset: DatasetId, sink: ChainSink) -> None:
+    def __init__(
+        self,
+        links: Links[ChainReply],
+        nursery: trio.Nursery,
+        dataset: DatasetId,
+        sink: ChainSink,
+        histories: Histories,
+    ) -> None:
         self._links = links
+        self._histories = histories
         self._nursery = nursery
         self._dataset = dataset
         self._sink = sink
@@ -119,14 +132,25 @@ class ChainErrand:
     def resume_at(self) -> int:
         return self._sink.size
 
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        """The question whether it holds the chain at all may outlast the transfer."""
+        self._nursery.start_soon(self._histories.accuse, peer, self._dataset, self._sink.tip, f"{self.what}: {reason}")
+
 
 class ObjectErrand:
     """An object into an ``ObjectSink``."""
 
     def __init__(
-        self, links: Links[ObjectReply], nursery: trio.Nursery, name: Multihash, size: int, sink: ObjectSink
+        self,
+        links: Links[ObjectReply],
+        nursery: trio.Nursery,
+        name: Multihash,
+        size: int,
+        sink: ObjectSink,
+        standing: Standing,
     ) -> None:
         self._links = links
+        self._standing = standing
         self._nursery = nursery
         self._name = name
         self._sink = sink
@@ -160,6 +184,9 @@ class ObjectErrand:
 
     def resume_at(self) -> int:
         return self._sink.received
+
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        self._standing.penalise(peer, f"{self.what}: {reason}", BAD_BYTES)
 
 
 async def ask_range(links: Links[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange) -> Blocks | Refusal:
@@ -248,6 +275,8 @@ class TransferRun:
                 nursery.start_soon(self._ask, effect)
             case Deliver() | Finish():
                 nursery.start_soon(self._judge, effect)
+            case Penalise(peer, reason, judged=True):
+                self._errand.accuse(peer, reason)
             case Penalise(peer, reason, weight):
                 self._standing.penalise(peer, f"{self._errand.what}: {reason}", weight)
             case WakeAt(at):

@@ -35,7 +35,7 @@ from p2p.errors import (
     Unreachable,
     WrongIdentity,
 )
-from p2p.host.address import Address, parse_address
+from p2p.host.address import Address, network_of, parse_address
 from p2p.host.hardening import GuardedHost, assemble
 from p2p.host.identity import peer_of_seed
 from p2p.host.interfaces import reachable_at
@@ -93,6 +93,11 @@ class Host:
             for peer, conns in self._swarm.connections.items()
             if (alive := [conn for conn in conns if not conn.is_closed])
         }
+
+    def network_of(self, peer: PeerId) -> str:
+        """Where the other end of a connection is, whoever dialled; empty when there is none."""
+        remote = next((conn.muxed_conn.get_remote_address() for conn in self._connections(peer)), None)
+        return network_of(remote[0]) if remote else ""
 
     def is_connected(self, peer: PeerId) -> bool:
         return bool(self._connections(peer))

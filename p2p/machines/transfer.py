@@ -124,6 +124,8 @@ class Penalise(msgspec.Struct, frozen=True):
     peer: PeerId
     reason: str
     weight: float
+    judged: bool = False
+    """What it gave is well formed, and not what is wanted."""
 
 
 class WakeAt(msgspec.Struct, frozen=True):
@@ -284,7 +286,7 @@ class Transfer:
             self._ask_another_alone()
             return []
         self._providers.drop(blamed, reason)
-        return [Penalise(blamed, reason, BAD_BYTES)]
+        return [Penalise(blamed, reason, BAD_BYTES, judged=True)]
 
     def _stalled(self, now: float) -> list[Effect]:
         """Those who have questions of ours and have said nothing for too long."""

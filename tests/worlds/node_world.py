@@ -6,6 +6,7 @@ replication layer promises and nothing that it forbids; ``Lies`` are what a peer
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
@@ -36,7 +37,7 @@ from odfd.obs.events import Event, EventLog
 from odfd.services.home import Home, open_home
 from odfd.services.node import NodeParts
 from p2p.host.identity import peer_of_seed
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Topic, TreeHead
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Tip, Topic, TreeHead
 from worlds.manifests import DERIVED, ROOT
 
 __all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World"]
@@ -140,6 +141,8 @@ class Member:
         self._on_connect = on_connect
         self.network: Network | None = Network(name="wires")
         self.lies = Lies()
+        self.block = "10.0.0.0/16"
+        """Of its address, as others see it."""
         self.gate = trio.Lock()
         """Held by whoever shows something to this node's board: it does not go away under them."""
         self.asked = 0
@@ -178,7 +181,7 @@ class Member:
         return ()
 
     def peers(self) -> Sequence[PeerView]:
-        return [PeerView(peer=peer, connected=True) for peer in self._others()]
+        return [PeerView(peer=peer, connected=True, network=other.block) for peer, other in self._others().items()]
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         for other in list(self._others().values()):
@@ -228,6 +231,13 @@ class Member:
             else:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        def shows() -> bool:
+            found = self._other(peer).library.blocks(dataset, tip.size - 1, 1)
+            return bool(found) and hashlib.sha3_256(found[0]).digest() == tip.last
+
+        return await trio.to_thread.run_sync(shows)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         def prove(peer: PeerId) -> bool:

@@ -17,7 +17,7 @@ from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Judgement, PeerId, StatementRef, Tip, Topic
 
 pytestmark = pytest.mark.e2e
 DATASET = DatasetId.from_public_key(b"d" * 32)
@@ -71,6 +71,7 @@ class Sink:
         self.kept: list[bytes] = []
         self.data = bytearray()
         self.good = False
+        self.tip = Tip(len(BLOCKS), bytes(32))
 
     @property
     def size(self) -> int:

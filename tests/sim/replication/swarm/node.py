@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from .world import World
 
 LIES = (
-    "flip", "fork", "short", "garbage", "silent", "wrong-size", "forged", "mangle", "nag", "two-faced", "late",
+    "flip", "fork", "short", "garbage", "silent", "wrong-size", "forged", "mangle", "nag", "two-faced", "late", "old",
 )  # fmt: skip
+"""``old`` lies to nobody: it holds the history that an owner gave up, and who wants the new one may not blame it."""
 SEEN = 100
 """Envelopes that a node remembers to have met."""
 
@@ -80,6 +81,8 @@ class Node:
         except Invalid:
             self.saved = b"[]"
         self.runs: dict[object, Run] = {}
+        self.elsewhere: set[tuple[DatasetId, PeerId]] = set()
+        """Who was found to hold another history of a chain."""
         self.questions: dict[int, tuple[Run, transfer.Ask]] = {}
         self.turn = 0
         self.retry(self.entropy, 0.1, 5.0)
@@ -132,7 +135,7 @@ class Node:
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         if not self.lie:
             return self.chains[dataset][start : start + 20]
-        if self.lie == "fork" or (self.lie == "two-faced" and int(self.asker[1:]) % 2):
+        if self.lie in ("fork", "old") or (self.lie == "two-faced" and int(self.asker[1:]) % 2):
             lies: list[bytes] = []
             for number in range(start + 20):
                 lies.append(linked(lies[-1] if lies else b"", f"lie {number}", b""))
@@ -259,7 +262,8 @@ class Node:
         self.follow(question.machine, peer, question.turn, effects)
 
     def blame(self, peer: PeerId, weight: float) -> None:
-        assert weight < BAD_BYTES or self.world.nodes[peer].lie, f"{self.name} accuses the honest {peer}"
+        honest = self.world.nodes[peer].lie in ("", "old")
+        assert weight < BAD_BYTES or not honest, f"{self.name} accuses the honest {peer}"
         self.book.penalise(peer, weight, self.clock())
 
     # Chains and objects

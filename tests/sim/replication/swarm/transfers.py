@@ -11,6 +11,8 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.machines import transfer
 from p2p.machines.transfer import Shape, Transfer
+from p2p.peers.score import UNRELIABLE
+from p2p.ports import PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.objects import ObjectRange
@@ -38,7 +40,9 @@ class Run:
 
     def begin(self) -> None:
         self.node.runs[self.key] = self
-        self.feed(transfer.Joined(tuple(self.node.others())))
+        elsewhere = self.node.elsewhere
+        fit = [peer for peer in self.node.others() if (self.key, peer) not in elsewhere or self.shows(peer)]
+        self.feed(transfer.Joined(tuple(fit)))
 
     def feed(self, event: transfer.Input) -> None:
         if self.node.life != self.life or self.machine.over:
@@ -58,6 +62,9 @@ class Run:
                 self.world.after(self.world.rng.uniform(0, 0.05), lambda: self.judged(lambda: self.take(effect)))
             case transfer.Finish():
                 self.world.after(self.world.rng.uniform(0, 0.05), lambda: self.judged(self.finish))
+            case transfer.Penalise(peer, _, judged=True) if not self.shows(peer):
+                self.node.blame(peer, UNRELIABLE)
+                self.node.elsewhere.add((self.key, peer))
             case transfer.Penalise(peer, _, weight):
                 self.node.blame(peer, weight)
             case transfer.WakeAt(at):
@@ -75,6 +82,10 @@ class Run:
         except Invalid as error:
             event = transfer.Rejected(error.message, self.resume_at())
         self.feed(event)
+
+    def shows(self, peer: PeerId) -> bool:
+        """Whether a peer has what is wanted, so that wrong bytes of it are lies (``p2p.driver.histories``)."""
+        return True
 
     def encoded(self, ask: transfer.Ask, number: int) -> bytes: ...
     def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input: ...
@@ -95,6 +106,10 @@ class ChainRun(Run):
         self.held = node.chains.setdefault(dataset, [])
         self.staged: list[bytes] = []
         super().__init__(node, len(self.held), size, inherited=False)
+
+    def shows(self, peer: PeerId) -> bool:
+        last = self.world.nodes[peer].blocks(self.dataset, self.target - 1, 1)[:1]
+        return [hashlib.sha3_256(block).digest() for block in last] == [self.last]
 
     def ranged(self, ask: transfer.Ask, number: int) -> BlockRange:
         most = self.shape.most_bytes

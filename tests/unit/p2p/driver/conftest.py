@@ -22,7 +22,7 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.errors import ProtocolUnsupported, StreamBroken, Unreachable
 from p2p.identity import peer_of_did
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Judgement, PeerId, StatementRef, Tip, Topic
 
 PROTOCOLS = {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1", "peers": "/odf/1/peers"}
 
@@ -95,6 +95,9 @@ class MemoryHost:
 
     def peers(self) -> Mapping[PeerId, str]:
         return {peer: f"/memory/{peer}" for peer in self.links}
+
+    def network_of(self, peer: PeerId) -> str:
+        return "memory" if peer in self.links else ""
 
     async def connect(self, multiaddr: str, *others: str) -> PeerId:
         self.dials.append((trio.current_time(), multiaddr))
@@ -246,10 +249,10 @@ class Board:
 class ChainBook:
     """A ``ChainSink`` that checks links, and at the end the hash of the last block."""
 
-    def __init__(self, last: bytes) -> None:
+    def __init__(self, chain: Sequence[bytes]) -> None:
         self.blocks: list[bytes] = []
         self.givers: list[PeerId] = []
-        self._last = last
+        self.tip = Tip(len(chain), hashlib.sha3_256(chain[-1]).digest())
 
     @property
     def size(self) -> int:
@@ -266,7 +269,7 @@ class ChainBook:
             self.givers.append(peer)
 
     def finish(self) -> None:
-        if hashlib.sha3_256(self.blocks[-1]).digest() != self._last:
+        if hashlib.sha3_256(self.blocks[-1]).digest() != self.tip.last:
             self.blocks.clear()
             raise Invalid("not the chain whose head was signed")
 

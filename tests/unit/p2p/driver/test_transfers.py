@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ NAME = Multihash.sha3_256(BIG)
 
 
 def sink(town: Any, blocks: tuple[bytes, ...]) -> Any:
-    return town.ChainBook(hashlib.sha3_256(blocks[-1]).digest())
+    return town.ChainBook(blocks)
 
 
 async def silence(stream: Any, peer: PeerId) -> None:
@@ -96,9 +95,47 @@ async def test_only_liars(autojump_clock: Any, town: Any) -> None:
     wanted = sink(town, town.made_chain("x", 500))
     with pytest.raises(Remote, match=r"no peer could give it: .*not the chain whose head was signed"):
         await puller.driver.pull_chain([giver.peer for giver in givers], DATASET, 500, wanted)
-    assert puller.score(givers[0]) < -9
-    assert puller.score(givers[1]) < -9
     assert wanted.blocks == []
+    await trio.sleep(1)
+    assert all(-5 < puller.score(giver) < 0 for giver in givers), "they may hold another history"
+    with pytest.raises(Remote, match="all 2 peers that have it hold another history"):
+        await puller.driver.pull_chain([giver.peer for giver in givers], DATASET, 500, wanted)
+
+
+async def test_who_shows_to_have_it_and_gives_other_blocks_lies(autojump_clock: Any, town: Any) -> None:
+    blocks, lies = town.made_chain("x", 500), town.made_chain("lie", 500)
+    liar = await town.node("liar")
+    liar.shelf.chains[DATASET] = blocks
+    liar.shelf.blocks = lambda _dataset, start, _room: (blocks if start == 499 else lies)[start : start + 20]
+    puller = await town.node("puller", connect=[liar])
+    with pytest.raises(Remote, match="not the chain whose head was signed"):
+        await puller.driver.pull_chain([liar.peer], DATASET, 500, sink(town, blocks))
+    await trio.sleep(1)
+    assert puller.score(liar) < -9
+
+
+async def test_who_held_another_history_is_asked_again_once_it_follows(autojump_clock: Any, town: Any) -> None:
+    """Its owner rewrote the chain; one peer has turned, the other has not yet. Neither way round is anybody blamed."""
+    old, new = town.made_chain("old", 500), town.made_chain("new", 600)
+    slow, quick = await town.node("a-slow"), await town.node("quick")
+    slow.shelf.chains[DATASET], quick.shelf.chains[DATASET] = old * 2, new
+    puller = await town.node("puller", connect=[slow, quick])
+    peers = [slow.peer, quick.peer]
+    for _ in range(20):
+        wanted = sink(town, new)
+        await puller.driver.pull_chain(peers, DATASET, 600, wanted)
+        assert tuple(wanted.blocks) == new
+    await trio.sleep(1)
+    assert puller.score(slow) > -5, "asked for once"
+    late = sink(town, old)
+    with pytest.raises(Remote):
+        await puller.driver.pull_chain([quick.peer], DATASET, 500, late)
+    await trio.sleep(1)
+    assert puller.score(quick) > -5
+    slow.shelf.chains[DATASET] = new
+    wanted = sink(town, new)
+    await puller.driver.pull_chain([slow.peer], DATASET, 600, wanted)
+    assert set(wanted.givers) == {"a-slow"}
 
 
 async def test_nobody_to_ask(autojump_clock: Any, town: Any) -> None:

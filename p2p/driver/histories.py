@@ -1,0 +1,68 @@
+"""Who holds which history of a chain: wrong blocks accuse a peer only if it shows to have the right ones.
+
+An owner may rewrite a chain, and one who signed two leaves two halves of a network with one each. Whoever gives of the
+history that it holds what it is asked for does nothing wrong, though it is of no use to who wants another. A peer shows
+that it holds a history by the last block of it, which by its links stands for all. One that does so and gives other
+blocks, lies; one that does not is not asked for this chain again before it does. Made with the driver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+import trio
+
+from chain.ids import DatasetId
+from p2p.driver.standing import Standing
+from p2p.errors import PeerFault
+from p2p.peers.score import BAD_BYTES, UNRELIABLE
+from p2p.ports import PeerId, Tip
+
+Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]
+"""Of a peer and a chain, from a block on, at most so many bytes but one block. Raises PeerFault, never late."""
+MAX_ELSEWHERE: Final = 4096
+"""Peers, by chain, that are remembered to hold something else; whoever is forgotten is asked once more."""
+
+
+class Histories:
+    """See the module."""
+
+    def __init__(self, fetch: Fetch, standing: Standing) -> None:
+        self._fetch = fetch
+        self._standing = standing
+        self._elsewhere: OrderedDict[tuple[DatasetId, PeerId], None] = OrderedDict()
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        """Whether a peer shows to hold the very chain; ``False`` too when it does not answer."""
+        try:
+            blocks = await self._fetch(peer, dataset, tip.size - 1, 1)
+        except PeerFault:
+            return False
+        return bool(blocks) and hashlib.sha3_256(blocks[0]).digest() == tip.last
+
+    async def fit(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip) -> list[PeerId]:
+        """Those that may be asked for it: all but who held something else, and does still."""
+
+        async def ask(peer: PeerId) -> None:
+            if await self.holds(peer, dataset, tip):
+                self._elsewhere.pop((dataset, peer), None)
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                if (dataset, peer) in self._elsewhere:
+                    nursery.start_soon(ask, peer)
+        return [peer for peer in peers if (dataset, peer) not in self._elsewhere]
+
+    async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
+        """What this peer alone gave is not of the chain that is wanted."""
+        self._elsewhere[dataset, peer] = None
+        if len(self._elsewhere) > MAX_ELSEWHERE:
+            self._elsewhere.popitem(last=False)
+        if await self.holds(peer, dataset, tip):
+            self._elsewhere.pop((dataset, peer), None)
+            self._standing.penalise(peer, reason, BAD_BYTES)
+        else:
+            self._standing.penalise(peer, f"{reason}; it may hold another history", UNRELIABLE)
