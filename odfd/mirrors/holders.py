@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -10,13 +11,16 @@ import trio
 
 from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
-from p2p.ports import PeerId, Replication
+from p2p.ports import PeerId, Replication, Tip
 
 PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
 PROBE_AGAIN_SECONDS: Final = 300.0
 """How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
-
+ASKED_OF_ONE: Final = 2
+"""Peers of one network that are asked to show a chain."""
+ASKED: Final = 16
+"""And of all."""
 
 Inquire: TypeAlias = Callable[[DatasetId, str], Awaitable[None]]
 """Raises Remote, Invalid, and Refused for a place that this node cannot read."""
@@ -53,6 +57,23 @@ class Holders:
         await self._ask_all(ask)
         self._said[dataset] = _Said(trio.current_time(), frozenset(found))
         return found
+
+    async def networks(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip) -> int:
+        """In how many networks peers show to hold this very chain; a few are asked in each."""
+        places = {view.peer: view.network for view in self._replication.peers() if view.connected and view.network}
+        found: set[str] = set()
+
+        async def ask(peer: PeerId) -> None:
+            if await self._replication.holds(peer, dataset, tip):
+                found.add(places[peer])
+
+        asked: Counter[str] = Counter()
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                if peer in places and asked[places[peer]] < ASKED_OF_ONE and asked.total() < ASKED:
+                    asked[places[peer]] += 1
+                    nursery.start_soon(ask, peer)
+        return len(found)
 
     async def published(self, dataset: DatasetId, place: str) -> Fault | None:
         """Hear what is published at a place; why that cannot be told, as peers may serve it all the same.

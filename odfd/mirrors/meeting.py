@@ -1,8 +1,9 @@
-"""How a dataset is met for the first time: by a hash learned elsewhere, by a quorum of witnesses, or at first sight.
+"""How a dataset is met first: by a hash learned elsewhere, by witnesses, alike in three networks, or at first sight.
 
 On the first two rungs an eclipse delays and cannot deceive: the chain must hold the block, or the head that is taken
-first must be one that the quorum cosigned. Else what is seen first is taken, and shown as unwitnessed. Calls are
-synchronous, on the connection they are given. Spec: trust.md section 3.
+first must be one that the quorum cosigned. Else what is seen first is taken; where peers of three networks show the
+same, whoever deceives has to hold addresses in each, and else it is shown as unwitnessed. Calls are synchronous, on the
+connection they are given. Spec: trust.md section 3.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from odfd.trust.witness import Cosignatures
 
 EXPECTED: Final = "expected"
 WITNESSED: Final = "witnessed"
+NETWORKS: Final = "networks"
 FIRST_SIGHT: Final = "first-sight"
+ENOUGH: Final = 3
+"""Networks, blocks of addresses that one operator may hold all of (``p2p.address.network_of``)."""
 
 
 class Meeting:
@@ -33,7 +37,7 @@ class Meeting:
         self._clock = clock
 
     def rung(self, wish: Wish) -> str:
-        """The one on which it will be met."""
+        """The one on which it will be met, or a higher one than ``FIRST_SIGHT`` if enough networks show the same."""
         if wish.expect is not None:
             return EXPECTED
         return WITNESSED if self._witnesses().quorum else FIRST_SIGHT
@@ -49,9 +53,11 @@ class Meeting:
             most = max(most, count)
         return f"{most} of the {witnesses.quorum} witnesses that are asked for cosigned a head of it"
 
-    def keep(self, connection: sqlite3.Connection, wish: Wish) -> None:
-        """It was met."""
-        MET.put(connection, wish.id, self.rung(wish), self._clock())
+    def keep(self, connection: sqlite3.Connection, wish: Wish, networks: int) -> None:
+        """It was met, and peers of so many networks showed the same chain."""
+        rung = self.rung(wish)
+        met = NETWORKS if rung == FIRST_SIGHT and networks >= ENOUGH else rung
+        MET.put(connection, wish.id, met, self._clock())
 
 
 def rung_of(connection: sqlite3.Connection, dataset: DatasetId) -> str | None:

@@ -28,6 +28,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
 from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.holders import Holders
 from odfd.mirrors.meeting import FIRST_SIGHT, Meeting
 from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.mirrors.tally import Tally
@@ -75,12 +76,19 @@ class Steps:
     """See the module."""
 
     def __init__(
-        self, database: Database, chains: SqliteChains, arrivals: Arrivals, replication: Replication, meeting: Meeting
+        self,
+        database: Database,
+        chains: SqliteChains,
+        arrivals: Arrivals,
+        replication: Replication,
+        holders: Holders,
+        meeting: Meeting,
     ) -> None:
         self._database = database
         self._chains = chains
         self._arrivals = arrivals
         self._replication = replication
+        self._holders = holders
         self._meeting = meeting
 
     async def climb(self, goal: Goal, start: Start, tally: Tally, stands: Callable[[Head], Awaitable[bool]]) -> Kept:
@@ -130,7 +138,9 @@ class Steps:
         check_base(sink.began, sink.blocks, signed, goal.rights)
         if wish.brings_data:
             objects += await self._arrivals.bring(wish, goal.peers, Terms.of(sink.start), sink.blocks, tally)
-        head = await trio.to_thread.run_sync(self._commit, wish, sink)
+        # Asked now: once it is kept nobody tells how it was met.
+        networks = 0 if sink.start.size else await self._holders.networks(goal.peers, wish.id, sink.tip)
+        head = await trio.to_thread.run_sync(self._commit, wish, sink, networks)
         tally.blocks = sink.size
         return Kept(head, objects)
 
@@ -149,7 +159,7 @@ class Steps:
             hint="they are forgotten and asked for again",
         )
 
-    def _commit(self, wish: Wish, sink: VerifiedChain) -> Head:
+    def _commit(self, wish: Wish, sink: VerifiedChain, networks: int) -> Head:
         dataset, state, terms = wish.id, sink.start, Terms.of(sink.start)
         links = wish.brings_data and may_link(terms, sink.blocks)
 
@@ -161,7 +171,7 @@ class Steps:
             ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
             keep_references(connection, dataset, sink.blocks)
             if not state.size:
-                self._meeting.keep(connection, wish)
+                self._meeting.keep(connection, wish, networks)
 
         expected = Head(state.head, state.sequence_number) if state.head else None
         names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []

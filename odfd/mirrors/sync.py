@@ -104,7 +104,7 @@ class MirrorSync:
     ) -> None:
         """``follow``: whether an epoch is followed even if it gives up blocks which are here; asked each time."""
         self._meeting = meeting
-        self._steps = Steps(database, chains, arrivals, replication, meeting)
+        self._steps = Steps(database, chains, arrivals, replication, holders, meeting)
         self._keeping = arrivals.keeping
         self._database = database
         self._chains = chains

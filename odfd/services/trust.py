@@ -20,7 +20,7 @@ from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, F
 from chain.statements.statement import Attestation
 from odfd.control import wire
 from odfd.kit.clock import Clock
-from odfd.mirrors.meeting import FIRST_SIGHT, rung_of
+from odfd.mirrors.meeting import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.services.resolving import Docket
@@ -212,6 +212,7 @@ class TrustService:
             fresh=known.extent.fresh,
             forked=known.forked,
             witnessed=self._is_witnessed(known),
+            met=self._rung(known),
         )
 
     def _observed(self, known: Known, said: Sequence[Sighting], have: int) -> wire.Attested | None:
@@ -220,13 +221,19 @@ class TrustService:
         return wire.Attested(have=have, needed=min(known.extent.observed or (), default=0))
 
     def _is_witnessed(self, known: Known) -> bool | None:
-        """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own."""
-        with self._home.database.read() as connection:
-            rung = rung_of(connection, known.dataset)
+        """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own.
+
+        Nor of what was met alike in several networks, though that is no witness.
+        """
+        rung = self._rung(known)
         asked = max(self._standing.policy.witnesses.quorum, 1)
         if known.size and sum(size >= known.size for size in known.extent.witnessed) >= asked:
             return True
-        return None if rung is None else rung != FIRST_SIGHT
+        return None if rung in (None, NETWORKS) else rung != FIRST_SIGHT
+
+    def _rung(self, known: Known) -> str | None:
+        with self._home.database.read() as connection:
+            return rung_of(connection, known.dataset)
 
     def _attested(self, known: Known) -> int:
         """Groups behind the newest step that anybody speaks of."""

@@ -115,6 +115,8 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
     now = session.clock.now()
     fresh = {True: ", fresh", False: ", not fresh"}.get(view["facts"].get("fresh"), "")
     unwitnessed = ", unwitnessed" if view["facts"].get("witnessed") is False else ""
+    if view["facts"].get("met") == "networks":
+        unwitnessed = ", met alike in three networks"
     signed = f", signed {words.ago(view['signedAt'], now)}" if view.get("signedAt") else ""
     lines = [
         f"{view['ref']}   {words.identity(view['datasetId'])}"

@@ -109,6 +109,8 @@ class TrustFacts(Value, frozen=True, kw_only=True):
     reproduced: bool = False
     attested: Attested | None = None
     witnessed: bool | None = None
+    met: str | None = None
+    """How a mirror was met: ``expected``, ``witnessed``, ``networks`` (three showed the same), ``first-sight``."""
     fresh: bool | None = None
     forked: bool = False
     observed: Attested | None = None

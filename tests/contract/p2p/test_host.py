@@ -57,6 +57,17 @@ async def test_ping_and_identify_work(pair: Any) -> None:
         await trio.lowlevel.checkpoint()
 
 
+async def test_the_network_of_a_peer_is_that_of_its_connection(pair: Any) -> None:
+    """Whoever dialled, and whatever it says of itself."""
+    assert pair.alice.network_of(pair.bob.peer_id) == pair.bob.network_of(pair.alice.peer_id) == "127.0.0.0/16"
+    assert pair.bob.network_of(peer_of_seed(OTHER)) == ""
+    async with open_host(OTHER, ["/ip4/127.9.8.7/tcp/0"]) as far:
+        await pair.bob.connect(far.addresses()[0])
+        assert pair.bob.network_of(far.peer_id) == "127.9.0.0/16"
+        await pair.bob.disconnect(far.peer_id)
+        assert pair.bob.network_of(far.peer_id) == ""
+
+
 async def test_somebody_else_at_the_address_is_not_spoken_to() -> None:
     with trio.fail_after(10):
         async with open_host(SEED, [LOOPBACK]) as host, open_host(OTHER) as dialer:

@@ -12,6 +12,7 @@ from chain import instant
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements.checkpoint import Checkpoint
 from chain.statements.keys import SigningKey
@@ -24,7 +25,7 @@ from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.resolutions import Resolutions
 from odfd.trust.witness import MAX_WITNESSES, RENEW, Cosignatures, Witness
-from p2p.ports import Judgement, PeerId, Topic
+from p2p.ports import Judgement, PeerId, Tip, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 PEER = PeerId("12D3KooWPeer")
@@ -228,6 +229,41 @@ async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> Non
                 assert (await carol.api.trust.show("theirs")).facts.witnessed is True
             else:
                 assert carol.size("theirs") == 0, "what the thief signed last is the newest: it delays"
+
+
+@pytest.mark.parametrize(("blocks", "met"), [((1, 2, 3), "networks"), ((1, 2, 2), "first-sight")])
+async def test_three_networks_that_show_the_same_are_told(
+    world: Any, worlds: Any, blocks: tuple[int, ...], met: str
+) -> None:
+    """A newcomer who knows no hash and no witness; peers of one network stand for one."""
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
+        cities = await published(world, worlds, alice)
+        for node, block in zip((alice, bob, dora), blocks, strict=True):
+            node.member.block = f"10.{block}.0.0/16"
+        for node in (bob, dora):
+            await node.mirror(cities, "theirs")
+        async with world.running("carol") as carol:
+            await carol.mirror(cities, "theirs")
+            facts = (await carol.api.trust.show("theirs")).facts
+            assert (facts.met, facts.witnessed) == (met, None if met == "networks" else False)
+        assert (await alice.api.trust.show("cities")).facts.met is None
+
+
+async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
+        cities = await published(world, worlds, alice)
+        for node, block in zip((alice, bob, dora), (1, 2, 3), strict=True):
+            node.member.block = f"10.{block}.0.0/16"
+        for node in (bob, dora):
+            await node.mirror(cities, "theirs")
+        async with world.running("carol") as carol:
+            last = carol.member._other(alice.member.peer_id).library.blocks(cities, alice.size("cities") - 1, 1)[0]
+            tip = Tip(alice.size("cities"), Multihash.sha3_256(last).digest)
+            peers = [node.member.peer_id for node in (alice, bob, dora)]
+            holders = carol.parts.keeper._sync._holders
+            assert await holders.networks(peers, cities, tip) == 3
+            other = msgspec.structs.replace(tip, last=bytes(32))
+            assert await holders.networks(peers, cities, other) == 0
 
 
 async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds: Any) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from p2p.errors import BadAddress
-from p2p.host.address import parse_address
+from p2p.host.address import network_of, parse_address
 from p2p.host.identity import did_of_peer, did_of_seed, parse_peer, peer_of_did, peer_of_seed
 
 # RFC 8032 section 7.1, test 1; the peer id is what go-libp2p makes of the key.
@@ -63,3 +63,19 @@ def test_any_text_is_an_address_or_explained(text: str) -> None:
 def test_a_seed_of_another_size(size: int) -> None:
     with pytest.raises(Invalid, match=f"{size} bytes"):
         did_of_seed(bytes(size))
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("203.0.113.7", "203.0.0.0/16"),
+        ("2001:db8:1::7", "2001:db8::/32"),
+        ("::ffff:203.0.113.7", "203.0.0.0/16"),
+        ("fe80::1%eth0", "fe80::/32"),
+        ("node.example", ""),
+        ("", ""),
+    ],
+)
+def test_the_network_of_an_address(host: str, network: str) -> None:
+    """An operator can have a /16, or a /32 of IPv6, to itself."""
+    assert network_of(host) == network
