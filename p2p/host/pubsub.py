@@ -7,47 +7,34 @@ is passed in; this module bounds what it costs to ask. Made by ``open_gossip`` i
 from __future__ import annotations
 
 import logging
-from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final
 
-import libp2p.pubsub.pubsub as pubsub_module
 import msgspec
 import trio
 from google.protobuf.message import DecodeError
-from libp2p.io.exceptions import IOException, MessageTooLarge
+from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamEOF, StreamError
 from libp2p.peer.id import ID
-from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
-from libp2p.pubsub.rpc_queue import RpcQueue
-from libp2p.pubsub.utils import maybe_consume_signed_record
 from libp2p.tools.anyio_service import background_trio_service
-from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
+from chain.errors import Invalid
 from p2p.errors import NotJoined, NotTaken
 from p2p.host.host import Host, only
+from p2p.host.router import SteadyGossipSub, widen_queues
 from p2p.ports import Judgement, PeerId
+from p2p.wire.delimited import DelimitedReader
 
 log = logging.getLogger(__name__)
 
 Validator = Callable[[str, PeerId, bytes], Awaitable[Judgement]]
 """``await validate(topic, sender, data)``: ``sender`` handed us the message and may not have written it."""
 
-HEARTBEAT: Final = 1
-"""Seconds between repairs of the mesh, as in Go and JavaScript. py-libp2p's default is 120."""
-
-
-QUEUE: Final = 256
-"""Frames waiting for one slow peer. py-libp2p holds 32 and drops the next without a word."""
-
-
-def widen_queues() -> None:
-    """The size is a default argument of a class that the library names itself. Idempotent."""
-    pubsub_module.RpcQueue = partial(RpcQueue, QUEUE)
+READ: Final = 64 << 10
+"""Bytes read of a peer's gossip at a time; frames of a head have 1 KiB."""
 
 
 class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,38 +61,6 @@ class Incoming(msgspec.Struct, frozen=True):
     topic: str
     sender: PeerId
     data: bytes
-
-
-class SteadyGossipSub(GossipSub):  # type: ignore[misc]
-    """The router with settings that do not lose messages.
-
-    Its spam protection drops all but ten messages a second of a topic, our own too, and tells nobody. Its adaptive
-    mode answers a small mesh with a heartbeat a minute long. Without that mode its list of deliveries only grows.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            [PROTOCOL_ID_V12, PROTOCOL_ID_V11],
-            degree=6,
-            degree_low=4,
-            degree_high=12,
-            heartbeat_interval=HEARTBEAT,
-            spam_protection_enabled=False,
-            adaptive_gossip_enabled=False,
-        )
-        self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
-        self.max_iwant_requests_per_second = 100.0
-
-    def _get_peers_to_send(self, topic_ids: Any, msg_forwarder: Any, *args: Any, **kwargs: Any) -> Any:
-        """Our own messages go to every peer that joined (flood publish, as in JavaScript).
-
-        Until the next heartbeat a peer that has just joined is in no mesh, and a message published to none is lost.
-        """
-        chosen = set(super()._get_peers_to_send(topic_ids, msg_forwarder, *args, **kwargs))
-        if msg_forwarder == self.pubsub.my_id:
-            for topic in topic_ids:
-                chosen |= {peer for peer in self.pubsub.peer_topics.get(topic, ()) if peer in self.pubsub.peers}
-        return chosen - {msg_forwarder}
 
 
 class BoundedPubsub(Pubsub):  # type: ignore[misc]
@@ -142,16 +97,18 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         if peer not in self.peers:
             # It gossips after all: the library asks once, when the connection is new, and never again.
             self._schedule_peer_stream_retry(peer)
+        reader = DelimitedReader(self.max_inbound_rpc_size)
         try:
             while self.manager.is_running:
-                frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
-                rpc = rpc_pb2.RPC()
-                rpc.ParseFromString(frame)
-                self._check_counts(rpc)
-                await self._take(peer, rpc)
+                for frame in reader.feed(await stream.read(READ)):
+                    rpc = rpc_pb2.RPC()
+                    rpc.ParseFromString(frame)
+                    self._check_counts(rpc)
+                    await self._take(peer, rpc)
+                    await trio.lowlevel.checkpoint()
         except StreamEOF:
             log.debug("%s ended its gossip stream", peer)
-        except (ParseError, DecodeError, MessageTooLarge, ValueError) as error:
+        except (Invalid, DecodeError, ValueError) as error:
             log.warning("gossip of %s is malformed: %s", peer, error)
             await stream.reset()
             self._handle_dead_peer(peer)
@@ -171,8 +128,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             raise ValueError(f"a frame of {len(rpc.publish)} messages and {entries} control entries")
 
     async def _take(self, peer: Any, rpc: Any) -> None:
-        if not maybe_consume_signed_record(rpc, self.host, peer):
-            return
+        rpc.ClearField("senderRecord")  # py-libp2p adds one to each frame; where peers are we learn elsewhere
         for subscription in rpc.subscriptions[: self.max_subscriptions_per_rpc]:
             self.handle_subscription(peer, subscription)
         for message in rpc.publish:

@@ -48,6 +48,7 @@ from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.web.place import place_of
 from p2p.web.site import Web
 from p2p.wire import chains, frames, limits, objects, presence, refusal, trust
+from p2p.wire.delimited import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session
@@ -170,6 +171,14 @@ def framed(raw: bytes) -> object:
     pieces = frames.FrameReader(200)
     assert [body for at in range(len(raw)) for body in pieces.feed(raw[at : at + 1])] == bodies
     reader.end()
+    return bodies
+
+
+def delimited(raw: bytes) -> object:
+    bodies = DelimitedReader(200).feed(raw)
+    assert all(len(body) <= 200 for body in bodies)
+    pieces = DelimitedReader(200)
+    assert [body for at in range(len(raw)) for body in pieces.feed(raw[at : at + 1])] == bodies
     return bodies
 
 
@@ -311,6 +320,7 @@ TARGETS: Sequence[Target] = (
         told,
     ),
     simple(frames.FrameReader.feed, [WIRE["frame"], frames.frame(b"x" * 150) + frames.frame(b"y")], framed),
+    simple(DelimitedReader.feed, [b"\x05hello\x00", b"\xc8\x01" + bytes(200)], delimited),
     simple(presence.decode, [WIRE["peers.presence"]], present),
     simple(presence.decode_ask, [WIRE["peers.ask"]], again(presence.decode_ask, presence.encode_ask)),
     simple(presence.decode_answer, [WIRE["peers.answer"]], answered),

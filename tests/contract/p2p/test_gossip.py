@@ -10,9 +10,11 @@ import trio
 
 from p2p.errors import NotJoined, NotTaken
 from p2p.host.host import open_host
-from p2p.host.pubsub import HEARTBEAT, Gossip, GossipLimits, SteadyGossipSub, open_gossip
+from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
+from p2p.host.router import HEARTBEAT, WORTH_SPARING, SteadyGossipSub
 from p2p.host.stream import BrokenStream
 from p2p.ports import Judgement, PeerId
+from p2p.wire.delimited import DelimitedReader
 
 TOPIC = "/odf/1/test/heads"
 
@@ -112,3 +114,62 @@ def test_the_router_has_settings_that_lose_nothing() -> None:
     for _ in range(10_000):
         router.recent_message_deliveries["t"].append(0.0)
     assert len(router.recent_message_deliveries["t"]) == 1
+
+
+async def test_a_message_costs_what_it_says(pair: Any) -> None:
+    """py-libp2p adds a signed record of its addresses to every frame, which each reader verifies, and after each small
+    message a frame to every neighbour not to send it back: more than half of the CPU of a crowd."""
+    frames, heard = DelimitedReader(1 << 20), []
+    send, receive = trio.open_memory_channel[Any](100)
+
+    async def listen(stream: Any, _peer: PeerId) -> None:
+        while data := await stream.receive_some():
+            for body in frames.feed(data):
+                await send.send(rpc_pb2.RPC.FromString(body))
+
+    async with open_host(b"e" * 32) as eve, open_gossip(pair.alice, [TOPIC], accept) as one:
+        eve.set_handler("/meshsub/1.2.0", listen)
+        await eve.connect(pair.alice.addresses()[0])
+        stream = await eve.open_stream(pair.alice.peer_id, "/meshsub/1.2.0")
+        hello = rpc_pb2.RPC(subscriptions=[rpc_pb2.RPC.SubOpts(subscribe=True, topicid=TOPIC)])
+        hello.control.graft.add(topicID=TOPIC)
+        raw = hello.SerializeToString()
+        await stream.send_all(bytes([len(raw)]) + raw)
+        await one.wait_for_peer(TOPIC, eve.peer_id)
+        await one.publish(TOPIC, b"small")
+        await one.publish(TOPIC, bytes(WORTH_SPARING))
+        spared: list[bytes] = []
+        while len(heard) < 2 or not spared:
+            rpc = await receive.receive()
+            heard += [message.data for message in rpc.publish]
+            spared += [name for part in rpc.control.idontwant for name in part.messageIDs]
+            assert rpc.subscriptions or not rpc.HasField("senderRecord")
+    assert heard == [b"small", bytes(WORTH_SPARING)]
+    assert len(spared) == 1
+
+
+async def test_where_a_sender_says_it_lives_is_not_kept(pair: Any) -> None:
+    """A record of addresses in a gossip frame, forged or not, is passed over; the rest of the frame counts."""
+    async with open_gossip(pair.alice, [TOPIC], accept) as one, open_host(b"e" * 32) as eve:
+        await eve.connect(pair.alice.addresses()[0])
+        stream = await eve.open_stream(pair.alice.peer_id, "/meshsub/1.2.0")
+        hello = rpc_pb2.RPC(subscriptions=[rpc_pb2.RPC.SubOpts(subscribe=True, topicid=TOPIC)], senderRecord=b"forged")
+        raw = hello.SerializeToString()
+        await stream.send_all(bytes([len(raw)]) + raw)
+        while eve.peer_id not in one.peers(TOPIC):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_what_was_told_is_forgotten(pair: Any) -> None:
+    """py-libp2p keeps a thousand messages to compare, and a hundred more for each peer that joined nothing."""
+    many = GossipLimits(incoming=400)
+    async with open_host(b"e" * 32) as eve, open_gossip(eve, ["/odf/1/test/other"], accept):
+        await eve.connect(pair.alice.addresses()[0])
+        async with open_gossip(pair.alice, [TOPIC], accept, many) as one:
+            while ID.from_base58(eve.peer_id) not in one._pubsub.peers:
+                await trio.lowlevel.checkpoint()
+            for number in range(300):
+                await one.publish(TOPIC, b"%d" % number)
+            router = one._pubsub.router
+            assert not router.equivocation_detection
+            assert not router._pending_messages

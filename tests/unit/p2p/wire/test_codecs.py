@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chain import multibase
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.ports import StatementRef, Topic
 from p2p.wire import chains, frames, objects, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
+from p2p.wire.delimited import DelimitedReader
 from p2p.wire.limits import MAX_DATASETS, MAX_OBJECT_READ, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import MAX_SIZE, ObjectBytes, ObjectRange
 from p2p.wire.refusal import Reason, Refusal
@@ -135,6 +137,30 @@ def test_a_bad_length_is_known_before_the_body(length: int) -> None:
     assert reader.feed(length.to_bytes(4, "big")[:3]) == []
     with pytest.raises(Invalid, match=f"frame of {length} bytes"):
         reader.feed(length.to_bytes(4, "big")[3:])
+
+
+def delimited(body: bytes) -> bytes:
+    return multibase.varint(len(body)) + body
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 30), min_size=1))
+def test_prop_delimited_frames_do_not_depend_on_pieces(bodies: list[bytes], sizes: list[int]) -> None:
+    whole = b"".join(map(delimited, bodies))
+    reader, got, at, turn = DelimitedReader(300), [], 0, 0
+    while at < len(whole):
+        size = sizes[turn % len(sizes)]
+        got += reader.feed(whole[at : at + size])
+        at, turn = at + size, turn + 1
+    assert got == bodies == DelimitedReader(300).feed(whole)
+
+
+@pytest.mark.parametrize("length", [multibase.varint(301), b"\x80" * 10], ids=["over", "no-end"])
+def test_a_bad_delimiter_is_known_before_the_body(length: bytes) -> None:
+    reader = DelimitedReader(300)
+    assert reader.feed(length[:-1]) == []
+    with pytest.raises(Invalid, match=r"frame of|a length of"):
+        reader.feed(length[-1:])
 
 
 @pytest.mark.parametrize("cut", [1, 4, 6])
