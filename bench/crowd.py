@@ -119,6 +119,9 @@ class Listener:
     def object_size(self, name: Multihash) -> int | None:
         return None
 
+    def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:
+        return ()
+
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
         raise NotFound("nothing is here")
 

@@ -6,7 +6,7 @@ The layer moves bytes and names who moved them; whether bytes are true is decide
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
@@ -74,6 +74,9 @@ class Library(Protocol):
 
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
         """At most ``length`` bytes. Raises NotFound."""
+
+    def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterable[bytes]:
+        """Whole objects of ``largest`` bytes at most, in order, up to the first that we do not serve so."""
 
 
 class StatementRef(msgspec.Struct, frozen=True):
@@ -157,6 +160,12 @@ class Replication(Protocol):
         Raises Remote, naming the peer, when no peer could give the right bytes.
         """
 
+    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+        """Fill ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
+
+        Goes on at ``sink.received``. Raises Remote, naming the peers, when they could not give all; what came stays.
+        """
+
     async def seek(self, dataset: DatasetId) -> int:
         """Find peers that say they serve ``dataset`` and connect to some; how many connections are new.
 
@@ -179,6 +188,17 @@ class ObjectSink(Protocol):
 
     def abandon(self) -> None:
         """Throw the partial bytes away."""
+
+
+class PackSink(Protocol):
+    """Where small objects go, in the order in which they are wanted. Called from worker threads, one call at a time."""
+
+    @property
+    def received(self) -> int:
+        """How many are here and good."""
+
+    def take(self, objects: Sequence[bytes]) -> None:
+        """Check and keep the next ones. Raises Invalid for the first that is not what its name says."""
 
 
 class ChainSink(Protocol):

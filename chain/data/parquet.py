@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +35,8 @@ thousand columns takes some 200 KB."""
 _READ_BUFFER: Final = 1024 * 1024
 _MARK: Final = b"PAR1"
 
+Source: TypeAlias = Path | bytes
+"""Where a slice lies: in a file, or whole in memory if it is small."""
 OFFSET, OP, SYSTEM_TIME, EVENT_TIME = "offset", "op", "system_time", "event_time"
 """Default names of the system columns; a dataset's vocabulary may say others."""
 
@@ -139,11 +141,16 @@ class SliceWriter:
 class SliceFile:
     """An open Parquet file of rows; a context manager. Values come as they lie in the file."""
 
-    def __init__(self, path: Path, file: pq.ParquetFile) -> None:
-        self.path = path
+    def __init__(self, source: Source, file: pq.ParquetFile) -> None:
+        self._source = source
         self._file = file
         self.schema: pa.Schema = file.schema_arrow
         self.rows: int = file.metadata.num_rows
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return _named(self._source)
 
     def __enter__(self) -> SliceFile:
         return self
@@ -166,7 +173,7 @@ class SliceFile:
         faster for whoever can work with them (``repeats``). Raises Invalid where the file is damaged, or made to take
         more memory than it is worth.
         """
-        with _parquet(self.path):
+        with _parquet(_named(self._source)):
             rows = min(rows, self._plan.rows)
             if self._plan.compact:
                 yield from self._compact_batches(rows, columns)
@@ -176,7 +183,7 @@ class SliceFile:
                 yield from self._file.iter_batches(rows, columns=columns, use_threads=False)
 
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        with _opened(self.path, repeating) as file:
+        with _opened(self._source, repeating) as file:
             for batch in file.iter_batches(rows, columns=columns, use_threads=False):
                 repeats.check(batch, repeating)
                 yield batch
@@ -185,26 +192,26 @@ class SliceFile:
         read = itertools.chain.from_iterable(
             self._group(group, rows, columns) for group in range(self._file.num_row_groups)
         )
-        yield from compact.written_out(read, self.schema, self.path.stat().st_size)
+        yield from compact.written_out(read, self.schema, _size(self._source))
 
     def _group(self, group: int, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         """One row group, in which some columns are references: each has dictionaries of its own."""
         paths = self._plan.compact.get(group, ())
-        with _opened(self.path, paths) as file:
+        with _opened(self._source, paths) as file:
             yield from file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
 
     @functools.cached_property
     def _plan(self) -> footprint.Plan:
-        with self.path.open("rb") as file:
+        with _reading(self._source) as file:
             try:
                 return footprint.plan(file, file.seek(0, io.SEEK_END), self._file.metadata)
             except Invalid as error:
-                error.place = self.path.name
+                error.place = _named(self._source)
                 raise
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows at once."""
-        with _parquet(self.path):
+        with _parquet(_named(self._source)):
             return self._file.read(columns=columns, use_threads=False)
 
     def tail(self, rows: int, columns: list[str] | None = None) -> pa.Table:
@@ -216,7 +223,7 @@ class SliceFile:
                 break
             groups.insert(0, group)
             found += self._file.metadata.row_group(group).num_rows
-        with _parquet(self.path):
+        with _parquet(_named(self._source)):
             table = self._file.read_row_groups(groups, columns=columns, use_threads=False)
         return table.slice(max(0, table.num_rows - rows))
 
@@ -254,18 +261,18 @@ class SliceFile:
         return str(self._file.metadata.schema.column(index).path)
 
 
-def open_slice(path: Path) -> SliceFile:
-    """Opens a Parquet file and reads its footer. Raises NotFound, Invalid when it is not Parquet, Environment."""
-    if not path.is_file():
-        raise NotFound(f"no file {path}", rule="slice-file")
-    with _parquet(path):
-        _check_footer(path)
-        return SliceFile(path, _opened(path))
+def open_slice(source: Source) -> SliceFile:
+    """Opens Parquet and reads its footer. Raises NotFound, Invalid when it is not Parquet, Environment."""
+    if isinstance(source, Path) and not source.is_file():
+        raise NotFound(f"no file {source}", rule="slice-file")
+    with _parquet(_named(source)):
+        _check_footer(source)
+        return SliceFile(source, _opened(source))
 
 
-def _opened(path: Path, references: tuple[str, ...] = ()) -> pq.ParquetFile:
+def _opened(source: Source, references: tuple[str, ...] = ()) -> pq.ParquetFile:
     return pq.ParquetFile(
-        path,
+        source if isinstance(source, Path) else pa.BufferReader(source),
         buffer_size=_READ_BUFFER,
         pre_buffer=False,
         memory_map=False,
@@ -275,18 +282,31 @@ def _opened(path: Path, references: tuple[str, ...] = ()) -> pq.ParquetFile:
     )
 
 
-def _check_footer(path: Path) -> None:
+def _check_footer(source: Source) -> None:
     """The footer ends in its length and the file's mark; Arrow would read whatever length stands there."""
-    with path.open("rb") as file:
+    with _reading(source) as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - len(_MARK) - 4))
         length = int.from_bytes(file.read(4), "little")
         if file.read() == _MARK and length > MAX_FOOTER:
             raise Invalid(
-                f"{path.name} is not a readable Parquet file: a footer of {length:,} bytes",
+                f"{_named(source)} is not a readable Parquet file: a footer of {length:,} bytes",
                 rule="slice-parquet",
                 hint=f"at most {MAX_FOOTER:,}",
             )
+
+
+def _reading(source: Source) -> BinaryIO:
+    return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+
+
+def _size(source: Source) -> int:
+    return source.stat().st_size if isinstance(source, Path) else len(source)
+
+
+def _named(source: Source) -> str:
+    """For messages."""
+    return source.name if isinstance(source, Path) else f"a slice of {len(source):,} bytes"
 
 
 def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
@@ -352,21 +372,21 @@ def _leaf_paths(fields: list[pa.Field], above: str = "") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _parquet(path: Path) -> Iterator[None]:
+def _parquet(name: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Invalid(
-            f"{path.name} is not a readable Parquet file: {reason}", rule="slice-parquet", hint="fetch it again"
+            f"{name} is not a readable Parquet file: {reason}", rule="slice-parquet", hint="fetch it again"
         ) from error
     except OSError as error:
         # Arrow reports damaged pages and footers as I/O errors without a number; the system's own have one.
         if error.errno is None:
             raise Invalid(
-                f"{path.name} is not a readable Parquet file: {error}", rule="slice-parquet", hint="fetch it again"
+                f"{name} is not a readable Parquet file: {error}", rule="slice-parquet", hint="fetch it again"
             ) from error
-        raise Environment(f"cannot read {path}: {error.strerror}", rule="disk") from error
+        raise Environment(f"cannot read {name}: {error.strerror}", rule="disk") from error
 
 
 @contextlib.contextmanager

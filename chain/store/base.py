@@ -182,6 +182,9 @@ class ObjectReader(Protocol):
     def path(self, name: Multihash) -> Path:
         """Raises NotFound."""
 
+    def content(self, name: Multihash) -> Path | bytes:
+        """As it lies: its file, or its bytes where it has none. Not looked at. Raises NotFound, Environment."""
+
 
 class ObjectStore(Protocol):
     """Immutable bytes by their sha3-256 multihash. Small ones may live in the database, so ask for bytes or a link."""
@@ -201,6 +204,9 @@ class ObjectStore(Protocol):
 
     def path(self, name: Multihash) -> Path:
         """A readable file holding exactly the object's bytes. Never write to it. Raises NotFound."""
+
+    def content(self, name: Multihash) -> Path | bytes:
+        """As in ObjectReader."""
 
     def stage(self) -> Path:
         """A fresh name in the staging directory, on the same file system, for ``add_file``. The caller writes it."""

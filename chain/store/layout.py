@@ -170,6 +170,9 @@ class DirectoryObjects:
                 return file
         raise NotFound(f"no object {name.short} in {self._directory}", rule="object-unknown")
 
+    def content(self, name: Multihash) -> Path:
+        return self.path(name)
+
     def _files(self, name: Multihash) -> tuple[Path, Path]:
         return self._directory / DATA / str(name), self._directory / CHECKPOINTS / str(name)
 

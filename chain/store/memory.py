@@ -163,6 +163,9 @@ class MemoryObjects:
             raise NotFound(f"no object {name.short}", rule="object-unknown")
         return data[offset : None if length is None else offset + length]
 
+    def content(self, name: Multihash) -> bytes:
+        return self.read(name)
+
     def path(self, name: Multihash) -> Path:
         data, file = self.read(name), self._directory / str(name)
         if not file.is_file():

@@ -14,7 +14,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,7 @@ SMALL: Final = 64 << 10
 DAMAGED: Final = "stored-object-damaged"
 _PENDING_LIMIT: Final = 8 << 20
 """Bytes of small objects that may wait for a commit."""
+_HAS: Final = "SELECT 1 FROM small_objects WHERE name = ?"
 _INSERT: Final = (
     f"INSERT OR REPLACE INTO small_objects SELECT substr(?1, key * {NAME_SIZE} + 1, {NAME_SIZE}), {packed.each('?2')}"  # noqa: S608
     " FROM json_each(?3)"
@@ -76,6 +77,16 @@ class DiskObjects:
         self.holds.lend(name)
         return name in self._pending or self._file(name).is_file() or self._row_size(name) is not None
 
+    def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
+        """Those that are not here, in their order; as ``has`` for many."""
+        waiting = []
+        for name in names:
+            self.holds.lend(name)
+            if name not in self._pending and not self._file(name).is_file():
+                waiting.append(name)
+        with self._database.read() as connection:
+            return [name for name in waiting if connection.execute(_HAS, (name,)).fetchone() is None]
+
     def size(self, name: Multihash) -> int:
         if (data := self._pending.get(name)) is not None:
             return len(data)
@@ -97,6 +108,11 @@ class DiskObjects:
                 staged.write_bytes(data)
                 self._step("object-written")
             return self.add_file(staged)
+
+    def adopt_bytes(self, data: bytes, name: Multihash) -> None:
+        """Take over up to SMALL bytes, not here yet, that the caller has hashed to ``name`` himself."""
+        self.holds.added(name)
+        self._wait(name, data)
 
     def add_file(self, staged: Path) -> Multihash:
         with disk(staged), staged.open("rb") as file:
@@ -138,6 +154,17 @@ class DiskObjects:
                 return data
             data = self._row(name)
         return data[offset : None if length is None else offset + length]
+
+    def content(self, name: Multihash) -> Path | bytes:
+        """As in the port: a small one costs no file."""
+        self.holds.lend(name)
+        self._step("object-lent")
+        if (data := self._pending.get(name)) is not None or (data := self._stored_row(name)) is not None:
+            return data
+        file = self._file(name)
+        if file.is_file():
+            return file
+        raise _unknown(name)
 
     def path(self, name: Multihash) -> Path:
         """As in the port. Good until the collection after next; a longer reader holds it (``holds``).
@@ -208,8 +235,11 @@ class DiskObjects:
                 self._pending_size -= len(self._pending.pop(name, b""))
 
     def _add_small(self, name: Multihash, data: bytes) -> None:
-        if name not in self._pending and self._stored_row(name) == data:
-            return
+        if name in self._pending or self._stored_row(name) != data:
+            self._wait(name, data)
+
+    def _wait(self, name: Multihash, data: bytes) -> None:
+        """For the next commit."""
         with self._lock:
             if name not in self._pending:
                 self._pending[name] = data

@@ -90,7 +90,7 @@ def _read(source: SliceFile, vocab: Vocabulary) -> SliceFacts:
     for name in (vocab.event_time_column, vocab.operation_type_column):
         if name not in source.schema.names:
             raise Invalid(
-                f"slice {source.path.name} has no column {name}", rule="input-vocabulary",
+                f"slice {source.name} has no column {name}", rule="input-vocabulary",
                 hint="the vocabulary of the input must name its columns",
             )  # fmt: skip
     firsts: list[int] = []

@@ -8,7 +8,7 @@ on with. One ``Arrivals`` serves all mirrors, so that no object is fetched twice
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
 from odfd.mirrors.keeping import Keeping
+from odfd.mirrors.packs import Bringing, Packs, together
 from odfd.mirrors.room import Room
 from odfd.mirrors.sinks import PartialObject
 from odfd.mirrors.tally import Tally
@@ -72,6 +73,7 @@ class Arrivals:
         self.keeping = keeping
         self._partial = partial
         self._replication = replication
+        self._packs = Packs(objects, replication)
         self.limits = limits or ObjectLimits()
         self._on_the_way: dict[Multihash, trio.Event] = {}
         self.room = Room(keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way])
@@ -95,26 +97,34 @@ class Arrivals:
         wanted = [named for block in blocks for named in block.objects]
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
-        promised = await trio.to_thread.run_sync(self._promise, wish, wanted)
+        missing = await trio.to_thread.run_sync(self._missing, wanted)
+        promised = await trio.to_thread.run_sync(self._promise, wish, missing)
         counted = _Counted(self.keeping, self.room, wish)
 
-        async def take(bringing: tuple[Terms, Block]) -> None:
-            said, block = bringing
-            for name, size in objects_of(block):
-                await self._have(peers, name, size)
-                await counted.add(name, size, block.sequence_number)
-                tally.slices += 1
-                tally.bytes += size
-            await self._check(peers, said, block)
-            await self._bring_links(peers, said, block, tally, counted)
+        async def take(group: Sequence[Bringing]) -> None:
+            sound = await self._packs.take(peers, group, missing) if len(group) > 1 else set()
+            for place, (said, block) in enumerate(group):
+                for name, size in objects_of(block):
+                    if place not in sound:
+                        await self._have(peers, name, size)
+                    await counted.add(name, size, block.sequence_number)
+                    tally.slices += 1
+                    tally.bytes += size
+                if place not in sound:
+                    await self._check(peers, said, block)
+                await self._bring_links(peers, said, block, tally, counted)
 
         try:
-            await _several(bringing_objects(terms, blocks), take)
+            await _several(together(bringing_objects(terms, blocks)), take)
         finally:
             with trio.CancelScope(shield=True):
                 await counted.settle()
             await self._take_back(promised)
         return tally.slices
+
+    def _missing(self, wanted: Sequence[NamedObject]) -> dict[Multihash, int]:
+        sizes = dict(wanted)
+        return {name: sizes[name] for name in self.objects.missing(sizes)}
 
     async def again(self, peers: Sequence[PeerId], names: Iterable[NamedObject]) -> None:
         """Fetch objects over those that are here and damaged; some may be mended by now. Raises Remote."""
@@ -197,7 +207,7 @@ class Arrivals:
 
     async def _fetch_promised(self, wish: Wish | None, peer: PeerId, name: Multihash, size: int) -> None:
         """The promise is taken back when the object is counted, or here when it does not come."""
-        promised = await trio.to_thread.run_sync(self._promise, wish, [(name, size)])
+        promised = await trio.to_thread.run_sync(self._promise, wish, {name: size})
         try:
             await self._fetch([peer], name, size)
         except BaseException:
@@ -208,13 +218,12 @@ class Arrivals:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.room.take_back, promised)
 
-    def _promise(self, wish: Wish | None, wanted: Iterable[NamedObject]) -> list[Multihash]:
-        """Room for what is not here, before any of it is asked for; what that is.
+    def _promise(self, wish: Wish | None, missing: Mapping[Multihash, int]) -> list[Multihash]:
+        """Room for what is not here, by its size, before any of it is asked for; what that is.
 
         Raises Refused for an object that is too large, Environment for a full disk or a quota that is reached.
         """
         limits = self.limits
-        missing = {name: size for name, size in wanted if not self.objects.has(name)}
         for name, size in missing.items():
             if size > limits.object_bytes:
                 raise Refused(
@@ -226,7 +235,7 @@ class Arrivals:
             self._check_disk(sum(missing.values()))
         if wish is None:
             return []
-        self.room.promise(wish, missing)
+        self.room.promise(wish, dict(missing))
         return list(missing)
 
     def _check_disk(self, needed: int) -> None:

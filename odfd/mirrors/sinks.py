@@ -154,3 +154,21 @@ class PartialObject:
         """Let go of the file; what came stays for the next try."""
         with disk(self._path):
             self._file.close()
+
+
+class SmallObjects:
+    """Small objects on their way, many in one answer: each is hashed and waits in the store for the next commit."""
+
+    def __init__(self, objects: DiskObjects, names: Sequence[Multihash]) -> None:
+        self._objects = objects
+        self._names = names
+        self.received = 0
+
+    def take(self, objects: Sequence[bytes]) -> None:
+        for data in objects:
+            name = self._names[self.received]
+            actual = Multihash.sha3_256(data)
+            if actual != name:
+                raise Invalid(f"object {name.short}: the bytes hash to {actual.short}", rule="object-hash")
+            self._objects.adopt_bytes(data, name)
+            self.received += 1

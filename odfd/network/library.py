@@ -7,7 +7,7 @@ that leaves was hashed on its way out; what is found damaged is told to the node
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -114,11 +114,34 @@ class ServingLibrary:
             self._tell(fault, named)
             raise _not_served(name) from fault
 
-    def _named(self, name: Multihash) -> list[tuple[DatasetId, int]]:
-        """The blocks that name an object, when one of them is within reach; else none."""
+    def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
+        """As in the port; one that is damaged is not here for whoever asked."""
+        within: dict[DatasetId, int] = {}
+        for name in names:
+            named = self._named(name, within) if self._objects.has(name) else []
+            if not named:
+                return
+            try:
+                if self._objects.size(name) > largest:
+                    return
+                data = self._giving.read(name, 0, largest)
+            except ObjectDamaged as fault:
+                self._tell(fault, named)
+                return
+            yield data
+
+    def _named(self, name: Multihash, within: dict[DatasetId, int] | None = None) -> list[tuple[DatasetId, int]]:
+        """The blocks that name an object, when one of them is within reach; else none.
+
+        ``within``: what is served of chains, as far as it is known; what is not is added.
+        """
         with self._database.read() as connection:
             named = references_to(connection, name)
-        return named if any(0 <= sequence < self.size(dataset) for dataset, sequence in named) else []
+        reach = {} if within is None else within
+        for dataset, _ in named:
+            if dataset not in reach:
+                reach[dataset] = self.size(dataset)
+        return named if any(0 <= sequence < reach[dataset] for dataset, sequence in named) else []
 
     def _tell(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
         for dataset, sequence in places:

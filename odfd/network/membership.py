@@ -32,7 +32,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 
 KIND: Final = "network"
 BLOCKED: Final = "blocked-peer"
@@ -295,6 +295,9 @@ class Membership:
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         return await self._joined().prove_prefix(peers, dataset, old, signed)
+
+    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+        await self._joined().fetch_small(peers, names, sink)
 
     async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
         await self._joined().fetch_object(peers, name, size, sink)

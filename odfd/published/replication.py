@@ -27,6 +27,7 @@ from p2p.ports import (
     Judgement,
     Noticeboard,
     ObjectSink,
+    PackSink,
     PeerId,
     PeerView,
     Replication,
@@ -190,6 +191,13 @@ class WithPublished:
             await self._object(shown, name, size, sink)
 
         await self._first(peers, ask, read)
+
+    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+        """A place gives each object by itself: ask ``fetch_object`` for what does not come from peers."""
+        others, _ = self._parted(peers)
+        if not others:
+            raise Remote("no peer to ask for small objects", rule="no-peer")
+        await self._network.fetch_small(others, names, sink)
 
     async def seek(self, dataset: DatasetId) -> int:
         return await self._network.seek(dataset)

@@ -23,14 +23,14 @@ from chain.data.arrow_schema import differences
 from chain.data.buffers import numbers
 from chain.data.links import links_of
 from chain.data.logical_hash import LogicalHasher
-from chain.errors import Environment, Invalid, NotFound
+from chain.errors import Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.state import Vocab
 from chain.store.base import ObjectReader
-from chain.store.objects import DAMAGED, disk
+from chain.store.objects import disk
 from odfd.verify.report import Finding
 from odfd.verify.terms import Terms
 
@@ -81,11 +81,11 @@ def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True)
 
     ``links``: what its rows link to is to be here too, and what it is named.
     """
-    path, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
-    if path is None:
+    content, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
+    if content is None:
         return findings
     try:
-        with parquet.open_slice(path) as source:
+        with parquet.open_slice(content) as source:
             findings += _check_rows(source, claim)
             findings += _check_links(objects, source, claim) if links else ()
     except Invalid as error:
@@ -103,20 +103,16 @@ def check_object(objects: ObjectReader, kind: str, name: Multihash, size: int) -
     return _check_bytes(objects, kind, name, size)[1]
 
 
-def _check_bytes(objects: ObjectReader, kind: str, name: Multihash, size: int) -> tuple[Path | None, list[Finding]]:
+def _check_bytes(
+    objects: ObjectReader, kind: str, name: Multihash, size: int
+) -> tuple[Path | bytes | None, list[Finding]]:
     try:
-        path = objects.path(name)
+        content = objects.content(name)
     except NotFound:
         message = f"{kind} {name.short} is not here"
         return None, [Finding(rule=f"{kind}-missing", message=message, expected=str(name))]
-    except Environment as error:
-        if error.rule != DAMAGED:
-            raise
-        return None, [Finding(rule=f"{kind}-physical-hash", message=str(error), expected=str(name))]
     findings = []
-    with disk(path), path.open("rb") as file:
-        actual = Multihash.sha3_256_of(file)
-        length = file.tell()
+    actual, length = _hashed(content)
     if length != size:
         message = f"{kind} {name.short} has {length:,} bytes, its block says {size:,}"
         findings.append(Finding(rule=f"{kind}-size", message=message, expected=str(size), actual=str(length)))
@@ -124,7 +120,15 @@ def _check_bytes(objects: ObjectReader, kind: str, name: Multihash, size: int) -
         message = f"the bytes of {kind} {name.short} hash to {actual.short}"
         rule = f"{kind}-physical-hash"
         findings.append(Finding(rule=rule, message=message, expected=str(name), actual=str(actual)))
-    return path, findings
+    return content, findings
+
+
+def _hashed(content: Path | bytes) -> tuple[Multihash, int]:
+    """Name and size of what is there."""
+    if isinstance(content, bytes):
+        return Multihash.sha3_256(content), len(content)
+    with disk(content), content.open("rb") as file:
+        return Multihash.sha3_256_of(file), file.tell()
 
 
 def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Finding]:

@@ -8,7 +8,9 @@ from chain.errors import Fault, NotFound, Refused
 from p2p.machines.serving import Request
 from p2p.ports import Library
 from p2p.wire.chains import BlockRange, Blocks, encode_blocks, fit
+from p2p.wire.limits import MAX_PACK_BYTES, MAX_PACKED
 from p2p.wire.objects import ObjectBytes, ObjectRange, encode_bytes
+from p2p.wire.packs import ObjectPack, ObjectsAsk, encode_pack
 from p2p.wire.refusal import Reason, Refusal, encode_refusal
 
 _LOG = structlog.get_logger("p2p.driver")
@@ -19,6 +21,8 @@ def answer(library: Library, request: Request) -> bytes:
     try:
         if isinstance(request, BlockRange):
             return _blocks(library, request)
+        if isinstance(request, ObjectsAsk):
+            return _pack(library, request)
         return _bytes(library, request)
     except NotFound:
         return _refused(request, Reason.UNKNOWN)
@@ -54,3 +58,16 @@ def _bytes(library: Library, ask: ObjectRange) -> bytes:
         _LOG.warning("an object is shorter than its size says", object=str(ask.name), due=due, read=len(data))
         return _refused(ask, Reason.BROKEN)
     return encode_bytes(ObjectBytes(request=ask.request, size=size, offset=ask.offset, data=data))
+
+
+def _pack(library: Library, ask: ObjectsAsk) -> bytes:
+    given: list[bytes] = []
+    room = MAX_PACK_BYTES
+    for data in library.small_objects(ask.names, MAX_PACKED):
+        room -= len(data)
+        if room < 0:
+            break
+        given.append(data)
+    if not given:
+        return _refused(ask, Reason.UNKNOWN)
+    return encode_pack(ObjectPack(request=ask.request, objects=tuple(given)))

@@ -19,6 +19,18 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.driver.discovery import Discovery
+from p2p.driver.errands import (
+    CHAIN_SHAPE,
+    OBJECT_SHAPE,
+    PACK_SHAPE,
+    Answer,
+    ChainErrand,
+    ObjectErrand,
+    PackErrand,
+    ask_range,
+    ask_read,
+    describe,
+)
 from p2p.driver.histories import Histories
 from p2p.driver.lan import Lan
 from p2p.driver.links import Links
@@ -28,23 +40,12 @@ from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.standing import Standing
 from p2p.driver.statements import Statements
-from p2p.driver.transfers import (
-    CHAIN_SHAPE,
-    OBJECT_SHAPE,
-    Answer,
-    ChainErrand,
-    ObjectErrand,
-    TransferRun,
-    ask_range,
-    ask_read,
-    describe,
-    paced,
-)
+from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.book import PeerBook
 from p2p.peers.pace import Pace
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
@@ -221,6 +222,12 @@ class ReplicationDriver:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
         machine = Transfer(start, size, self._shaped(OBJECT_SHAPE), self._rng, inherited=start > 0)
+        await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
+
+    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+        errand = PackErrand(self._objects, self._alive(), names, sink, self._standing)
+        start = await trio.to_thread.run_sync(errand.resume_at)
+        machine = Transfer(start, len(names), self._shaped(PACK_SHAPE), self._rng)
         await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
 
     def _shaped(self, shape: Shape) -> Shape:

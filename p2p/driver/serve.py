@@ -36,7 +36,7 @@ MAX_WAIT: Final = 10.0
 """Seconds that an answer may wait for the cap on what is given; who asks has patience for 15 at least."""
 Decode: TypeAlias = Callable[[bytes], Request]
 _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
-    {chains.PROTOCOL: chains.decode_range, objects.PROTOCOL: objects.decode_read}
+    {chains.PROTOCOL: chains.decode_range, objects.PROTOCOL: objects.decode_request}
 )
 
 

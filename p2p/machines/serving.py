@@ -17,6 +17,7 @@ from p2p.ports import PeerId
 from p2p.wire.chains import BlockRange
 from p2p.wire.limits import MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
+from p2p.wire.packs import ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 MAX_WAITING: Final = 64
@@ -26,7 +27,7 @@ READERS: Final = 4
 QUANTUM: Final = MAX_RANGE_BYTES
 """Bytes a subject may take in its turn before the next one has its."""
 
-Request: TypeAlias = BlockRange | ObjectRange
+Request: TypeAlias = BlockRange | ObjectRange | ObjectsAsk
 
 
 class Asker(NamedTuple):
@@ -91,7 +92,7 @@ class _Lane:
         self.busy = False
 
     def put(self, request: Request) -> None:
-        subject = bytes(request.dataset if isinstance(request, BlockRange) else request.name)
+        subject = _subject(request)
         self.subjects.setdefault(subject, deque()).append(request)
         self.waiting += 1
 
@@ -178,3 +179,14 @@ class Serving:
             self._reading.add(asker)
             effects.append(Read(asker, self._lanes[asker].take()))
         return effects
+
+
+def _subject(request: Request) -> bytes:
+    """What takes turns with others of the asker: a dataset, an object; some small objects by the first of them."""
+    match request:
+        case BlockRange(dataset=dataset):
+            return bytes(dataset)
+        case ObjectRange(name=name):
+            return bytes(name)
+        case ObjectsAsk(names=names):
+            return bytes(names[0])

@@ -18,8 +18,14 @@ MAX_RANGE_BLOCKS: Final = 16 * KIB
 """Blocks in one answer: a table of lengths of 64 KiB, and as many slices for the one who splits it."""
 MAX_OBJECT_READ: Final = 1 * MIB
 """Bytes of an object in one answer: the unit of resuming, of switching peers and of memory in flight."""
-MAX_REQUEST: Final = 256
-"""Bytes of a request frame of the chain and object protocols; the largest has 55."""
+MAX_PACKED: Final = 64 * KIB
+"""Bytes of an object that is sent whole beside others."""
+MAX_PACK: Final = 128
+"""Objects in one answer: a question of 4 KiB."""
+MAX_PACK_BYTES: Final = 1 * MIB
+"""Bytes of the objects in one answer."""
+MAX_REQUEST: Final = 6 + 34 * MAX_PACK
+"""Bytes of a request frame of the chain and object protocols, 4,358: a question for so many small objects."""
 MAX_REASON: Final = 256
 """Bytes of the text in a refusal: a sentence."""
 MAX_REPLY: Final = MAX_BLOCK + 4 * MAX_RANGE_BLOCKS + 64

@@ -1,5 +1,7 @@
 """Messages of ``/odf/1/object``: ranges of bytes of an object. Many requests, of many objects, under way on one stream.
 
+Small objects come whole and many at a time: ``p2p.wire.packs``.
+
 Bodies of frames, numbers in network order::
 
     read    01  u32 request  u64 offset  u32 length  multihash
@@ -21,6 +23,7 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from p2p.wire import refusal
 from p2p.wire.limits import MAX_OBJECT_READ
+from p2p.wire.packs import PACK_KIND, SOME_KIND, ObjectPack, ObjectsAsk, decode_pack, decode_some
 from p2p.wire.refusal import Refusal
 
 PROTOCOL: Final = "/odf/1/object"
@@ -50,11 +53,17 @@ class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
-ObjectReply: TypeAlias = ObjectBytes | Refusal
+ObjectRequest: TypeAlias = ObjectRange | ObjectsAsk
+ObjectReply: TypeAlias = ObjectBytes | ObjectPack | Refusal
 
 
 def encode_read(ask: ObjectRange) -> bytes:
     return _READ.pack(READ_KIND, ask.request, ask.offset, ask.length) + ask.name
+
+
+def decode_request(body: bytes) -> ObjectRequest:
+    """Either kind of question. Raises Invalid."""
+    return decode_some(body) if body[:1] == bytes([SOME_KIND]) else decode_read(body)
 
 
 def decode_read(body: bytes) -> ObjectRange:
@@ -80,6 +89,8 @@ def decode_object_reply(body: bytes) -> ObjectReply:
     """Raises Invalid."""
     if body[:1] == bytes([refusal.KIND]):
         return refusal.decode_refusal(body)
+    if body[:1] == bytes([PACK_KIND]):
+        return decode_pack(body)
     if not _BYTES.size <= len(body) <= _BYTES.size + MAX_OBJECT_READ or body[0] != BYTES_KIND:
         raise Invalid(f"not an answer of the object protocol: {body[:8].hex()}…", rule="object-reply")
     _, request, size, offset = _BYTES.unpack_from(body)

@@ -37,7 +37,8 @@ from odfd.obs.events import Event, EventLog
 from odfd.services.home import Home, open_home
 from odfd.services.node import NodeParts
 from p2p.host.identity import peer_of_seed
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.manifests import DERIVED, ROOT
 
 __all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World"]
@@ -264,6 +265,24 @@ class Member:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
 
+    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+        reasons = []
+        for peer in peers:
+            try:
+                while sink.received < len(names):
+                    other = self._other(peer)
+                    wanted = names[sink.received : sink.received + MAX_PACK]
+                    found = await trio.to_thread.run_sync(_small, other.library, wanted)
+                    if not found:
+                        raise Remote("has no more")
+                    self.bytes += sum(map(len, found))
+                    await trio.to_thread.run_sync(sink.take, [other.lies.object(data) for data in found])
+            except (Remote, Invalid) as fault:
+                reasons.append(f"{peer}: {fault}")
+            else:
+                return
+        raise Remote("; ".join(reasons), rule="peers-failed")
+
     async def seek(self, dataset: DatasetId) -> int:
         return 0
 
@@ -436,3 +455,7 @@ def add_to_first(column: str, more: int, request: Any) -> None:
     rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
     path.unlink()
     write_slice(rows, path)
+
+
+def _small(library: Library, names: Sequence[Multihash]) -> list[bytes]:
+    return list(library.small_objects(names, MAX_PACKED))

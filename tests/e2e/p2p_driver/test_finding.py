@@ -48,6 +48,9 @@ class Shelf:
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
         raise NotFound("no such object")
 
+    def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:
+        return ()
+
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         return Judgement.IGNORE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -157,6 +157,13 @@ class Node:
         data = (held[name] + b"?")[offset : offset + length]
         return bytes(len(data)) if self.lie in ("flip", "fork") else data
 
+    def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
+        for name in names:
+            size = self.object_size(name)
+            if size is None or size > largest:
+                return
+            yield self.read_object(name, 0, size)
+
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         held = [StatementRef(sid, DatasetId.parse(e.split()[1].decode())) for sid, e in self.board.items()]
         return [ref for ref in held if not datasets or ref.dataset in datasets]
@@ -280,8 +287,12 @@ class Node:
             if len(self.chains.get(dataset, [])) < size and dataset not in self.runs:
                 transfers.ChainRun(self, dataset, size, last).begin()
         for dataset, chain in self.chains.items():
-            for block in chain:
-                name = Multihash.from_bytes(block[32:66])
+            names = dict.fromkeys(Multihash.from_bytes(block[32:66]) for block in chain)
+            lacks = tuple(name for name in names if name not in self.things and name not in self.runs)
+            packed = len(lacks) > 1 and not self.runs and self.world.rng.random() < 0.5
+            if packed:
+                transfers.PackRun(self, dataset, lacks).begin()
+            for name in () if packed else names:
                 if name not in self.things and name not in self.runs and len(self.runs) < 6:
                     transfers.ObjectRun(self, name, len(self.world.things[name])).begin()
             assert dataset in self.world.chains
@@ -295,7 +306,7 @@ class Node:
             self.world.send("answer", self.name, asker, lambda node: node.answered(self.name, lie, number, life))
             return
         try:
-            request = chains.decode_range(body) if protocol == chains.PROTOCOL else objects.decode_read(body)
+            request = chains.decode_range(body) if protocol == chains.PROTOCOL else objects.decode_request(body)
         except Invalid:
             self.blame(asker, GARBAGE)
             return

@@ -13,15 +13,17 @@ from p2p.machines import transfer
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.score import UNRELIABLE
 from p2p.ports import PeerId
-from p2p.wire import chains, objects
+from p2p.wire import chains, objects, packs
 from p2p.wire.chains import BlockRange, Blocks
-from p2p.wire.objects import ObjectRange
+from p2p.wire.objects import ObjectBytes, ObjectRange
+from p2p.wire.packs import ObjectPack, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
     from .node import Node
 
 CHAIN = Shape(most_units=12, most_bytes=1500, unit_bytes=100.0, window=6000)
+PACK = Shape(most_units=3, most_bytes=6000, unit_bytes=700.0, window=24_000)
 OBJECT = Shape(most_units=700, most_bytes=700, window=2800)
 
 
@@ -178,6 +180,8 @@ class ObjectRun(Run):
         reply = objects.decode_object_reply(body)
         if isinstance(reply, Refusal):
             return transfer.Denied(ask.peer, ask.ask, reply.reason.name)
+        if not isinstance(reply, ObjectBytes):
+            raise Invalid("an answer to another question")
         objects.check_answer(self.ranged(ask, 0), reply)
         if reply.size != self.target:
             raise Invalid("another size than its block says")
@@ -202,3 +206,50 @@ class ObjectRun(Run):
 
     def resume_at(self) -> int:
         return len(self.part)
+
+
+class PackRun(Run):
+    """Small objects, each kept as soon as it is good. Whatever nobody gives so is asked for alone."""
+
+    shape = PACK
+    protocol = objects.PROTOCOL
+
+    def __init__(self, node: Node, dataset: DatasetId, names: tuple[Multihash, ...]) -> None:
+        self.key = ("pack", dataset)
+        self.names = names
+        self.received = 0
+        super().__init__(node, 0, len(names), inherited=False)
+
+    def wanted(self, ask: transfer.Ask, number: int) -> ObjectsAsk:
+        return ObjectsAsk(request=number, names=self.names[ask.start : ask.start + ask.units])
+
+    def encoded(self, ask: transfer.Ask, number: int) -> bytes:
+        return packs.encode_some(self.wanted(ask, number))
+
+    def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
+        reply = objects.decode_object_reply(body)
+        if isinstance(reply, Refusal):
+            return transfer.Denied(ask.peer, ask.ask, reply.reason.name)
+        if not isinstance(reply, ObjectPack):
+            raise Invalid("an answer to another question")
+        packs.check_pack(self.wanted(ask, 0), reply)
+        count, size = len(reply.objects), sum(map(len, reply.objects))
+        return transfer.Arrived(
+            peer=ask.peer, ask=ask.ask, payload=reply.objects, units=count, bytes=size, available=self.target
+        )
+
+    def take(self, part: transfer.Deliver) -> transfer.Input:
+        assert isinstance(part.payload, tuple)
+        assert part.start == self.received, "a gap"
+        for data in part.payload:
+            if Multihash.sha3_256(data) != self.names[self.received]:
+                raise Invalid("the bytes do not hash to the name")
+            self.node.things[self.names[self.received]] = data
+            self.received += 1
+        return transfer.Accepted()
+
+    def finish(self) -> transfer.Input:
+        return transfer.Finished()
+
+    def resume_at(self) -> int:
+        return self.received

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from random import Random
 from typing import Any
 
@@ -221,6 +222,11 @@ class Shelf:
             raise NotFound("no such object")
         return self.things[name][offset : offset + length]
 
+    def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
+        self.reads += 1
+        held = takewhile(lambda name: len(self.things.get(name, bytes(largest + 1))) <= largest, names)
+        return (self.things[name] for name in held)
+
 
 class Board:
     """A ``Noticeboard``: a statement is good when it begins with ``ok``, and speaks of the dataset named after it."""
@@ -301,6 +307,24 @@ class Part:
         self.data.clear()
 
 
+class Pack:
+    """A ``PackSink`` in memory."""
+
+    def __init__(self, names: Sequence[Multihash]) -> None:
+        self.names = names
+        self.here: list[bytes] = []
+
+    @property
+    def received(self) -> int:
+        return len(self.here)
+
+    def take(self, objects: Sequence[bytes]) -> None:
+        for data in objects:
+            if Multihash.sha3_256(data) != self.names[self.received]:
+                raise Invalid("the bytes do not hash to the name")
+            self.here.append(data)
+
+
 class Node:
     """A driver with what it stands on."""
 
@@ -333,6 +357,7 @@ class Town:
     made_chain = staticmethod(made_chain)
     ChainBook = ChainBook
     Part = Part
+    Pack = Pack
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery

@@ -13,9 +13,9 @@ from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
 from p2p.errors import PeerFault
 from p2p.ports import PeerId
-from p2p.wire import chains, frames, objects
+from p2p.wire import chains, frames, objects, packs
 from p2p.wire.chains import Blocks
-from p2p.wire.limits import MAX_REPLY
+from p2p.wire.limits import MAX_REPLY, MAX_REQUEST
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BIG = bytes(range(256)) * 4096 * 5 + b"tail"
@@ -195,6 +195,90 @@ async def test_a_flipped_byte_is_laid_at_the_right_door(autojump_clock: Any, tow
     assert part.visible == BIG
     for name, giver in givers.items():
         assert puller.score(giver) >= 0 or name == liar
+
+
+SMALL = [f"slice {number}".encode() * (number % 60) for number in range(300)]
+NAMES = [Multihash.sha3_256(data) for data in SMALL]
+
+
+async def test_small_objects_come_many_in_one_answer(autojump_clock: Any, town: Any) -> None:
+    giver = await town.node("giver")
+    giver.shelf.things.update(zip(NAMES, SMALL, strict=True))
+    puller = await town.node("puller", connect=[giver])
+    pack = town.Pack(NAMES)
+    await puller.driver.fetch_small([giver.peer], NAMES, pack)
+    assert pack.here == SMALL
+    assert giver.shelf.reads == 3
+
+
+async def test_small_objects_that_one_lacks_are_asked_of_another(autojump_clock: Any, town: Any) -> None:
+    """Who has half of them, and not the first, gives what it has; what is large is nobody's to pack."""
+    givers = [await town.node(name) for name in "ab"]
+    for place, giver in enumerate(givers):
+        giver.shelf.things.update(
+            (name, data)
+            for number, (name, data) in enumerate(zip(NAMES, SMALL, strict=True))
+            if number // 50 % 2 == place
+        )
+    puller = await town.node("puller", connect=givers)
+    peers, pack = [giver.peer for giver in givers], town.Pack(NAMES)
+    await puller.driver.fetch_small(peers, NAMES, pack)
+    assert pack.here == SMALL
+    assert [puller.score(giver) for giver in givers] == [0.0, 0.0]
+    givers[0].shelf.things[NAME] = BIG
+    wanted = [*NAMES[:3], NAME, *NAMES[4:]]
+    some = town.Pack(wanted)
+    with pytest.raises(PeerFault, match=r"small objects.*does not have it"):
+        await puller.driver.fetch_small(peers, wanted, some)
+    assert some.here == SMALL[:3], "what came stays"
+
+
+async def test_a_small_object_that_is_another_accuses_who_gave_it(autojump_clock: Any, town: Any) -> None:
+    givers = [await town.node(name) for name in "ab"]
+    for giver in givers:
+        giver.shelf.things.update(zip(NAMES, SMALL, strict=True))
+    givers[0].shelf.things[NAMES[200]] = b"?"
+    puller = await town.node("puller", connect=givers)
+    pack = town.Pack(NAMES)
+    await puller.driver.fetch_small([giver.peer for giver in givers], NAMES, pack)
+    assert pack.here == SMALL
+    assert puller.score(givers[1]) >= 0
+
+
+@pytest.mark.parametrize("asks", ["read", "some"])
+async def test_an_answer_to_another_kind_of_question_is_a_violation(autojump_clock: Any, town: Any, asks: str) -> None:
+    async def confused(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, MAX_REQUEST)
+        while body := await framed.read():
+            number = objects.decode_request(body).request
+            pack = packs.encode_pack(packs.ObjectPack(request=number, objects=(b"x",)))
+            part = objects.encode_bytes(objects.ObjectBytes(request=number, size=len(BIG), offset=0, data=b"x"))
+            await framed.write(pack if asks == "read" else part)
+
+    other = town.bare("other", object=confused)
+    puller = await town.node("puller", connect=[other])
+    driver, peers = puller.driver, [other.peer_id]
+    wanted = driver.fetch_object(peers, NAME, len(BIG), town.Part(NAME))
+    some = driver.fetch_small(peers, NAMES, town.Pack(NAMES))
+    asked, other_one = (wanted, some) if asks == "read" else (some, wanted)
+    other_one.close()
+    with pytest.raises(PeerFault, match="answered with"):
+        await asked
+    assert puller.score(other) < 0
+
+
+async def test_more_objects_than_were_asked_for_are_a_violation(autojump_clock: Any, town: Any) -> None:
+    async def generous(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, MAX_REQUEST)
+        while body := await framed.read():
+            ask = packs.decode_some(body)
+            await framed.write(packs.encode_pack(packs.ObjectPack(request=ask.request, objects=(b"x",) * 9)))
+
+    other = town.bare("other", object=generous)
+    puller = await town.node("puller", connect=[other])
+    with pytest.raises(PeerFault, match="asked for 2 objects, got 9"):
+        await puller.driver.fetch_small([other.peer_id], NAMES[:2], town.Pack(NAMES))
+    assert puller.score(other) < 0
 
 
 async def test_an_empty_object(autojump_clock: Any, town: Any) -> None:

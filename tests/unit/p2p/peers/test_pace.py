@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.driver.transfers import CHAIN_SHAPE, LEAST_PART, OBJECT_SHAPE, paced
+from p2p.driver.errands import CHAIN_SHAPE, OBJECT_SHAPE
+from p2p.driver.transfers import LEAST_PART, paced
 from p2p.peers.pace import BURST, Pace
 
 

@@ -14,11 +14,12 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.ports import StatementRef, Topic
-from p2p.wire import chains, frames, objects, refusal, trust
+from p2p.wire import chains, frames, objects, packs, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.delimited import DelimitedReader
 from p2p.wire.limits import MAX_DATASETS, MAX_OBJECT_READ, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import MAX_SIZE, ObjectBytes, ObjectRange
+from p2p.wire.packs import ObjectPack, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 u32 = st.integers(0, 2**32 - 1)
@@ -62,6 +63,8 @@ parts = st.builds(
     st.binary(max_size=60),
     st.integers(0, 2**40),
 )
+somes = st.builds(ObjectsAsk, request=u32, names=st.lists(sids, min_size=1, max_size=9).map(tuple))
+packed = st.builds(ObjectPack, request=u32, objects=st.lists(st.binary(max_size=40), min_size=1, max_size=9).map(tuple))
 asks = st.one_of(
     st.just(trust.SumAsk()),
     st.builds(trust.ListAsk, buckets=st.lists(st.integers(0, 255), min_size=1, max_size=9).map(tuple)),
@@ -89,6 +92,9 @@ CODECS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (refusals, refusal.encode_refusal, objects.decode_object_reply),
     (reads, objects.encode_read, objects.decode_read),
     (parts, objects.encode_bytes, objects.decode_object_reply),
+    (reads, objects.encode_read, objects.decode_request),
+    (somes, packs.encode_some, objects.decode_request),
+    (packed, packs.encode_pack, objects.decode_object_reply),
     (asks, trust.encode, trust.decode_ask),
     (tells, trust.encode, trust.decode_tell),
 ]

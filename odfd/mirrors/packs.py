@@ -1,0 +1,69 @@
+"""Small objects of many blocks, brought in few answers and looked at together, from memory: no file is made for them.
+
+A dataset that is fed each minute has a slice of a few kilobytes in every block; a question, a file and a thread for
+each would cost ten times what the bytes do. What does not come so, or is not as its block says, is left to
+``arrivals``, which asks each peer for each object and tells what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import trio
+
+from chain.errors import Remote
+from chain.model.block import Block, objects_of
+from chain.multihash import Multihash
+from chain.store.objects import DiskObjects
+from odfd.mirrors.sinks import SmallObjects
+from odfd.verify.objects import check_event
+from odfd.verify.terms import Terms
+from p2p.ports import PeerId, Replication
+from p2p.wire.limits import MAX_PACKED
+
+TOGETHER: Final = 128
+"""Blocks that are brought and checked together."""
+Bringing: TypeAlias = tuple[Terms, Block]
+"""A block that brings objects, and what was in force there."""
+
+
+def together(bringing: Iterator[Bringing]) -> Iterator[list[Bringing]]:
+    """Blocks in a row that bring only small objects, some at a time; any other by itself."""
+    group: list[Bringing] = []
+    for each in bringing:
+        small = all(size <= MAX_PACKED for _, size in objects_of(each[1]))
+        if group and (not small or len(group) == TOGETHER):
+            yield group
+            group = []
+        if small:
+            group.append(each)
+        else:
+            yield [each]
+    if group:
+        yield group
+
+
+class Packs:
+    """See the module. One serves all mirrors."""
+
+    def __init__(self, objects: DiskObjects, replication: Replication) -> None:
+        self._objects = objects
+        self._replication = replication
+        self._checking = trio.CapacityLimiter(1)
+        """Looking at thousands of small slices is Python's work: several threads would only get in each other's way."""
+
+    async def take(self, peers: Sequence[PeerId], group: Sequence[Bringing], missing: Container[Multihash]) -> set[int]:
+        """Bring what of a group is ``missing``; places of the blocks whose objects are here and as they say.
+
+        Raises Environment.
+        """
+        names = list(dict.fromkeys(name for _, block in group for name, _ in objects_of(block) if name in missing))
+        if names:
+            with suppress(Remote):
+                await self._replication.fetch_small(peers, names, SmallObjects(self._objects, names))
+        return await trio.to_thread.run_sync(self._sound, group, limiter=self._checking)
+
+    def _sound(self, group: Sequence[Bringing]) -> set[int]:
+        return {place for place, (said, block) in enumerate(group) if not check_event(self._objects, said, block)}

@@ -1,0 +1,267 @@
+"""What one wants of peers: a chain, an object, small objects; how a part is asked for, and who looks at it.
+
+An ``Errand`` is made for one wanted thing and performed by a ``TransferRun``; units are blocks, bytes or objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+import trio
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from p2p.driver.exchange import Reply
+from p2p.driver.histories import Histories
+from p2p.driver.links import Links
+from p2p.driver.standing import Standing
+from p2p.errors import Violation
+from p2p.machines.transfer import Arrived, Ask, Denied, Payload, Shape
+from p2p.peers.score import BAD_BYTES
+from p2p.ports import ChainSink, ObjectSink, PackSink, PeerId
+from p2p.wire import chains, objects, packs
+from p2p.wire.chains import BlockRange, Blocks, ChainReply
+from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK, MAX_PACK_BYTES, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
+from p2p.wire.objects import ObjectBytes, ObjectRange, ObjectReply
+from p2p.wire.packs import ObjectPack, ObjectsAsk
+from p2p.wire.refusal import Reason, Refusal
+
+Question = TypeVar("Question", BlockRange, ObjectRange, ObjectsAsk)
+Answer = TypeVar("Answer", Blocks, ObjectBytes, ObjectPack)
+CHAIN_SHAPE: Final = Shape(most_units=MAX_RANGE_BLOCKS, most_bytes=MAX_RANGE_BYTES, unit_bytes=600.0)
+OBJECT_SHAPE: Final = Shape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_READ)
+PACK_SHAPE: Final = Shape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_bytes=2048.0)
+
+
+class Errand(Protocol):
+    """What is wanted: how to ask one peer for a part, and who judges parts."""
+
+    @property
+    def what(self) -> str:
+        """For messages."""
+
+    async def ask(self, ask: Ask) -> Arrived | Denied:
+        """Raises PeerFault."""
+
+    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
+        """In a worker thread. Raises Invalid."""
+
+    def finish(self) -> None:
+        """In a worker thread. Raises Invalid."""
+
+    def resume_at(self) -> int:
+        """The next unit wanted, after Invalid."""
+
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        """A judge found that what this peer alone gave is not what is wanted."""
+
+
+class ChainErrand:
+    """A chain into a ``ChainSink``."""
+
+    def __init__(
+        self,
+        links: Links[ChainReply],
+        nursery: trio.Nursery,
+        dataset: DatasetId,
+        sink: ChainSink,
+        histories: Histories,
+    ) -> None:
+        self._links = links
+        self._histories = histories
+        self._nursery = nursery
+        self._dataset = dataset
+        self._sink = sink
+
+    @property
+    def what(self) -> str:
+        return f"chain {self._dataset.short}"
+
+    async def ask(self, ask: Ask) -> Arrived | Denied:
+        wanted = BlockRange(request=0, dataset=self._dataset, start=ask.start, max_blocks=ask.units)
+        answer = await ask_range(self._links, self._nursery, ask.peer, wanted)
+        if isinstance(answer, Refusal):
+            return _denied(ask, answer)
+        return Arrived(
+            peer=ask.peer,
+            ask=ask.ask,
+            payload=answer.blocks,
+            units=len(answer.blocks),
+            bytes=sum(map(len, answer.blocks)),
+            available=answer.size,
+        )
+
+    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
+        assert isinstance(payload, tuple)
+        self._sink.append(peer, start, payload)
+
+    def finish(self) -> None:
+        self._sink.finish()
+
+    def resume_at(self) -> int:
+        return self._sink.size
+
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        """The question whether it holds the chain at all may outlast the transfer."""
+        self._nursery.start_soon(self._histories.accuse, peer, self._dataset, self._sink.tip, f"{self.what}: {reason}")
+
+
+class ObjectErrand:
+    """An object into an ``ObjectSink``."""
+
+    def __init__(
+        self,
+        links: Links[ObjectReply],
+        nursery: trio.Nursery,
+        name: Multihash,
+        size: int,
+        sink: ObjectSink,
+        standing: Standing,
+    ) -> None:
+        self._links = links
+        self._standing = standing
+        self._nursery = nursery
+        self._name = name
+        self._sink = sink
+        self._size = size
+
+    @property
+    def what(self) -> str:
+        return f"object {self._name.short}"
+
+    async def ask(self, ask: Ask) -> Arrived | Denied:
+        wanted = ObjectRange(request=0, name=self._name, offset=ask.start, length=ask.units)
+        answer = await ask_read(self._links, self._nursery, ask.peer, wanted)
+        if isinstance(answer, Refusal):
+            return _denied(ask, answer)
+        if answer.size != self._size:
+            text = f"has {self._name.short} with {answer.size} bytes, and not {self._size}"
+            raise Violation(ask.peer, text, rule="object-size")
+        count = len(answer.data)
+        return Arrived(peer=ask.peer, ask=ask.ask, payload=answer.data, units=count, bytes=count, available=answer.size)
+
+    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
+        assert isinstance(payload, bytes)
+        if start != self._sink.received:
+            raise Invalid(
+                f"{self.what}: byte {start}, of {peer}, came where {self._sink.received} is next", rule="object-order"
+            )
+        self._sink.write(payload)
+
+    def finish(self) -> None:
+        self._sink.finish()
+
+    def resume_at(self) -> int:
+        return self._sink.received
+
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        self._standing.penalise(peer, f"{self.what}: {reason}", BAD_BYTES)
+
+
+class PackErrand:
+    """Small objects into a ``PackSink``; units are objects."""
+
+    def __init__(
+        self,
+        links: Links[ObjectReply],
+        nursery: trio.Nursery,
+        names: Sequence[Multihash],
+        sink: PackSink,
+        standing: Standing,
+    ) -> None:
+        self._links = links
+        self._standing = standing
+        self._nursery = nursery
+        self._names = names
+        self._sink = sink
+
+    @property
+    def what(self) -> str:
+        return f"{len(self._names)} small objects"
+
+    async def ask(self, ask: Ask) -> Arrived | Denied:
+        wanted = ObjectsAsk(request=0, names=tuple(self._names[ask.start : ask.start + ask.units]))
+        answer = await ask_some(self._links, self._nursery, ask.peer, wanted)
+        if isinstance(answer, Refusal):
+            return _denied(ask, answer)
+        count = len(answer.objects)
+        size = sum(map(len, answer.objects))
+        return Arrived(
+            peer=ask.peer, ask=ask.ask, payload=answer.objects, units=count, bytes=size, available=len(self._names)
+        )
+
+    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
+        assert isinstance(payload, tuple)
+        if start != self._sink.received:
+            text = f"{self.what}: #{start}, of {peer}, came where #{self._sink.received} is next"
+            raise Invalid(text, rule="object-order")
+        self._sink.take(payload)
+
+    def finish(self) -> None:
+        """Each was looked at alone."""
+
+    def resume_at(self) -> int:
+        return self._sink.received
+
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        self._standing.penalise(peer, f"{self.what}: {reason}", BAD_BYTES)
+
+
+async def ask_range(links: Links[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange) -> Blocks | Refusal:
+    """One question to one peer. Raises PeerFault; an answer that does not fit the question is a Violation."""
+    return await _ask(links, nursery, peer, ask, chains.encode_range, Blocks, chains.check_answer)
+
+
+async def ask_read(
+    links: Links[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
+) -> ObjectBytes | Refusal:
+    """As ``ask_range``, for bytes of an object."""
+    return await _ask(links, nursery, peer, ask, objects.encode_read, ObjectBytes, objects.check_answer)
+
+
+async def ask_some(
+    links: Links[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
+) -> ObjectPack | Refusal:
+    """As ``ask_range``, for small objects."""
+    return await _ask(links, nursery, peer, ask, packs.encode_some, ObjectPack, packs.check_pack)
+
+
+async def _ask(
+    links: Links[Reply],
+    nursery: trio.Nursery,
+    peer: PeerId,
+    ask: Question,
+    encode: Callable[[Question], bytes],
+    kind: type[Answer],
+    check: Callable[[Question, Answer], None],
+) -> Answer | Refusal:
+    exchange = await links.to(peer, nursery)
+    answer = await exchange.ask(lambda number: encode(msgspec.structs.replace(ask, request=number)))
+    if isinstance(answer, Refusal):
+        return answer
+    if not isinstance(answer, kind):
+        raise Violation(peer, f"answered with {type(answer).__name__} what asks for {kind.__name__}", rule="reply-kind")
+    try:
+        check(ask, answer)
+    except Invalid as error:
+        raise Violation(peer, error.message, rule=error.rule) from error
+    return answer
+
+
+def _denied(ask: Ask, refusal: Refusal) -> Denied:
+    return Denied(ask.peer, ask.ask, describe(refusal), final=refusal.reason is Reason.NOT_SERVED)
+
+
+def describe(refusal: Refusal) -> str:
+    """For people."""
+    said = {
+        Reason.UNKNOWN: "does not have it",
+        Reason.NOT_SERVED: "does not serve it",
+        Reason.BUSY: "is too busy",
+        Reason.MALFORMED: "did not understand the question",
+        Reason.BROKEN: "cannot read it",
+    }[refusal.reason]
+    return f"{said} ({refusal.text})" if refusal.text else said
