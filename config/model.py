@@ -81,6 +81,12 @@ class Engine:
     cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
     heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
     idle_seconds: float = setting(300.0, "before an unused engine is stopped; it costs its heap", unit="s", low=1)
+    isolation: str = setting(
+        "shared",
+        "whether datasets share one engine process or each has its own",
+        choices=("shared", "dataset"),
+    )
+    max_processes: int = setting(4, "at once, where each dataset has its own; each may take its heap", low=1, high=1024)
     request_seconds: float = setting(3600.0, "of one transaction; over it the engine is stopped", unit="s", low=1)
     transaction_rows: int = setting(
         10_000_000, "of inputs that one transaction settles, about; a longer backlog leaves in several", low=1

@@ -17,7 +17,7 @@ from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity
 from engines.image.installed import installed
-from engines.provision.settings import OnEvent, Program, WarmSettings, WarmthLimits
+from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
@@ -66,6 +66,9 @@ class SparkOptions:
     """Weakest sandbox that is acceptable."""
     cluster: OnCluster | None = None
     """Where tasks run, if not in threads of this machine."""
+    isolation: Isolation = Isolation.SHARED
+    processes: int = 4
+    """At once, where datasets are isolated; each may take its heap."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)
 
@@ -109,6 +112,8 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
         total=MEMORY_TOGETHER * memory,
         processes=PROCESSES,
         groups=choice.groups,
+        isolation=options.isolation,
+        most=options.processes if options.isolation is Isolation.DATASET else 1,
         limits=_limits(options),
         calls=options.calls,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,15 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 """Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
 Program = Callable[[str, PurePosixPath], tuple[str, ...]]
 """The engine's command line for an address to listen at and a folder of its own, both as it sees them."""
+
+
+class Isolation(enum.Enum):
+    """Whose requests one process may take."""
+
+    SHARED = "shared"
+    """Everybody's, at the same time."""
+    DATASET = "dataset"
+    """Those about one dataset. What concerns none (is this query a transform?) has a process of its own."""
 
 
 class Started(Protocol):
@@ -64,5 +74,8 @@ class WarmSettings:
     """How many there may be, threads included."""
     groups: Groups | None = None
     """Where control groups can be made that keep the last two."""
+    isolation: Isolation = Isolation.SHARED
+    most: int = 1
+    """Processes at once; those of a caller's own come on top."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)

@@ -124,9 +124,29 @@ def _task_done(row: dict[str, Any]) -> str:
     return f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else words.NOTHING
 
 
+def _engines(_now: Instant) -> tuple[Column, ...]:
+    return (
+        Column("ENGINE", lambda row: row["name"]),
+        Column("DIGEST", lambda row: words.digest(row.get("digest"))),
+        Column("SANDBOX", lambda row: row.get("sandbox") or words.NOTHING),
+        Column("ISOLATION", lambda row: row.get("isolation", "shared")),
+        Column("STATE", lambda row: row["state"]),
+        Column("PROCESSES", _processes, most=200),
+    )
+
+
+def _processes(row: dict[str, Any]) -> str:
+    """Each by its pid, with the dataset that it is for; a star beside those that work."""
+    return ", ".join(
+        f"{one['pid']}{'*' if one['state'] == 'busy' else ''}" + (f" {one['name']}" if one.get("name") else "")
+        for one in row.get("processes", ())
+    )
+
+
 KINDS: Final = (
     Kind("dataset", ("datasets", "ds"), "/datasets", "name", _datasets),
     Kind("mirror", ("mirrors",), "/mirrors", "name", _mirrors, single=False),
+    Kind("engine", ("engines",), "/engines", "name", _engines, single=False),
     Kind("network", ("networks", "net"), "/networks", "name", _networks),
     Kind("peer", ("peers",), "/peers", "peerId", _peers),
     Kind("validator", ("validators",), "/validators", "key", _validators, single=False),

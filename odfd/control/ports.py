@@ -20,6 +20,9 @@ class About(Protocol):
 
     async def status(self) -> wire.Status: ...
 
+    async def engines(self) -> Sequence[wire.EngineView]:
+        """What queries are run by, with the processes that are up."""
+
     async def doctor(self) -> Sequence[wire.Probe]:
         """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""
 

@@ -112,6 +112,7 @@ async def _change_authority(node: Node, request: Request) -> object:
 
 TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda n, _: n.about.status()),
+    ("GET", "/engines", lambda n, _: n.about.engines()),
     ("GET", "/doctor", _doctor),
     ("GET", "/events", _events),
     ("GET", "/tasks", lambda n, _: n.tasks.list()),

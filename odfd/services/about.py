@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import trio
 
 from chain import instant
+from chain.ids import DatasetId
 from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.kit.tasks import State
@@ -53,6 +55,20 @@ class AboutService:
         self._ground = ground
         self._name = name
         self._started = ground.clock.now()
+
+    async def engines(self) -> Sequence[wire.EngineView]:
+        view = self._engine.view()
+        named = await trio.to_thread.run_sync(self._named, view.processes)
+        return [msgspec.structs.replace(view, processes=named)]
+
+    def _named(self, processes: Sequence[wire.EngineProcess]) -> tuple[wire.EngineProcess, ...]:
+        with self._home.catalog() as catalog:
+            return tuple(
+                msgspec.structs.replace(one, name=catalog.name_of(DatasetId.parse(one.dataset)))
+                if one.dataset is not None
+                else one
+                for one in processes
+            )
 
     async def status(self) -> wire.Status:
         states, disk = await trio.to_thread.run_sync(self._look)

@@ -81,11 +81,17 @@ class NodeEngine:
             state = "failed" if self._why_not else "starting"
             return wire.EngineView(name="spark", state=state)
         identity = self._host.identity
+        running = self._host.engine.running()
         return wire.EngineView(
             name=f"{identity.name} {identity.version}",
             digest=identity.digest,
             sandbox=identity.sandbox,
-            state="stopped" if self._host.engine.pid is None else "idle",
+            state="busy" if any(one.busy for one in running) else "idle" if running else "stopped",
+            isolation=self._options.isolation.value,
+            processes=tuple(
+                wire.EngineProcess(pid=one.pid, dataset=one.dataset or None, state="busy" if one.busy else "idle")
+                for one in running
+            ),
         )
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 from config.model import Engine, Settings
 from engines.client import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
-from engines.provision.settings import WarmthLimits
+from engines.provision.settings import Isolation, WarmthLimits
 from engines.sandbox.base import Level
 from odfd.mirrors.arrivals import ObjectLimits
 from odfd.network.membership import HostOptions, Network
@@ -30,6 +30,8 @@ def spark_options(settings: Settings, home: Home) -> SparkOptions:
         limits=WarmthLimits(idle=engine.idle_seconds),
         calls=CallLimits(work=engine.request_seconds),
         cluster=_cluster(engine),
+        isolation=Isolation(engine.isolation),
+        processes=engine.max_processes,
     )
 
 

@@ -13,7 +13,7 @@ from odfd.cli.table import render
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
-_KINDS = "dataset, mirror, network, peer, validator or task"
+_KINDS = "dataset, engine, mirror, network, peer, validator or task"
 
 
 def register(subparsers: Any) -> None:
@@ -81,6 +81,8 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _delete(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
+    if kind.name == "engine":
+        raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind.name == "peer":
         raise Usage("peers are not deleted", hint=f"odfctl peer block {args.name} keeps one away")
     if kind.name == "dataset" and not args.yes:

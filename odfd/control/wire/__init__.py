@@ -52,6 +52,7 @@ from odfd.control.wire.lineage import (
 )
 from odfd.control.wire.node import (
     DiskView,
+    EngineProcess,
     EngineView,
     Probe,
     Status,
@@ -142,6 +143,7 @@ __all__ = [
     "DatasetView",
     "DecisionView",
     "DiskView",
+    "EngineProcess",
     "EngineView",
     "EpochView",
     "EventView",

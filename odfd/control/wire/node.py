@@ -9,6 +9,19 @@ import msgspec
 from odfd.control.wire.value import Value
 
 
+class EngineProcess(Value, frozen=True, kw_only=True):
+    """A process of the engine that takes requests now."""
+
+    pid: int
+    """On the node's machine, of the outermost: a sandbox has more."""
+    dataset: str | None = None
+    """``did:odf:…`` of the only one that it works for; ``None``: whoever asks."""
+    name: str | None = None
+    """Of that dataset on this node, or the beginning of its id."""
+    state: str = "idle"
+    """``idle``, ``busy``."""
+
+
 class EngineView(Value, frozen=True, kw_only=True):
     name: str
     digest: str | None = None
@@ -16,6 +29,9 @@ class EngineView(Value, frozen=True, kw_only=True):
     """Level in use: ``container``, ``image``, ``host`` or ``none``."""
     state: str = "idle"
     """``stopped``, ``starting``, ``idle``, ``busy``, ``failed``."""
+    isolation: str = "shared"
+    """``shared``: datasets share a process; ``dataset``: each has one of its own."""
+    processes: tuple[EngineProcess, ...] = ()
 
 
 class DiskView(Value, frozen=True, kw_only=True):

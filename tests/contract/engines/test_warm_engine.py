@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from chain.errors import Invalid
+from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import (
     EngineIdentity,
@@ -25,7 +26,7 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.errors import EngineLost, LimitExceeded
-from engines.provision.settings import WarmSettings, WarmthLimits
+from engines.provision.settings import Isolation, WarmSettings, WarmthLimits
 from engines.provision.warm import EnginePool, WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.bubblewrap import Bubblewrap
@@ -36,7 +37,12 @@ from engines.sandbox.runtime import host_runtime
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("scripted_engine.py")
+FIRST, SECOND, THIRD = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2, 3))
 IDENTITY = EngineIdentity(name="scripted", version="1", digest="sha256:11", sandbox="none", platform="linux/amd64")
+
+
+def pid_of(engine: WarmEngine) -> int | None:
+    return next((running.pid for running in engine.running()), None)
 
 
 def command(mode: str) -> Any:
@@ -65,7 +71,8 @@ class Bed:
         self.folder = folder
         self.events: list[tuple[str, Mapping[str, object]]] = []
 
-    def engine(self, mode: str = "serve", memory: int | None = None, **limits: float) -> WarmEngine:
+    def engine(self, mode: str = "serve", memory: int | None = None, apart: int = 0, **limits: float) -> WarmEngine:
+        """``apart``: each dataset in a process of its own, so many at once."""
         settings = WarmSettings(
             name="scripted",
             program=command(mode),
@@ -74,6 +81,8 @@ class Bed:
             scratch=self.folder / "scratch",
             mounts=(Mount(PROGRAM.parent, PurePosixPath(PROGRAM.parent)),),
             memory=memory,
+            isolation=Isolation.DATASET if apart else Isolation.SHARED,
+            most=apart or 1,
             limits=WarmthLimits(**({"start": 20.0, "grace": 2.0} | limits)),
         )
         return WarmEngine(settings, lambda name, facts: self.events.append((name, facts)))
@@ -97,15 +106,15 @@ async def test_starts_on_demand_stays_warm_and_leaves_nothing(bed: Bed, bench: A
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as inner:
             await inner.start(engine.run)
-            assert engine.pid is None
+            assert pid_of(engine) is None
             assert await engine.identity() == IDENTITY
-            assert engine.pid is None
+            assert pid_of(engine) is None
             assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
             assert (bench.folder / "new-data").read_bytes() == b"12"
-            first = engine.pid
+            first = pid_of(engine)
             assert first is not None
             assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
-            assert engine.pid == first
+            assert pid_of(engine) == first
             scope.cancel()
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
@@ -118,11 +127,11 @@ async def test_a_query_that_kills_its_engine_is_told_why_and_the_next_finds_anot
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
-        first = engine.pid
+        first = pid_of(engine)
         with pytest.raises(EngineLost, match="last words of a dying engine"):
             await engine.transform(asking(bench.request(), "die"))
         assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
-        assert engine.pid != first
+        assert pid_of(engine) != first
         nursery.cancel_scope.cancel()
 
 
@@ -131,13 +140,13 @@ async def test_killed_from_outside_between_requests(bed: Bed, bench: Any) -> Non
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         await engine.validate(validation(bench))
-        first = engine.pid
+        first = pid_of(engine)
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        while engine.pid is not None:
+        while pid_of(engine) is not None:
             await trio.testing.wait_all_tasks_blocked(0.01)
         assert (await engine.validate(validation(bench))).ok
-        assert engine.pid != first
+        assert pid_of(engine) != first
         nursery.cancel_scope.cancel()
 
 
@@ -169,14 +178,14 @@ async def test_an_idle_engine_goes_and_comes_back(bed: Bed, bench: Any) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         await engine.validate(validation(bench))
-        first = engine.pid
+        first = pid_of(engine)
         assert first is not None
         with trio.fail_after(10):
             while "engine-exited" not in bed.names():
                 await trio.testing.wait_all_tasks_blocked(0.01)
-        assert engine.pid is None
+        assert pid_of(engine) is None
         await engine.validate(validation(bench))
-        assert engine.pid not in (None, first)
+        assert pid_of(engine) not in (None, first)
         nursery.cancel_scope.cancel()
 
 
@@ -190,7 +199,7 @@ async def test_a_fresh_engine_is_the_callers_own_and_takes_nobodys_work_away(bed
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         await engine.validate(validation(bench))
-        shared = engine.pid
+        shared = pid_of(engine)
         async with trio.open_nursery() as others:
             others.start_soon(long_query)
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -198,7 +207,7 @@ async def test_a_fresh_engine_is_the_callers_own_and_takes_nobodys_work_away(bed
                 async with engine.fresh() as own:
                     assert (await own.validate(validation(bench))).ok
                     assert (await engine.validate(validation(bench))).ok
-                assert engine.pid == shared
+                assert pid_of(engine) == shared
             others.cancel_scope.cancel()
         pids = [facts["pid"] for name, facts in bed.events if name == "engine-started"]
         assert len(set(pids)) == 3
@@ -211,10 +220,111 @@ async def test_a_shared_engine_that_nobody_uses_makes_room_for_a_fresh_one(bed: 
         await nursery.start(engine.run)
         await engine.validate(validation(bench))
         async with engine.fresh() as own:
-            assert engine.pid is None
+            assert pid_of(engine) is None
             with pytest.raises(EngineLost, match="last words of a dying engine"):
                 await own.transform(asking(bench.request(), "die"))
         assert (await engine.validate(validation(bench))).ok
+        nursery.cancel_scope.cancel()
+
+
+def about(request: TransformRequest, dataset: DatasetId) -> TransformRequest:
+    return msgspec.structs.replace(request, dataset_id=dataset)
+
+
+def held(engine: WarmEngine) -> dict[str, int]:
+    return {running.dataset: running.pid for running in engine.running()}
+
+
+async def test_apart_no_datasets_query_ends_the_work_of_another(tmp_path: Path, bench: Any) -> None:
+    """In one process the dying query takes the other's with it; with each in its own it goes on."""
+    bed = Bed(PlainProcess(), tmp_path)
+    for apart, lost in ((0, True), (2, False)):
+        engine, ended = bed.engine(apart=apart), []
+
+        async def long_query(engine: WarmEngine = engine, ended: list[object] = ended) -> None:
+            try:
+                ended.append(await engine.transform(asking(about(bench.request(), FIRST), "sleep 1")))
+            except EngineLost as fault:
+                ended.append(fault)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(engine.run)
+            async with trio.open_nursery() as work:
+                await engine.transform(asking(about(bench.request(), FIRST), "join"))
+                work.start_soon(long_query)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                with pytest.raises(EngineLost, match="last words of a dying engine"):
+                    await engine.transform(asking(about(bench.request(), SECOND), "die"))
+            assert [isinstance(each, EngineLost) for each in ended] == [lost]
+            nursery.cancel_scope.cancel()
+
+
+async def test_apart_the_least_recently_used_process_makes_room(tmp_path: Path, bench: Any) -> None:
+    bed = Bed(PlainProcess(), tmp_path)
+    engine = bed.engine(apart=2)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        for dataset in (FIRST, SECOND, FIRST):
+            await engine.transform(asking(about(bench.request(), dataset), "join"))
+        before = held(engine)
+        assert set(before) == {str(FIRST), str(SECOND)}
+        await engine.transform(asking(about(bench.request(), THIRD), "join"))
+        after = held(engine)
+        assert set(after) == {str(FIRST), str(THIRD)}
+        assert after[str(FIRST)] == before[str(FIRST)]
+        await engine.validate(validation(bench))
+        assert set(held(engine)) == {str(THIRD), ""}
+        with pytest.raises(ProcessLookupError):
+            os.kill(before[str(FIRST)], 0)
+        nursery.cancel_scope.cancel()
+    assert {facts["why"] for name, facts in bed.events if name == "engine-leaving"} == {"its place is wanted"}
+
+
+async def test_apart_one_that_works_is_not_ended_and_who_needs_its_place_waits(tmp_path: Path, bench: Any) -> None:
+    """Many datasets, one place: all are served, one process at a time, and none is cut off at work."""
+    bed = Bed(PlainProcess(), tmp_path)
+    engine, most, order = bed.engine(apart=1), 0, []
+    datasets = [DatasetId.from_public_key(bytes([number]) * 32) for number in range(1, 5)]
+
+    async def query(dataset: DatasetId) -> None:
+        nonlocal most
+        answer = await engine.transform(asking(about(bench.request(), dataset), "sleep 0.2"))
+        assert answer == InvalidQuery(message="slept")
+        most = max(most, len(engine.running()))
+        order.append(dataset)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        async with trio.open_nursery() as work:
+            for dataset in (*datasets, datasets[0]):
+                work.start_soon(query, dataset)
+        assert set(order) == set(datasets)
+        assert len(order) == 5
+        assert most == 1
+        nursery.cancel_scope.cancel()
+    starts = [name for name in bed.names() if name in ("engine-started", "engine-exited")]
+    assert starts == ["engine-started", "engine-exited"] * (len(starts) // 2)
+
+
+async def test_apart_who_stops_waiting_for_a_place_takes_none(tmp_path: Path, bench: Any) -> None:
+    bed = Bed(PlainProcess(), tmp_path)
+    engine = bed.engine(apart=1)
+
+    async def long_query() -> None:
+        await engine.transform(asking(about(bench.request(), FIRST), "sleep 600"))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        async with trio.open_nursery() as others:
+            others.start_soon(long_query)
+            while "engine-started" not in bed.names():
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            with trio.move_on_after(0.05) as impatient:
+                await engine.transform(asking(about(bench.request(), SECOND), "join"))
+            assert impatient.cancelled_caught
+            others.cancel_scope.cancel()
+        assert isinstance(await engine.transform(asking(about(bench.request(), THIRD), "join")), Success)
+        assert set(held(engine)) == {str(THIRD)}
         nursery.cancel_scope.cancel()
 
 
@@ -244,14 +354,14 @@ async def test_a_silent_engine_is_replaced(bed: Bed, bench: Any) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         await engine.validate(validation(bench))
-        first = engine.pid
+        first = pid_of(engine)
         assert first is not None
         await engine.validate(validation(bench))
-        assert engine.pid == first
+        assert pid_of(engine) == first
         for each in descendants(first):
             os.kill(each, signal.SIGSTOP)
         await engine.validate(validation(bench))
-        assert engine.pid != first
+        assert pid_of(engine) != first
         nursery.cancel_scope.cancel()
     assert {"engine": "scripted", "pid": first, "why": "silent"} in [facts for _, facts in bed.events]
 

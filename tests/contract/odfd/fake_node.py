@@ -51,6 +51,12 @@ class FakeNode:
             engine=wire.EngineView(name="spark", digest="sha256:" + "5d" * 32, sandbox="none"),
         )  # fmt: skip
 
+    async def engines(self) -> Sequence[wire.EngineView]:
+        return [wire.EngineView(name="spark", sandbox="host", isolation="dataset", state="busy", processes=(
+            wire.EngineProcess(pid=11, dataset="did:odf:fed01" + "a3" * 32, name="nyc.flights", state="busy"),
+            wire.EngineProcess(pid=12),
+        ))]  # fmt: skip
+
     async def doctor(self) -> Sequence[wire.Probe]:
         return [
             wire.Probe(name="disk", result="ok", message="100 GB free"),

@@ -1,0 +1,218 @@
+"""The processes of one engine: started when somebody asks, at most so many, one for each tenant.
+
+A tenant is whoever may not share a process with others: by policy everybody together, or each dataset alone. Where all
+places are taken, the process that was not used for longest ends first. One that works is never ended: who needs its
+place waits. Failures to start are paced by a growing pause, for all: what keeps one from starting keeps the next.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from chain.errors import Environment, Fault
+from engines.errors import EngineLost
+from engines.provision.process import EngineProcess
+from engines.provision.settings import OnEvent, Started, WarmSettings
+
+
+@dataclass(slots=True)
+class _Place:
+    """Of one tenant. Who holds ``turn`` decides which process is his."""
+
+    turn: trio.Lock = field(default_factory=trio.Lock)
+    process: EngineProcess | None = None
+    waiting: int = 0
+
+
+class Processes:
+    """Usable while ``run`` runs."""
+
+    def __init__(self, settings: WarmSettings, on_event: OnEvent) -> None:
+        self._settings = settings
+        self._on_event = on_event
+        self._nursery: trio.Nursery | None = None
+        self._places: dict[str, _Place] = {}
+        self._room = trio.lowlevel.ParkingLot()
+        self._started = 0
+        self._failures = 0
+        self._not_before = -float("inf")
+
+    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; then every process is stopped and its folders are removed."""
+        await trio.to_thread.run_sync(_empty, self._settings.scratch)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+            self._places.clear()
+
+    def running(self) -> dict[str, EngineProcess]:
+        """By tenant, those that take requests now; not those that are on their way in or out."""
+        return {
+            tenant: place.process
+            for tenant, place in self._places.items()
+            if place.process is not None and place.process.client is not None and not place.process.is_leaving
+        }
+
+    @asynccontextmanager
+    async def lease(self, tenant: str) -> AsyncIterator[EngineProcess]:
+        """The tenant's process, which stays at least so long. Raises EngineLost."""
+        with self._place(tenant) as place:
+            async with place.turn:
+                process = place.process
+                if process is None or not await self._answers(process):
+                    await self._make_room()
+                    process = place.process = self._begin()
+                    try:
+                        await self._readiness(process)
+                    except BaseException:
+                        self._release(process)
+                        raise
+                else:
+                    process.leases += 1
+        try:
+            yield process
+        finally:
+            self._release(process)
+
+    def _release(self, process: EngineProcess) -> None:
+        process.leases -= 1
+        process.last_used = trio.current_time()
+        self._room.unpark_all()
+
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[EngineProcess]:
+        """A process of the caller's own, from its start to its end, beyond the number of the others. Raises EngineLost.
+
+        Where all places are taken, one that nobody uses goes first: one more at a time costs more memory.
+        """
+        unused = self._unused() if self._taken() >= self._settings.most else None
+        if unused is not None:
+            unused.leave("a fresh one is wanted")
+            await unused.gone.wait()
+        process = self._begin()
+        try:
+            await self._readiness(process)
+            yield process
+        finally:
+            process.leave("done")
+            with trio.CancelScope(shield=True):
+                await process.gone.wait()
+
+    @contextmanager
+    def _place(self, tenant: str) -> Iterator[_Place]:
+        """Forgotten when it is empty and nobody waits at it: there may be more tenants than were ever at once here."""
+        place = self._places.setdefault(tenant, _Place())
+        place.waiting += 1
+        try:
+            yield place
+        finally:
+            place.waiting -= 1
+            self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        for tenant, place in list(self._places.items()):
+            if not place.waiting and (place.process is None or place.process.gone.is_set()):
+                del self._places[tenant]
+
+    def _taken(self) -> int:
+        return sum(place.process is not None and not place.process.gone.is_set() for place in self._places.values())
+
+    def _unused(self) -> EngineProcess | None:
+        """The one whose last request ended first."""
+        found = [process for process in self.running().values() if not process.leases]
+        return min(found, key=lambda process: process.last_used, default=None)
+
+    async def _make_room(self) -> None:
+        """Until one more may be started. Nothing is awaited between the last look and the return."""
+        leaving = None
+        while self._taken() >= self._settings.most:
+            if leaving is None or leaving.gone.is_set():
+                leaving = self._unused()
+                if leaving is not None:
+                    leaving.leave("its place is wanted")
+            await self._room.park()
+
+    async def _answers(self, process: EngineProcess) -> bool:
+        """Whether a process may be given work: after a silence it has to show that it still answers."""
+        limits = self._settings.limits
+        if process.is_leaving:
+            return False
+        if process.leases or trio.current_time() - process.last_used < limits.silence:
+            return True
+        assert process.client is not None
+        with trio.move_on_after(limits.pulse):
+            try:
+                await process.client.identity()
+            except Fault:
+                pass
+            else:
+                return not process.is_leaving
+        process.leave("silent")
+        return False
+
+    def _begin(self) -> EngineProcess:
+        """A process that is starting, held by the caller."""
+        if self._nursery is None:
+            raise EngineLost(f"the {self._settings.name} engine is not being run", rule="engine-run")
+        wait = self._not_before - trio.current_time()
+        if wait > 0:
+            raise EngineLost(
+                f"the {self._settings.name} engine failed to start {self._failures} times in a row",
+                rule="engine-start",
+                hint=f"next attempt in {wait:.0f} s",
+            )
+        self._started += 1
+        process = EngineProcess(self._settings, self._settings.scratch / str(self._started), self._on_event)
+        process.leases = 1
+        self._nursery.start_soon(self._own, process)
+        return process
+
+    async def _readiness(self, process: EngineProcess) -> None:
+        """Raises EngineLost for one that does not become ready."""
+        limits, began = self._settings.limits, trio.current_time()
+        try:
+            with trio.move_on_after(limits.start):
+                await process.ready.wait()
+        finally:
+            if process.client is None:
+                process.leave("did not become ready")
+        if process.client is None:
+            await process.gone.wait()
+            self._failures += 1
+            pause = min(limits.backoff_first * 2 ** (self._failures - 1), limits.backoff_most)
+            self._not_before = trio.current_time() + pause
+            raise EngineLost(
+                f"the {self._settings.name} engine did not start ({process.epitaph})",
+                rule="engine-start",
+                hint="`odfctl doctor` tries each of its parts",
+            )
+        self._failures = 0
+        facts = {"pid": process.pid, "sandbox": self._settings.sandbox.level.value}
+        seconds = round(trio.current_time() - began, 3)
+        self._on_event("engine-started", {"engine": self._settings.name, **facts, "seconds": seconds})
+
+    async def _own(self, process: EngineProcess) -> None:
+        """An engine that cannot be forked concerns its requester, who sees it gone, not the daemon's tree."""
+        try:
+            await process.run()
+        except Environment as fault:
+            process.note(str(fault))
+            self._on_event("engine-start-failed", {"engine": self._settings.name, "reason": str(fault)})
+        finally:
+            self._forget_empty()
+            self._room.unpark_all()
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
