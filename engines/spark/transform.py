@@ -53,7 +53,7 @@ from engines.spark.tables import WRITTEN, Source, accumulate, evaluate_anew
 from engines.spark.ticking import plan_table
 from engines.spark.versions import Versions, advance
 from engines.spark.views import name_view
-from engines.spark.windowed import plan_windows
+from engines.spark.windowed import plan_windows, windows_of
 
 
 class Control(Protocol):
@@ -183,7 +183,7 @@ class Transaction:
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only", hint="derive anew, as a dataset of its own",
             )  # fmt: skip
-        windows, grid = self._windows(ruling), self._query.declarations.tick
+        windows, grid = windows_of(ruling, self._query.declarations), self._query.declarations.tick
         step, ticking, waiting = (
             plan_windows(ruling.shape, facts, windows, state.checkpoint, request.vocab, grid)
             if windows
@@ -211,15 +211,6 @@ class Transaction:
         return {
             alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias), windows.get(alias))
             for alias, columns in self._inputs.schemas.items()
-        }
-
-    def _windows(self, ruling: Ruling) -> dict[str, InputWindows]:
-        """By alias, if late rows correct windows."""
-        found = ruling.windows.of if ruling.windows is not None else {}
-        lateness = self._query.declarations.lateness_of
-        return {
-            alias: InputWindows(function, lateness(alias), ruling.reach.get(alias, 0))
-            for alias, function in found.items()
         }
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:

@@ -16,9 +16,20 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Classification, Path
 from engines.spark.analysis.monotone import MILLISECOND, apply, least
 from engines.spark.checkpoint import Checkpoint
+from engines.spark.declarations import Declarations
 from engines.spark.incremental import InputFacts, LateCheck, Step
 from engines.spark.input_windows import Closing, InputWindows
+from engines.spark.lateness import Ruling
 from engines.spark.ticking import TableStep, Tick, plan_table
+
+
+def windows_of(ruling: Ruling, declared: Declarations) -> dict[str, InputWindows]:
+    """By alias, if late rows correct windows."""
+    found = ruling.windows.of if ruling.windows is not None else {}
+    return {
+        alias: InputWindows(function, declared.lateness_of(alias), ruling.reach.get(alias, 0))
+        for alias, function in found.items()
+    }
 
 
 def plan_windows(

@@ -1,4 +1,5 @@
 """Provenance in table mode: the rows of the record's key that counted at its tick, and what changed since the last one.
+Windows that late rows correct are such a table.
 
 A record of a changing table is a difference between two ticks of its key. The key's rows are read from the inputs'
 blocks, the query is run over them at every tick of the transaction, and the tick is the one whose differences hold the
@@ -7,6 +8,7 @@ record; then the query is traced over that tick's rows and over those of the tic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,14 +18,18 @@ import pyarrow as pa
 from chain.errors import Invalid
 from engines.contract import ProvenanceRow
 from engines.spark.analysis.locality import Locality
+from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.analysis.tables import TableShape
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.changes import LONG_AGO, positive
+from engines.spark.checkpoint import Checkpoint
+from engines.spark.incremental import InputFacts, Step
 from engines.spark.output import same_rows
 from engines.spark.plans import HIDDEN_ROUND, carried, frame_of
 from engines.spark.provenance.answers import Found
-from engines.spark.provenance.ground import Ground, Shown, numbers, quoted
+from engines.spark.provenance.ground import Ground, Shown, microseconds_of, numbers, quoted
 from engines.spark.provenance.lives import Lives, entering, lives, of_key
+from engines.spark.provenance.reach import reaching
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.provenance.witnesses import ROWS, pick
 from engines.spark.queries import run_queries
@@ -32,6 +38,7 @@ from engines.spark.rows import event_times, frame_of_rows, read_rows
 from engines.spark.spark_types import as_written
 from engines.spark.ticking import TableStep, plan_table
 from engines.spark.views import name_view
+from engines.spark.windowed import plan_windows
 
 MAX_LIVED: Final = 50_000_000
 """Rows of a key, counted once at every tick of the transaction, that are evaluated to find the record's tick."""
@@ -59,12 +66,21 @@ class Changing:
         self._columns = key_columns(ground, shape, plan.toJSON() if plan is not None else "")
 
     def _planned(self) -> TableStep:
-        ground, previous, grid = self._ground, None, self._ground.query.declarations.tick
+        ground, previous = self._ground, None
         earlier = ground.before()
         if any(given.blocks for given in earlier):
-            step, _, waiting = plan_table(earlier, None, grid, ground.reached[0])
+            step, _, waiting = self._plan(earlier, None, ground.reached[0])
             previous = ground.checkpoint(step, waiting)
-        return plan_table(ground.facts, previous, grid, ground.reached[1])[1]
+        return self._plan(ground.facts, previous, ground.reached[1])[1]
+
+    def _plan(
+        self, inputs: tuple[InputFacts, ...], previous: Checkpoint | None, limit: int | None
+    ) -> tuple[Step, TableStep, tuple[int, ...]]:
+        """As the transaction was planned; one that corrects windows is never held back."""
+        ground, grid = self._ground, self._ground.query.declarations.tick
+        if ground.windows:
+            return plan_windows(ground.shape, inputs, ground.windows, previous, ground.request.vocab, grid)
+        return plan_table(inputs, previous, grid, limit)
 
     def _name_empty(self) -> bool:
         for alias, schema in self._ground.inputs.schemas.items():
@@ -74,7 +90,8 @@ class Changing:
     def find(self, place: int) -> Found:
         ground = self._ground
         key = {name: ground.data.column(name)[place] for name in self._shape.keys}
-        known = {given.alias: self._lives(given.alias, key) for given in ground.facts}
+        times = self._span(place)
+        known = {given.alias: self._lives(given.alias, key, times) for given in ground.facts}
         rounds = self._rounds(known)
         if rounds is None:
             raise ground.unlike(place)
@@ -115,23 +132,39 @@ class Changing:
             count += 1
         return count
 
-    def _lives(self, alias: str, key: dict[str, pa.Scalar]) -> Lives:
+    def _span(self, place: int) -> dict[str, tuple[int, int]]:
+        """By alias from which event time on, and before which, rows can bear on the record, if it is of a window."""
+        ground = self._ground
+        if not ground.windows:
+            return {}
+        at = microseconds_of(ground.data.column(ground.request.vocab.event_time_column)[place])
+        paths = ground.shape.paths
+        return {alias: reaching([path for path in paths if path.input == alias], at) for alias in ground.windows}
+
+    def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lives:
         """All statements about the key, from the first block to the cut."""
         ground = self._ground
         given = next(each for each in ground.facts if each.alias == alias)
         schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
+        windows, (low, high) = ground.windows.get(alias), spans.get(alias, (EARLIEST, LATEST))
         wanted = {column: key[name] for name, column in self._columns.get(alias, {}).items()}
         parts, enters = [read_rows((), schema)], [np.empty(0, np.int64)]
         for block in given.blocks:
-            if block.path is None:
+            if block.path is None or block.first is None or block.last is None:
+                continue
+            if block.first >= high or block.last < low:
                 continue
             rows = read_rows([block.path], schema)
             times, timed = event_times(rows, vocab)
             ops = self._ops(rows, alias)
             marks = [None if mark is None else mark - given.lateness for mark in (block.before, block.after)]
+            enter = entering(ops, times, *marks)
+            if windows is not None:
+                enter = np.maximum(enter, windows.last_instants(times))
+                timed = timed & (times >= max(low, windows.accepted_from(block.before))) & (times < high)
             chosen = timed & of_key(rows, wanted)
             parts.append(rows.filter(pa.array(chosen)))
-            enters.append(entering(ops, times, *marks)[chosen])
+            enters.append(enter[chosen])
         whole = pa.concat_tables(parts)
         return lives(whole, self._ops(whole, alias), np.concatenate(enters), vocab)
 

@@ -7,7 +7,7 @@ when it ran; no checkpoint is read, so none has to be held or believed. Engine s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from engines.spark.checkpoint import Checkpoint
 from engines.spark.declarations import Query, read_query
 from engines.spark.facts import SliceReader
 from engines.spark.incremental import BlockFacts, InputFacts, Read, Step, next_checkpoint, plan_step
+from engines.spark.input_windows import InputWindows
 from engines.spark.inputs import Inputs, micros
 from engines.spark.lateness import rule
 from engines.spark.output import same_rows, stated_ops
@@ -35,6 +36,7 @@ from engines.spark.rows import event_times, frame_of_rows, read_rows
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
 from engines.spark.views import name_view
+from engines.spark.windowed import windows_of
 
 MAX_ROWS: Final = 20_000_000
 """Rows of inputs that one record may bear on: they are looked at in memory."""
@@ -68,11 +70,8 @@ class Ground:
         if found.classification is None:
             raise Invalid(as_text(found.diagnostics, len(self.query.steps)), rule="provenance-query")
         ruling = rule(self.query, found.classification, self.inputs.changelogs)
-        if ruling.windows is not None:
-            raise Invalid(
-                "late rows correct the windows of this dataset: where its records came from cannot be told yet",
-                rule="provenance-query", hint="ask of the inputs, by the window's event time",
-            )  # fmt: skip
+        self.windows: Mapping[str, InputWindows] = windows_of(ruling, self.query.declarations)
+        """By alias, if late rows correct windows."""
         self.shape: Classification = ruling.shape
         self.counts_late = bool(ruling.reach)
         """Whether records come out that are earlier than what was settled."""

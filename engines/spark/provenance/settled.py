@@ -18,13 +18,12 @@ from pyspark.sql.functions import col, lit
 
 from chain.errors import Invalid
 from engines.spark.analysis.classify import Path
-from engines.spark.analysis.influence import Session
-from engines.spark.analysis.monotone import MILLISECOND, least
 from engines.spark.incremental import Read
 from engines.spark.inputs import net
 from engines.spark.plans import frame_of
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.ground import Ground, Shown, microseconds_of, numbers, quoted, rows_of
+from engines.spark.provenance.reach import reaching
 from engines.spark.provenance.tracing import LINEAGE, trace
 from engines.spark.provenance.witnesses import pick
 from engines.spark.queries import run_queries
@@ -98,12 +97,6 @@ class Settled:
 
 
 def narrowed(read: Read, paths: Sequence[Path], at: int) -> Read:
-    """Only rows of which some path can reach the output time ``at`` (microseconds).
-
-    When a session began only its rows can say: of those all are read that the transaction saw.
-    """
-    high = max((least(path.low, at + MILLISECOND) for path in paths), default=read.high)
-    low = read.low
-    if not any(isinstance(path.life, Session) for path in paths):
-        low = max(low, min((least(path.high, at) for path in paths), default=low))
-    return dataclasses.replace(read, low=low, high=min(read.high, high))
+    """Of the rows that the transaction saw only those that can reach the output time ``at`` (microseconds)."""
+    low, high = reaching(paths, at)
+    return dataclasses.replace(read, low=max(read.low, low), high=min(read.high, high))

@@ -169,6 +169,36 @@ CASES = {
         changing="a",
         mode="table",
     ),
+    "corrected days": Case(
+        "set odf.late = 'apply'; select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s, "
+        "count(*) as c from a group by 1, 2",
+        mode="table",
+    ),
+    "corrected for two days": Case(
+        "set odf.late = 'apply within 2 days'; select time_bucket(interval '1' day, event_time) as event_time, k, "
+        "count(distinct v % 3) as s from a group by 1, 2",
+        changing="a",
+        mode="table",
+    ),
+    "corrected in the calendar": Case(
+        "set odf.late = 'apply'; set odf.tick = '3 days'; select date_trunc('week', event_time) as w, k, "
+        "max(event_time) as event_time, sum(v) as s from a group by 1, 2",
+        changing="a",
+        mode="table",
+    ),
+    "corrected union": Case(
+        "set odf.late = 'apply'; select time_bucket(interval '2' day, event_time) as event_time, count(*) as c from "
+        "(select event_time, k from a union all select event_time, k from b) group by 1",
+        "ab",
+        "b",
+        mode="table",
+    ),
+    "corrected top": Case(
+        "set odf.late = 'apply'; select event_time, k, v from (select event_time, k, v, row_number() over (partition "
+        "by date_trunc('week', event_time), k order by v desc, event_time) as n from a) where n <= 2",
+        changing="a",
+        mode="table",
+    ),
     "windows over statements": Case(
         "set odf.read.a = 'log'; select time_bucket(interval '1' day, event_time) as event_time, op as what, "
         "count(*) as c from a group by 1, 2",
