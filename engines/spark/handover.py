@@ -8,10 +8,7 @@ the blocks, never translated: it is a function of the cut. Engine semantics, sec
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -33,36 +30,17 @@ from engines.contract import (
     TransformRequest,
 )
 from engines.spark.analysis.classify import Classification, Mode
-from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
+from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
-from engines.spark.arranged import Kept, Tables, pack, unpack
 from engines.spark.changes import row_codes
-from engines.spark.checkpoint import VERSION, Checkpoint
-from engines.spark.incremental import InputFacts, next_checkpoint, plan_step
-from engines.spark.lateness import Ruling, rule
+from engines.spark.checkpoint import Checkpoint
 from engines.spark.output import output_schema, schema_in_force, slice_of
-from engines.spark.plans import HIDDEN_ROUND
-from engines.spark.queries import answered, as_text
+from engines.spark.past import Past
+from engines.spark.queries import answered
 from engines.spark.rounds import differences, rounds_of
-from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
 from engines.spark.state import State, load, save
-from engines.spark.tables import ENTER, LEAVE, WAITING, WRITTEN, Source, accumulate, dated, evaluate_anew
-from engines.spark.ticking import TableStep, plan_table
-from engines.spark.transform import Control, Transaction, Workbench, check_tick, identity_of
-
-CHUNK: Final = 64
-"""Blocks of history that a table is rebuilt from at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """What a query would have, had it always run up to a cut."""
-
-    checkpoint: Checkpoint
-    tables: Mapping[str, Kept]
-    rows: pa.Table | None = None
-    """In table mode all of the table, in the types that Spark gave."""
+from engines.spark.transform import Control, Workbench, identity_of
 
 
 class _NewDerivation(Exception):
@@ -90,8 +68,8 @@ class _Handover:
         self._request = request
         self._control = control
         # Both may call an input by the same name and mean other columns.
-        self._old = _Past(session.newSession(), old, control, bench, folder)
-        self._new = _Past(session, _as_transaction(request, old=False), control, bench, folder)
+        self._old = Past(session.newSession(), old, control, bench, folder)
+        self._new = Past(session, _as_transaction(request, old=False), control, bench, folder)
 
     def run(self) -> MigrateOutcome:
         request = self._request
@@ -100,6 +78,7 @@ class _Handover:
         old, _ = self._analysed_old()
         new, columns = self._new.analysed()
         _check_carries_over(old, new)
+        self._check_windows()
         try:
             told = enlarged(request.output_schema, output_schema(columns, request.vocab))
             schema = schema_in_force(columns, request.vocab, told)
@@ -114,8 +93,8 @@ class _Handover:
         done = self._new.rebuild(new, since)
         _check_cut(state.checkpoint, done.checkpoint, new.mode)
         rows = None
-        if old.table is not None and new.table is not None and since is not None:
-            former = self._old.table_of(old.table, state.tables, since)
+        if old.table is not None and new.table is not None:
+            former = self._former(old, old.table, state, since)
             rows = self._differences(former, done.rows, old.table, new.table, schema)
         save(request.new_checkpoint_path, done.checkpoint, done.tables)
         interval = None
@@ -129,6 +108,12 @@ class _Handover:
             new_watermark=None if g is None else from_millis(g),
             schema=told,
         )
+
+    def _former(self, old: Classification, table: TableShape, state: State, since: int | None) -> pa.Table | None:
+        """All that the old table says. Of windows that are closed for good its state has nothing any more."""
+        if self._old.windows:
+            return self._old.rebuild(old, since).rows
+        return None if since is None else self._old.table_of(table, state.tables, since)
 
     def _is_relabelled(self) -> bool:
         """The same query over the same columns, for another engine: state is neutral to engines."""
@@ -156,6 +141,19 @@ class _Handover:
             return self._old.analysed()
         except Invalid as fault:
             raise _NewDerivation(f"this engine does not run the query so far: {fault}") from fault
+
+    def _check_windows(self) -> None:
+        if bool(self._old.windows) != bool(self._new.windows):
+            raise _NewDerivation(
+                f"late rows correct its windows {'so far' if self._old.windows else 'from now on'}, and a table that "
+                "changes for ever is no such windows"
+            )
+        read = {each.dataset_id for each in self._request.query_inputs}
+        for each in self._request.old_inputs if self._old.windows else ():
+            if each.dataset_id not in read:
+                raise _NewDerivation(
+                    f"it reads {each.query_alias} no more, of which the windows were made that it would correct"
+                )
 
     def _check_meaning(self, new: Classification) -> None:
         """Consumers chose how they read the rows by whether they can be taken back."""
@@ -185,123 +183,6 @@ class _Handover:
     def _supplied(self) -> tuple[str, ...]:
         vocab = self._request.vocab
         return vocab.offset_column, vocab.operation_type_column, vocab.system_time_column
-
-
-class _Past(Transaction):
-    """A query over all blocks up to a cut, of which nothing is to be emitted."""
-
-    _ruling: Ruling
-    """Known once the query was analysed."""
-
-    @property
-    def knows(self) -> list[tuple[str, str, str]]:
-        """Inputs with their columns."""
-        ids = {each.query_alias: str(each.dataset_id) for each in self._request.query_inputs}
-        return [(ids[alias], alias, schema.json()) for alias, schema in self._inputs.schemas.items()]
-
-    def analysed(self) -> tuple[Classification, pa.Schema]:
-        """Raises Invalid for a query that this engine does not run."""
-        query = self._query
-        found = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
-        if found.classification is None or found.columns is None:
-            raise Invalid(as_text(found.diagnostics, len(query.steps)), rule="query")
-        self._ruling = rule(query, found.classification, self._inputs.changelogs)
-        if self._ruling.windows is not None:
-            raise _NewDerivation("late rows correct its windows, and how they stand cannot be handed over yet")
-        check_tick(found.classification, query)
-        return found.classification, found.columns
-
-    def changes(self, shape: Classification) -> bool | None:
-        """Whether output rows can be taken back; ``None``: not known."""
-        return shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
-
-    def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
-        """If output before ``since`` (microseconds) is out."""
-        facts = self._inputs.facts(self._ruling, self._blocks(State()))
-        if shape.table is not None:
-            return self._rebuilt_table(shape, shape.table, facts, since)
-        identity = identity_of(self._request.transform)
-        if shape.mode is Mode.LOG:
-            step = replace(plan_step(shape, facts, None), watermark=since)
-            return Rebuilt(next_checkpoint(shape, identity, step, {}, None), {})
-        start = Checkpoint(
-            v=VERSION, transform=identity, mode=shape.mode.value, g=None if since is None else since // MILLISECOND,
-            inputs=(), late={}, untimed={},
-        )  # fmt: skip
-        # With the earliest limit nothing is settled but what is out already.
-        step = plan_step(shape, facts, start, Sessions(self._inputs.vocabs).oldest, EARLIEST)
-        late = self._late(step, self._query.declarations)
-        versions = self._versions(step, State())
-        checkpoint = next_checkpoint(shape, identity, replace(step, watermark=since), late, None)
-        return Rebuilt(checkpoint, self._kept(step, versions))
-
-    def _rebuilt_table(
-        self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], since: int | None
-    ) -> Rebuilt:
-        """History is read a few blocks at a time: what is kept is a row for each key, or the rows that stand."""
-        whole, ticking, waiting = plan_table(facts, None, self._query.declarations.tick)
-        nothing = replace(_at(ticking, since), blocks=dict.fromkeys(ticking.blocks, ()))
-        sources = self._sources()
-        state: dict[str, Kept] = {}
-        for alias, blocks in ticking.blocks.items():
-            for start in range(0, len(blocks), CHUNK):
-                self._control.check()
-                few = replace(nothing, blocks={**nothing.blocks, alias: blocks[start : start + CHUNK]})
-                former = _stored(state)
-                if self._is_changelog:
-                    state = evaluate_anew(table, few, sources, former, self._evaluate).state
-                else:
-                    state = accumulate(self._session, table, few, sources, former, self._evaluate, self._split).state
-        ticks = [tick for tick in (*ticking.ticks, *waiting) if since is None or tick > since]
-        reached = whole.watermark
-        ahead = reached is not None and (since is None or reached > since)
-        step = replace(whole, watermark=since, settled=reached if ahead else None)
-        checkpoint = next_checkpoint(shape, identity_of(self._request.transform), step, {}, None, ticks)
-        return Rebuilt(checkpoint, state, None if since is None else self.table_of(table, _stored(state), since))
-
-    def table_of(self, shape: TableShape, state: Tables, since: int) -> pa.Table | None:
-        """All rows of the table that ``state`` stands for, at the tick that it has reached."""
-        if self._is_changelog:
-            alive = {alias: _alive(state, alias, source, since) for alias, source in self._sources().items()}
-            return self._evaluate(alive).drop_columns([HIDDEN_ROUND])
-        parts = [each for name, each in state.items() if name.startswith(f"{WRITTEN}/")]
-        if not parts:
-            return None
-        written = pa.concat_tables(parts)
-        if not shape.bare:
-            return written
-        empty = {
-            alias: _in_round(dated(source).empty_table().drop_columns([ENTER, LEAVE]))
-            for alias, source in self._sources().items()
-        }
-        return self._split(empty).whole(_in_round(written)).drop_columns([HIDDEN_ROUND])
-
-    @property
-    def _is_changelog(self) -> bool:
-        return any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
-
-
-def _alive(state: Tables, alias: str, source: Source, since: int) -> pa.Table:
-    """Rows of an input that count at the tick ``since``, for one round."""
-    names = [name for name in state if name.startswith(f"rows:{alias}/") or name == f"{WAITING}:{alias}"]
-    rows = pa.concat_tables([dated(source).empty_table(), *(as_in_force(state[name], dated(source)) for name in names)])
-    enter, leave = (np.asarray(rows.column(name)) for name in (ENTER, LEAVE))
-    return _in_round(rows.filter(pa.array((enter < since) & (leave >= since))).drop_columns([ENTER, LEAVE]))
-
-
-def _in_round(rows: pa.Table) -> pa.Table:
-    return rows.append_column(HIDDEN_ROUND, pa.array(np.zeros(rows.num_rows, np.int64)))
-
-
-def _stored(state: Mapping[str, Kept]) -> Tables:
-    """As a checkpoint would give it back."""
-    described, parts = pack(state)
-    return unpack(described, memoryview(b"".join(parts)))
-
-
-def _at(step: TableStep, since: int | None) -> TableStep:
-    """All of the past as one tick."""
-    return replace(step, since=None, until=since, ticks=() if since is None else (since,), grid=None)
 
 
 def _check_carries_over(old: Classification, new: Classification) -> None:
@@ -337,13 +218,14 @@ def _listed(keys: tuple[str, ...]) -> str:
 
 def _as_transaction(request: MigrateRequest, *, old: bool) -> TransformRequest:
     inputs: tuple[TransformInput, ...] = request.old_inputs if old else request.query_inputs
+    blocks = {each.dataset_id: each.blocks or () for each in request.query_inputs}
     return TransformRequest(
         dataset_id=request.dataset_id,
         dataset_alias=str(request.dataset_id),
         system_time=request.system_time,
         vocab=request.vocab,
         transform=request.old_transform if old else request.transform,
-        query_inputs=tuple(msgspec.structs.replace(each, blocks=each.blocks or ()) for each in inputs),
+        query_inputs=tuple(msgspec.structs.replace(each, blocks=blocks.get(each.dataset_id, ())) for each in inputs),
         next_offset=request.next_offset,
         new_checkpoint_path=request.new_checkpoint_path,
         new_data_path=request.new_data_path,

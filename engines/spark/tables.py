@@ -153,7 +153,7 @@ def accumulate(
         enter = np.asarray(table.column(ENTER))
         due = np.full(len(enter), False) if step.until is None else enter < step.until
         state[f"{WAITING}:{alias}"] = table.filter(pa.array(~due))
-        now = _plain(table.filter(pa.array(due)))
+        now = plain(table.filter(pa.array(due)))
         ready[alias] = now.append_column(HIDDEN_ROUND, pa.array(np.searchsorted(times, enter[due], side="right")))
     if not any(table.num_rows for table in ready.values()):
         untouched: dict[str, Kept] = {n: each for n, each in former.stored.items() if n.startswith(f"{WRITTEN}/")}
@@ -308,11 +308,11 @@ def _stretches(
 
 
 def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
-    return _plain(table).take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
+    return plain(table).take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """Without what is not of the input."""
+def plain(table: pa.Table) -> pa.Table:
+    """Without when rows count, which is not of the input."""
     return table.drop_columns([name for name in (ENTER, LEAVE, WINDOW) if name in table.column_names])
 
 

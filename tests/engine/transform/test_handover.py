@@ -55,15 +55,29 @@ TABLES = {
         "set odf.tick = 'event'; select k % 3 as g, max(event_time) as event_time, count(*) as s from x group by 1",
     ),
 }
+DAILY = "select window(event_time, '{0} seconds').start as event_time, k % 2 as g, {1} as s from x group by 1, 2"
+CORRECTED = {
+    "another sum": ("set odf.late = 'apply'; " + DAILY.format(10, "sum(k)"),
+                    "set odf.late = 'apply'; " + DAILY.format(10, "sum(k * 2)")),
+    "coarser": ("set odf.late = 'apply'; " + DAILY.format(5, "sum(k)"),
+                "set odf.late = 'apply'; " + DAILY.format(20, "max(k)")),
+    "finer, and later": ("set odf.late = 'apply'; " + DAILY.format(20, "sum(k)"),
+                         "set odf.late = 'apply'; set odf.lateness = '7 seconds'; " + DAILY.format(5, "sum(k)")),
+    "less far back": ("set odf.late = 'apply'; " + DAILY.format(5, "sum(k)"),
+                      "set odf.late = 'apply within 6 seconds'; " + DAILY.format(5, "sum(k)")),
+    "farther back": ("set odf.late = 'apply within 3 seconds'; " + DAILY.format(5, "count(distinct k)"),
+                     "set odf.late = 'apply within 9 seconds'; " + DAILY.format(5, "count(distinct k)")),
+}  # fmt: skip
+"""Windows that late rows correct."""
 LOG = ("select event_time, k from x", "select event_time, k * 10 as k from x where k % 2 = 0")
 
 
-def history(seed, blocks=9):
-    """Blocks of (seconds of rows, watermark in milliseconds)."""
+def history(seed, blocks=9, back=8):
+    """Blocks of (seconds of rows, watermark in milliseconds); rows are so many seconds late at the most."""
     rng, clock, made, mark = random.Random(seed), 5, [], 0
     for _ in range(blocks):
         clock += rng.randrange(0, 14)
-        rows = [max(clock + rng.randrange(-8, 4), 0) for _ in range(rng.randrange(0, 6))]
+        rows = [max(clock + rng.randrange(-back, 4), 0) for _ in range(rng.randrange(0, 6))]
         mark = max(mark, (clock - rng.randrange(0, 5)) * SECOND)
         made.append((rows, mark))
     return [([5, 6], 1000), *made, ([clock + 60], (clock + 50) * SECOND)]
@@ -178,6 +192,21 @@ def test_a_table_takes_over_by_its_differences(make_world, name, changelog):
     assert trio.run(reproduced, changed) >= 4
 
 
+@pytest.mark.parametrize(
+    ("name", "changelog"), [*((name, False) for name in CORRECTED), ("another sum", True), ("less far back", True)]
+)
+def test_corrected_windows_take_over_by_the_differences_of_all(make_world, name, changelog):
+    """Also of those that nothing can change any more: what is out is what the new query would have said."""
+    old, new = CORRECTED[name]
+    if changelog:
+        make_world = over_a_changelog(make_world)
+    changed, always = trio.run(handed_over, make_world, old, new, history(3, 8, back=25), 6)
+    assert any(op for op, *_ in rows_of(changed)), "histories without corrections prove nothing"
+    assert fold(rows_of(changed)) == fold(rows_of(always))
+    assert state_of(changed) == state_of(always)
+    assert trio.run(reproduced, changed) >= 4
+
+
 def fold(rows):
     """The table that a history of ops amounts to."""
     table = Counter()
@@ -223,6 +252,9 @@ def test_a_map_goes_on_with_the_next_block(make_world):
         (window(5), window(5, "count(*) as c"), "no s"),
         (window(5), window(5, "cast(sum(k) as string) as s"), "s string where the dataset has s int64"),
         (TABLES["the same"][0], "select k % 3 as g, k % 2 as s, max(event_time) as event_time from x group by 1, 2",
+         "another primary key"),
+        (window(5), "set odf.late = 'apply'; " + window(5), "final mode so far, table mode"),
+        ("set odf.late = 'apply'; " + window(5), "select max(event_time) as event_time, k % 2 as s from x group by 2",
          "another primary key"),
     ],
 )  # fmt: skip
