@@ -28,6 +28,7 @@ HIDDEN_OF_ONE: Final = (HIDDEN_OFFSET, HIDDEN_OP)
 """Where there is one input only."""
 HIDDEN_OF_ADDITIONS: Final = (HIDDEN_OFFSET,)
 """Where besides nothing is ever taken back."""
+_INLINE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 _IDS: Final = re.compile(r"#(\d+)")
 
 
@@ -182,7 +183,14 @@ def _named(attributes: Sequence[Any], name: str) -> Any:
 
 def inlined(session: SparkSession, plan: Any) -> Any:
     """With common table expressions written in where they are used."""
-    return session._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+    return inline_always(session._jvm).apply(plan)
+
+
+def inline_always(jvm: Any) -> Any:
+    """Spark's own rule, which takes more flags in each version: the first says always, the others are left off."""
+    constructors = jvm.java.lang.Class.forName(_INLINE).getConstructors()
+    flags = [True] + [False] * (max(each.getParameterCount() for each in constructors) - 1)
+    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags)
 
 
 def project(session: SparkSession, columns: Any, child: Any) -> Any:

@@ -79,7 +79,7 @@ class NodeEngine:
         """For people, now."""
         if self._host is None:
             state = "failed" if self._why_not else "starting"
-            return wire.EngineView(name="spark", state=state)
+            return wire.EngineView(name="spark", state=state, isolation=self._options.isolation.value)
         identity = self._host.identity
         running = self._host.engine.running()
         return wire.EngineView(

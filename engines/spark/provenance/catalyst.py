@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from engines.spark.plans import inline_always
+
 
 class Catalyst:
     """Makes and analyses operators of one session."""
@@ -23,7 +25,7 @@ class Catalyst:
 
     def inlined(self, plan: Any) -> Any:
         """With common table expressions written out where they are used."""
-        return self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+        return inline_always(self._jvm).apply(plan)
 
     def analysed(self, plan: Any) -> Any:
         """With all that is new in it resolved. Raises Spark's AnalysisException."""
