@@ -183,8 +183,8 @@ def accumulate(
         result = bare.whole(visible.append_column(HIDDEN_ROUND, pa.array(at)))
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
         changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, single=True)
-    last = np.zeros(len(rounds.places), bool)
-    last[np.append(np.flatnonzero(rounds.first)[1:], len(last)) - 1] = True
+    # Of each key; there is no key at all where the query passes none of the new rows on.
+    last = np.append(rounds.first[1:], True)[: len(rounds.first)]
     still = both.select(written.names).filter(pa.array(~touched))
     rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
     if step.closing is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -207,17 +208,45 @@ def corrected(histories: Histories, tabulate: Tabulate, within: int | None = Non
     ``within``: how far behind the watermark they may come, milliseconds.
     """
 
-    def counts(row: Said) -> bool:
-        assert row.time is not None
-        return within is None or row.before == NO_MARK or day(row.time) >= day(row.before - within)
+    return corrections(histories, tabulate, day, {alias: Way() for alias in histories}, within)
 
-    rows = [
-        (fact, max(since, day(fact[0]) + DAY - 1), until)
-        for blocks in histories.values()
-        for fact, since, until in standing(blocks, counts)
-    ]
-    timed = [row for blocks in histories.values() for row in said(blocks) if row.time is not None]
-    return _at_every_tick(histories, rows, tabulate, single=True), sum(not counts(row) for row in timed)
+
+@dataclass(frozen=True)
+class Way:
+    """Of an input's rows into windows."""
+
+    image: Callable[[Fact], Fact | None] = lambda fact: fact
+    """``None``: into none."""
+    by: int = 0
+    """Milliseconds that the image's time is later."""
+
+
+def corrections(
+    histories: Histories, tabulate: Tabulate, start: Low, ways: Mapping[str, Way], within: int | None,
+    single: bool = True,
+) -> Expected:  # fmt: skip
+    """As ``corrected``, of windows that begin at ``start`` of a row's image; its table is of images."""
+    rows: list[tuple[Fact, int, int]] = []
+    late = 0
+    for alias, blocks in histories.items():
+        way = ways[alias]
+
+        def counts(row: Said, by: int = way.by) -> bool:
+            assert row.time is not None
+            floor = NO_MARK if within is None or row.before == NO_MARK else start(row.before - within + by)
+            return floor == NO_MARK or start(row.time + by) >= floor
+
+        late += sum(not counts(row) for row in said(blocks) if row.time is not None)
+        for fact, since, until in standing(blocks, counts):
+            image = way.image(fact)
+            if image is not None:
+                rows.append((image, max(since, _end(start, start(image[0])) - way.by - 1), until))
+    return _at_every_tick(histories, rows, tabulate, single), late
+
+
+def _end(start: Low, window: int) -> int:
+    """When the next window begins: none is longer than a month."""
+    return next(time for time in range(window + DAY, window + 32 * DAY, DAY) if start(time) > window)
 
 
 def _at_every_tick(

@@ -5,6 +5,7 @@ Fifty queries, two thousand in ``make soak``; those that are no transform are re
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import types as st
 
 from conformance.compositions import composition
 from conformance.coordinator import Bed
+from conformance.corrections import corrected_composition
 from conformance.mutants import mutate
 from conformance.runs import FIRST, RUNS, run
 from engines.contract import Vocabulary
@@ -63,6 +65,20 @@ def test_any_composition_gives_what_the_oracle_says(analyst, cheap, duck, troubl
     assert verdicts[str(Mode.FINAL)] > sum(verdicts.values()) / 2, verdicts
 
 
+def test_any_composition_of_corrected_windows_gives_what_the_oracle_says(cheap, duck, troubles, tmp_path):
+    ops = Counter()
+    for number in range(FIRST, FIRST + RUNS):
+        case = corrected_composition(number)
+        duck.texts = case.dialect
+        try:
+            run(case, 0, cheap, duck, tmp_path, troubles)
+        except AssertionError as fault:
+            raise AssertionError(f"{case.name}: {fault}\n{case.head}{case.text}") from fault
+        wanted, _ = case.expected(duck, case.histories(random.Random(f"{case.name} 0")))
+        ops.update(op for op, *_ in wanted)
+    assert min(ops[op] for op in range(4)) >= RUNS // 5, "histories without corrections prove nothing"
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -94,3 +110,4 @@ def test_spark_agrees_on_some(spark_root, analyst, duck, tmp_path):
         if accepted(analyst, case) is Mode.FINAL:
             tried += 1
             run(case, 1, Bed(spark_root.newSession, analyst), duck, tmp_path)
+    run(corrected_composition(0), 1, Bed(spark_root.newSession, analyst), duck, tmp_path)

@@ -273,3 +273,12 @@ def test_what_would_need_all_history_is_refused(lab):
     answer, _, _ = lab.transact(DISTINCT_COUNT, stream.blocks, None, 0, transform.Workbench(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery)
     assert "history-per-key" in answer.message
+
+
+@pytest.mark.parametrize(("sql", "changelogs"), [(GROUPED, ()), (DISTINCT_COUNT, ("a",))], ids=["merged", "anew"])
+def test_a_transaction_may_bring_rows_of_which_none_passes(lab, sql, changelogs):
+    sql = sql.replace("from a", "from a where v > 10")
+    first, none, more = ([(at * DAY, "k", v)] for at, v in ((1, 11), (2, 5), (3, 12)))
+    streams = {"a": lab.given("none", [(none, 2 * DAY), (first, 3 * DAY), (none, 4 * DAY), (more, 5 * DAY)])}
+    got = lab.run(sql, streams, [{"a": 1}] * 4, changelogs=changelogs)
+    assert [(row["op"], row["c"]) for row in got.rows] == [(0, 1), (2, 1), (3, 2)]
