@@ -250,6 +250,16 @@ class RuleGroup(_Part, frozen=True, kw_only=True):
     keys: Annotated[tuple[KeyDid, ...], msgspec.Meta(min_length=1, max_length=64)]
 
 
+class WitnessRules(_Part, frozen=True, kw_only=True):
+    """What a network asks of its nodes' witnesses."""
+
+    groups: Annotated[tuple[RuleGroup, ...], msgspec.Meta(max_length=64)] | None = None
+    """Of one key each."""
+    f: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    quorum: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    max_age: Annotated[str, msgspec.Meta(max_length=16)] | None = None
+
+
 class Rules(_Part, frozen=True, kw_only=True):
     """What a network asks of its nodes' policies; what it leaves out is each node's own to say."""
 
@@ -260,6 +270,7 @@ class Rules(_Part, frozen=True, kw_only=True):
     min_engines: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     min_sandbox: Annotated[str, msgspec.Meta(max_length=16)] | None = None
     max_stale: Annotated[str, msgspec.Meta(max_length=16)] | None = None
+    witness: WitnessRules | None = None
 
     @property
     def digest(self) -> Multihash:

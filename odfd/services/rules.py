@@ -16,7 +16,7 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
-from chain.statements.statement import PolicyStatement, RuleGroup, Rules
+from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from odfd.control import wire
 from odfd.kit.clock import Clock
 from odfd.network.membership import Membership
@@ -162,7 +162,16 @@ def _rules(request: wire.NetworkRulesRequest) -> Rules:
         min_engines=request.min_engines,
         min_sandbox=request.min_sandbox,
         max_stale=request.max_stale,
+        witness=None if request.witness is None else _witness_rules(request.witness),
     )
+
+
+def _witness_rules(request: wire.WitnessRulesRequest) -> WitnessRules:
+    """Raises Invalid."""
+    listed = None
+    if request.groups is not None:
+        listed = tuple(RuleGroup(name=name, keys=(KeyDid.parse(key),)) for name, key in request.groups.items())
+    return WitnessRules(groups=listed, f=request.f, quorum=request.quorum, max_age=request.max_age)
 
 
 def _view(

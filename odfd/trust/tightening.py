@@ -1,9 +1,9 @@
 """What a network's rules make of a node's policy: what tightens holds at once, what loosens waits for a person. Pure.
 
 Tightened are: what a purpose asks for (both hold, the node's and the network's), whose word counts (fewer keys), how
-many engines, how much isolation, how stale a head may be. Everything else, other groups and another ``f`` among it,
-changes only when a person accepts the version; then what the network says stands in place of what the node said. Spec:
-trust.md section 6.
+many engines, how much isolation, how stale a head may be, and what ``witness_rules`` says of witnesses. All else,
+other groups and another ``f`` among it, changes only when a person accepts the version; then what the network says
+stands in place of what the node said. Spec: trust.md section 6.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.statements.statement import Rules
+from odfd.trust import witness_rules
 from odfd.trust.policy import (
     SANDBOXES,
     AllOf,
@@ -54,6 +55,8 @@ def _mistakes(rules: Rules) -> Iterator[str]:
             yield f"max-stale: {fault.message}"
     if rules.min_sandbox is not None and rules.min_sandbox not in SANDBOXES:
         yield f"min-sandbox {rules.min_sandbox!r} is none of {', '.join(SANDBOXES)}"
+    if rules.witness is not None:
+        yield from witness_rules.mistakes(rules.witness)
     groups = rules.groups or ()
     names, keys = [group.name for group in groups], [key for group in groups for key in group.keys]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -73,6 +76,9 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
         min_engines=max(policy.min_engines, rules.min_engines or 1),
         min_sandbox=max(policy.min_sandbox, rules.min_sandbox or SANDBOXES[0], key=SANDBOXES.index),
         max_stale=policy.max_stale if rules.max_stale is None else min(policy.max_stale, seconds_of(rules.max_stale)),
+        witnesses=policy.witnesses
+        if rules.witness is None
+        else witness_rules.tightened(policy.witnesses, rules.witness),
     )
     unmet = [f"quorum unreachable: {each}" for each in _unmet(changed)]
     return msgspec.structs.replace(
@@ -92,6 +98,9 @@ def accepted(policy: Policy, rules: Rules) -> Policy:
         min_engines=rules.min_engines or policy.min_engines,
         min_sandbox=rules.min_sandbox or policy.min_sandbox,
         max_stale=policy.max_stale if rules.max_stale is None else seconds_of(rules.max_stale),
+        witnesses=policy.witnesses
+        if rules.witness is None
+        else witness_rules.accepted(policy.witnesses, rules.witness),
     )
     unmet = list(_unmet(changed))
     if unmet:
@@ -133,6 +142,8 @@ def waiting(policy: Policy, rules: Rules) -> list[str]:
         found.append(f"min-sandbox: {rules.min_sandbox}, in place of {policy.min_sandbox}")
     if rules.max_stale is not None and seconds_of(rules.max_stale) != policy.max_stale:
         found.append(f"max-stale: {rules.max_stale}, in place of {policy.max_stale} s")
+    if rules.witness is not None:
+        found += witness_rules.waiting(policy.witnesses, rules.witness)
     return found
 
 
@@ -177,7 +188,9 @@ def _left(groups: Sequence[Group], rules: Rules) -> Iterator[Group]:
 
 
 def _unmet(policy: Policy) -> Iterator[str]:
-    return quorum_mistakes({"use": policy.use, "serve": policy.serve}, len(policy.groups), policy.tolerated)
+    purposes = {"use": policy.use, "serve": policy.serve}
+    yield from quorum_mistakes(purposes, len(policy.groups), policy.tolerated)
+    yield from witness_rules.unmet(policy.witnesses, purposes)
 
 
 def _clauses(expression: Expression) -> list[Mapping[str, int]] | None:

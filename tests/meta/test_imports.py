@@ -106,6 +106,7 @@ PURE = [
     "odfd.trust.admission",
     "odfd.trust.epochs",
     "odfd.trust.suspension",
+    "odfd.trust.witness_rules",
     "odfd.trust.tightening",
 ]
 DOES_IO = ["chain.store", "chain.data.parquet"]

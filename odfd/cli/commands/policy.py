@@ -14,6 +14,12 @@ from odfd.cli.table import clean
 from odfd.errors import ExitCode
 
 _VALIDATORS = {"f": "f", "groups": "groups", "min-engines": "minEngines", "min-sandbox": "minSandbox"}
+_WITNESS = {"f": "f", "groups": "groups", "quorum": "quorum", "max-age": "maxAge"}
+_SAYS = (
+    "use, serve, [validators] f, groups, min-engines, min-sandbox, [witness] f, groups, quorum, max-age, "
+    "[fresh] max-stale"
+)
+_GROUP = '{name = "…", keys = ["did:key:…"]}'
 
 
 def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
@@ -27,8 +33,9 @@ def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
         help="sign a policy for the network, with this node's key",
         description=(
             "FILE says in TOML what the network asks, as [policy] of the settings does: use, serve, [validators] with\n"
-            "f, groups, min-engines and min-sandbox, [fresh] with max-stale. Nodes whose policy.network-key is this\n"
-            "node's key tighten theirs at once; what would loosen them waits until a person accepts it."
+            "f, groups, min-engines and min-sandbox, [witness] with f, groups, quorum and max-age, [fresh] with\n"
+            "max-stale. Nodes whose policy.network-key is this node's key tighten theirs at once; what would loosen\n"
+            "them waits until a person accepts it."
         ),
         epilog="example:  odfctl trust policy publish network.toml",
     )
@@ -83,22 +90,48 @@ def rules_of(file: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{file} is no TOML: {error}", rule="policy-file") from error
     wish: dict[str, Any] = {name: said.pop(name) for name in ("use", "serve") if name in said}
-    validators, fresh = said.pop("validators", {}), said.pop("fresh", {})
-    unknown = [*said, *(set(validators) - set(_VALIDATORS)), *(set(fresh) - {"max-stale"})]
+    tables = {name: said.pop(name, {}) for name in ("validators", "witness", "fresh")}
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise Invalid(f"{file}: [{name}] is no table", rule="policy-file", hint=_SAYS)
+    validators, witness, fresh = tables.values()
+    unknown = [*said, *(set(validators) - set(_VALIDATORS)), *(set(witness) - set(_WITNESS)),
+               *(set(fresh) - {"max-stale"})]  # fmt: skip
     if unknown:
         raise Invalid(
             f"{file}: a network says nothing of {', '.join(sorted(map(str, unknown)))}",
             rule="policy-file",
-            hint="use, serve, [validators] f, groups, min-engines, min-sandbox, [fresh] max-stale",
+            hint=_SAYS,
         )
     wish |= {_VALIDATORS[name]: value for name, value in validators.items()}
     if "groups" in wish:
-        try:
-            wish["groups"] = {group["name"]: group["keys"] for group in wish["groups"]}
-        except (TypeError, KeyError) as error:
-            raise Invalid(
-                f"{file}: a group has a name and keys", rule="policy-file", hint='{name = "…", keys = ["did:key:…"]}'
-            ) from error
+        wish["groups"] = _groups(file, wish["groups"])
+    if witness:
+        wish["witness"] = {_WITNESS[name]: value for name, value in witness.items()}
+    if "groups" in witness:
+        wish["witness"]["groups"] = dict(_single(file, *each) for each in _groups(file, witness["groups"]).items())
     if "max-stale" in fresh:
         wish["maxStale"] = fresh["max-stale"]
     return wish
+
+
+def _groups(file: str, written: Any) -> dict[str, list[str]]:
+    """Keys by the name of their group. Raises Invalid."""
+    try:
+        found = {group["name"]: group["keys"] for group in written}
+    except (TypeError, KeyError) as error:
+        raise Invalid(f"{file}: a group has a name and keys", rule="policy-file", hint=_GROUP) from error
+    if len(found) < len(written):
+        raise Invalid(f"{file}: a group is listed twice", rule="policy-file", hint="join its keys")
+    return found
+
+
+def _single(file: str, name: str, keys: list[str]) -> tuple[str, str]:
+    """Raises Invalid."""
+    if not isinstance(keys, list) or len(keys) != 1:
+        raise Invalid(
+            f"{file}: witness group {name} has more or less than one key",
+            rule="policy-file",
+            hint="one each, or two could stand on two sides",
+        )
+    return name, keys[0]

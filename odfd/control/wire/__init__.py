@@ -109,6 +109,7 @@ from odfd.control.wire.trust import (
     VerifyReport,
     VerifyRequest,
     Why,
+    WitnessRulesRequest,
 )
 from odfd.control.wire.value import (
     Problem,
@@ -208,5 +209,6 @@ __all__ = [
     "VerifyReport",
     "VerifyRequest",
     "Why",
+    "WitnessRulesRequest",
     "WriterView",
 ]

@@ -249,6 +249,16 @@ class NetworkRulesView(Value, frozen=True, kw_only=True):
     """What holds only once a person accepts this version."""
 
 
+class WitnessRulesRequest(Request, frozen=True, kw_only=True):
+    """Of whose cosignatures count, and how many make a head witnessed."""
+
+    groups: dict[str, str] | None = None
+    """A key by the name of its group: one each."""
+    f: int | None = None
+    quorum: int | None = None
+    max_age: str | None = None
+
+
 class NetworkRulesRequest(Request, frozen=True, kw_only=True):
     """What the network whose key this node holds asks from now on; what is left out is each node's own to say."""
 
@@ -259,6 +269,7 @@ class NetworkRulesRequest(Request, frozen=True, kw_only=True):
     min_engines: int | None = None
     min_sandbox: str | None = None
     max_stale: str | None = None
+    witness: WitnessRulesRequest | None = None
 
 
 class AcceptRequest(Request, frozen=True, kw_only=True):

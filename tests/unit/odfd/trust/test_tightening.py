@@ -18,7 +18,7 @@ from chain.errors import Invalid, NotFound
 from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
-from chain.statements.statement import PolicyStatement, RuleGroup, Rules
+from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from chain.store.database import Database, open_database
 from odfd.resources import store as resources
 from odfd.trust import networks
@@ -26,6 +26,7 @@ from odfd.trust.admission import Outcome, admit_policy
 from odfd.trust.ledger import STEPS
 from odfd.trust.networks import NetworkPolicies
 from odfd.trust.policy import AllOf, AnyOf, Expression, Fact, Group, Policy, holds, parse_expression
+from odfd.trust.quorum import Witnesses
 from odfd.trust.tightening import accepted, check_rules, implies, in_force, tightened, waiting
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 6)]
@@ -47,6 +48,7 @@ OWN = Policy(
     serve=parse_expression("data"),
     groups=(group("a", 0, 1), group("b", 2), group("c", 3), group("d", 4)),
     tolerated=1,
+    witnesses=Witnesses(groups={KEYS[0]: "v", KEYS[1]: "w", KEYS[2]: "x"}, faulty=1, quorum=2),
 )
 
 FACTS = st.sampled_from(["linked", "chain", "data", "reproduced", "fresh", "attested", "observed", "witnessed"])
@@ -91,14 +93,15 @@ def test_an_implication_is_one(one: Expression, other: Expression, facts: Any) -
 
 @given(st.lists(st.sampled_from([
     Rules(use="attested:3"), Rules(serve="data & fresh"), Rules(groups=listed(("x", 0), ("b", 2))),
-    Rules(max_stale="2d"),
+    Rules(max_stale="2d"), Rules(witness=WitnessRules(quorum=3)), Rules(witness=WitnessRules(max_age="2d")),
+    Rules(witness=WitnessRules(groups=listed(("v", 0), ("z", 4)))),
     Rules(min_engines=2), Rules(min_sandbox="image"), Rules(f=0), Rules(groups=listed(("a", 0), ("c", 3))),
 ]), max_size=5), st.randoms())  # fmt: skip
 def test_order_and_repetition_change_nothing_that_counts(rules: list[Rules], rng: Any) -> None:
     shuffled = [*rules, *rules[:2]]
     rng.shuffle(shuffled)
     one, other = in_force(OWN, None, rules), in_force(OWN, None, shuffled)
-    for name in ("groups", "min_engines", "min_sandbox", "max_stale", "tolerated"):
+    for name in ("groups", "min_engines", "min_sandbox", "max_stale", "tolerated", "witnesses"):
         assert getattr(one, name) == getattr(other, name)
     assert implies(one.use, other.use)
     assert implies(other.use, one.use)
@@ -136,6 +139,46 @@ def test_what_holds_at_once_and_what_waits(rules: Rules, holds_at_once: dict[str
     assert all(text in line for text, line in zip(waits, told, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("rules", "changed", "waits"),
+    [
+        (WitnessRules(quorum=3), {"quorum": 3}, []),
+        (WitnessRules(quorum=1), {}, ["witness quorum: 1, in place of 2"]),
+        (WitnessRules(max_age="1d"), {"max_age": DAY}, []),
+        (WitnessRules(max_age="never"), {}, ["witness max-age: never, in place of 604800 s"]),
+        (WitnessRules(f=0), {}, ["witness f: 0, in place of 1"]),
+        (WitnessRules(groups=listed(("v", 0), ("w", 1))), {"groups": {KEYS[0]: "v", KEYS[1]: "w"}}, []),
+        (
+            WitnessRules(groups=listed(("v", 0), ("w", 1), ("z", 4))),
+            {"groups": {KEYS[0]: "v", KEYS[1]: "w"}},
+            [f"{KEYS[4].short} counts as the witness z"],
+        ),
+    ],
+)
+def test_witnesses_tighten_at_once_and_loosen_by_a_person(
+    rules: WitnessRules, changed: dict[str, Any], waits: list[str]
+) -> None:
+    found = tightened(OWN, Rules(witness=rules))
+    assert found.witnesses == msgspec.structs.replace(OWN.witnesses, **changed)
+    assert waiting(found, Rules(witness=rules)) == waits
+    person = accepted(msgspec.structs.replace(OWN, witnesses=Witnesses(groups=OWN.witnesses.groups)),
+                      Rules(witness=rules))  # fmt: skip
+    assert waiting(person, Rules(witness=rules)) == []
+
+
+def test_witnesses_that_cannot_be_met_are_told_and_not_accepted() -> None:
+    out_of_reach = Rules(witness=WitnessRules(quorum=4))
+    found = tightened(OWN, out_of_reach)
+    assert found.witnesses.quorum == 4
+    assert "quorum unreachable: witness.quorum: 4 witnesses, of which 3 groups are listed" in found.notes
+    with pytest.raises(Invalid, match=r"witness.quorum: 4 witnesses, of which 3"):
+        accepted(OWN, out_of_reach)
+    with pytest.raises(Invalid, match="3 of 3 witness groups may be faulty"):
+        accepted(OWN, Rules(witness=WitnessRules(f=3)))
+    with pytest.raises(Invalid, match="use: 4 witnesses, of which 3"):
+        accepted(OWN, Rules(use="witnessed:4"))
+
+
 def test_too_few_left_is_told_and_lowers_nothing() -> None:
     found = tightened(OWN, Rules(groups=listed(("a", 0), ("b", 2))))
     assert len(found.groups) == 2
@@ -169,6 +212,10 @@ def test_what_was_accepted_and_fits_no_more_is_left_out() -> None:
         Rules(min_sandbox="moat"),
         Rules(groups=listed(("a", 0), ("a", 1))),
         Rules(groups=listed(("a", 0), ("b", 0))),
+        Rules(witness=WitnessRules(max_age="soon")),
+        Rules(witness=WitnessRules(groups=(RuleGroup(name="a", keys=(KEYS[0], KEYS[1])),))),
+        Rules(witness=WitnessRules(groups=listed(("a", 0), ("a", 1)))),
+        Rules(witness=WitnessRules(groups=listed(("a", 0), ("b", 0)))),
     ],
 )
 def test_rules_that_are_none(rules: Rules) -> None:
@@ -205,7 +252,14 @@ def test_admission() -> None:
     assert admit_policy(early, signed(early), NOW, is_news=True).outcome is Outcome.EARLY
 
 
-BAD = {"version": 0, "network": "", "issuedAt": "now", "key": "k", "policy": {"minEngines": 0}, "previous": "f16"}
+BAD = {
+    "version": 0,
+    "network": "",
+    "issuedAt": "now",
+    "key": "k",
+    "policy": {"witness": {"quorum": -1}},
+    "previous": "f16",
+}
 
 
 @pytest.mark.parametrize("field", BAD)
