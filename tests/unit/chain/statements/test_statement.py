@@ -160,3 +160,53 @@ def test_malleable_signature_refused() -> None:
     scalar = int.from_bytes(signature[32:], "little") + keys.ORDER
     assert keys.verify(ALICE.public, b"message", signature)
     assert not keys.verify(ALICE.public, b"message", signature[:32] + scalar.to_bytes(32, "little"))
+
+
+SECP256K1 = "did:key:zQ3shokFTS3brHcDQrn82RUDfCZESWL1ZdCEJwekUDPQiYBme"
+"""A key of another algorithm, as the did:key method writes it."""
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "rule"),
+    [
+        ("payload", "not base64!", "envelope"),
+        ("payload", 7, "envelope"),
+        ("payload", base64.b64encode(b"another").decode(), "envelope-signature"),
+        ("payloadType", "application/json", "envelope-type"),
+        ("payloadType", None, "envelope"),
+        ("signatures", [], "envelope-signature"),
+        ("signatures", {}, "envelope"),
+        ("signatures", [{"sig": "AAAA"}] * (envelope.MAX_SIGNATURES + 1), "envelope-signatures"),
+        ("keyid", str(BOB.did), "envelope-signature"),
+        ("keyid", "", "did"),
+        ("keyid", SECP256K1, "did"),
+        ("keyid", "did:key:z6Mk", "did"),
+        ("sig", "", "envelope-signature"),
+        ("sig", "%%%", "envelope"),
+        ("sig", base64.b64encode(bytes(63)).decode(), "envelope-signature"),
+        ("sig", base64.b64encode(bytes(64)).decode(), "envelope-signature"),
+    ],
+)
+def test_each_part_of_an_envelope_wrong_in_turn(part: str, wrong: object, rule: str) -> None:
+    """One clear reason each; there is no field that names an algorithm, so that none can be chosen."""
+    body = json.loads(envelope.seal(statement.encode(head()), ALICE))
+    (body["signatures"][0] if part in ("keyid", "sig") else body)[part] = wrong
+    with pytest.raises(Invalid) as caught:
+        envelope.unseal(json.dumps(body).encode(), 1 << 16)
+    assert caught.value.rule == rule
+
+
+FRAME = {
+    "_type": "https://in-toto.io/Statement/v0.1",
+    "predicateType": "https://w3id.org/odfd/trust/head/v2",
+    "subject": [],
+    "predicate": None,
+}
+
+
+@pytest.mark.parametrize("part", FRAME)
+def test_each_part_of_a_statement_wrong_in_turn(part: str) -> None:
+    body = json.loads(statement.encode(head()))
+    for changed in ({**body, part: FRAME[part]}, {name: value for name, value in body.items() if name != part}):
+        with pytest.raises(Invalid):
+            statement.decode(json.dumps(changed, separators=(",", ":"), sort_keys=True).encode())
