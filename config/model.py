@@ -142,7 +142,9 @@ class Fresh:
 class Rewrite:
     follow: str | None = setting(None, "a new epoch: ask, follow or refuse; not said: by profile",
                                  choices=("ask", "follow", "refuse"))  # fmt: skip
-    keep_epochs: int | None = setting(None, "old epochs kept; not said: by profile", low=0, high=1_000_000)
+    keep_epochs: int | None = setting(
+        None, "epochs of which blocks are kept, with the present one; not said: by profile", low=1, high=1_000_000
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,13 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that the blocks name and that the store must hold before the head moves."""
 
 
+class Apart(msgspec.Struct, frozen=True):
+    """What a rewrite gives up is kept as the blocks of ``epoch``; of former epochs the newest ``most`` are, or all."""
+
+    epoch: int
+    most: int | None = None
+
+
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """Another history for a chain: its first ``keep`` blocks as they are, and ``blocks`` in place of the rest.
 
@@ -81,6 +88,8 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """Read once, as they are written; they need not fit into memory."""
     objects: Sequence[Multihash] = ()
     """Objects that ``blocks`` name and that the store must hold before the head moves."""
+    apart: Apart | None = None
+    """Where what is given up stays; ``None``: it goes."""
 
 
 class StoredBlock(msgspec.Struct, frozen=True):

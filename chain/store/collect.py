@@ -28,7 +28,7 @@ from chain.rules.pages import Pages
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, Head, StoredPage
 from chain.store.objects import DiskObjects
-from chain.store.sqlite import SqliteChains
+from chain.store.sqlite import SqliteChain, SqliteChains
 from chain.walk import newest_first
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
@@ -93,17 +93,25 @@ def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multi
     Raises Invalid for a slice that cannot be read: what it links to cannot be told. One that is not here links nothing.
     """
     for dataset in chains.datasets():
-        chain = chains.chain(dataset)
-        declared = [block.event for block in newest_first(chain, ("SetDataSchema",))]
+        histories = [chain for _, chain in _histories(chains, dataset)]
+        declared = [block.event for chain in histories for block in newest_first(chain, ("SetDataSchema",))]
         columns = {
             name for event in declared if isinstance(event, SetDataSchema) for name in link_columns(schema_of(event))
         }
-        for block in newest_first(chain, ("AddData", "ExecuteTransform")) if columns else ():
+        blocks = (block for chain in histories for block in newest_first(chain, ("AddData", "ExecuteTransform")))
+        for block in blocks if columns else ():
             event = block.event
             if isinstance(event, AddData | ExecuteTransform) and event.new_data:
                 name = event.new_data.physical_hash
                 if objects.has(name):
                     yield from links_in(objects.path(name), tuple(sorted(columns)))
+
+
+def _histories(chains: SqliteChains, dataset: DatasetId) -> Iterator[tuple[int | None, SqliteChain]]:
+    """The chain, and what is kept of those that it was, by epoch."""
+    yield None, chains.chain(dataset)
+    for epoch in chains.former_epochs(dataset):
+        yield epoch, chains.former(dataset, epoch)
 
 
 class _Marks:
@@ -114,7 +122,7 @@ class _Marks:
         self._keys = np.unique(np.frombuffer(keys, np.uint64))
         self._reached = np.zeros(len(self._keys), np.bool_)
         self._chains = chains
-        self._seen: dict[DatasetId, Head] = {}
+        self._seen: dict[tuple[DatasetId, int | None], Head] = {}
 
     def reach(self, digests: npt.NDArray[np.uint8]) -> None:
         """``(n, 32)``: whatever of them is here is needed."""
@@ -133,18 +141,21 @@ class _Marks:
     def reach_chains(self) -> None:
         """Goes over the blocks that are new since the last time; over all of a chain that was rewritten."""
         for dataset in self._chains.datasets():
-            chain = self._chains.chain(dataset)
-            head, seen = chain.head(), self._seen.get(dataset)
-            if head is None or head == seen:
-                continue
-            start = 0
-            if seen is not None and seen.size <= head.size:
-                before = next(chain.stored_blocks(seen.sequence_number, seen.size), None)
-                start = seen.size if before is not None and before.name == seen.hash else 0
-            pages = Pages()
-            for page in chain.stored_pages(start, head.size):
-                self._reach_page(pages, page, dataset)
-            self._seen[dataset] = head
+            for epoch, chain in _histories(self._chains, dataset):
+                self._reach_chain(dataset, epoch, chain)
+
+    def _reach_chain(self, dataset: DatasetId, epoch: int | None, chain: SqliteChain) -> None:
+        head, seen = chain.head(), self._seen.get((dataset, epoch))
+        if head is None or head == seen:
+            return
+        start = 0
+        if seen is not None and seen.size <= head.size:
+            before = next(chain.stored_blocks(seen.sequence_number, seen.size), None)
+            start = seen.size if before is not None and before.name == seen.hash else 0
+        pages = Pages()
+        for page in chain.stored_pages(start, head.size):
+            self._reach_page(pages, page, dataset)
+        self._seen[dataset, epoch] = head
 
     def _reach_page(self, pages: Pages, page: StoredPage, dataset: DatasetId) -> None:
         names = np.frombuffer(page.names, np.uint8).reshape(-1, NAME_SIZE)

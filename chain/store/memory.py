@@ -48,7 +48,7 @@ class MemoryChains:
             self._chains.setdefault(append.dataset, []).extend(map(_decoded, append.blocks))
 
     def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
-        """As in the port."""
+        """As in the port; nothing is kept apart."""
         rules.check_rewrite(rewrite, self._objects)
         rules.check_expected(rewrite, self.chain(rewrite.dataset).head())
         made = self._chains[rewrite.dataset][: rewrite.keep]

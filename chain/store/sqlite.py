@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
-from chain.store import packed, schema
+from chain.store import former, packed, schema
 from chain.store.base import (
     NAME_SIZE,
     PAGE_BLOCKS,
@@ -57,7 +57,9 @@ class SqliteChains:
 
     def datasets(self) -> Sequence[DatasetId]:
         with self._database.read() as connection:
-            rows = connection.execute("SELECT id FROM datasets ORDER BY number").fetchall()
+            rows = connection.execute(
+                "SELECT id FROM datasets WHERE length(id) != ? ORDER BY number", (former.NAME_SIZE,)
+            ).fetchall()
         try:
             return [DatasetId.from_bytes(row[0]) for row in rows]
         except Invalid as error:
@@ -66,6 +68,15 @@ class SqliteChains:
 
     def chain(self, dataset: DatasetId) -> SqliteChain:
         return SqliteChain(self._database, dataset)
+
+    def former_epochs(self, dataset: DatasetId) -> Sequence[int]:
+        """Those of which blocks that were given up are kept, the oldest first."""
+        with self._database.read() as connection:
+            return former.epochs_of(connection, dataset)
+
+    def former(self, dataset: DatasetId, epoch: int) -> SqliteChain:
+        """Blocks that were given up of an epoch: the end of its chain, from where the next epoch parted from it."""
+        return SqliteChain(self._database, dataset, former.name_of(dataset, epoch))
 
     def raw_of(self, name: Multihash) -> bytes | None:
         """A block by its hash, of whichever chain; ``None`` also when it is damaged."""
@@ -103,6 +114,8 @@ class SqliteChains:
             self._step("rewrite-begun")
             rules.check_expected(rewrite, _head(connection, rewrite.dataset))
             flush(connection)
+            if rewrite.apart is not None:
+                former.set_apart(connection, rewrite.dataset, rewrite.keep, rewrite.apart)
             head = _cut(connection, rewrite.dataset, rewrite.keep)
             self._step("rewrite-cut")
             blocks = rules.following(head, rewrite.blocks, rewrite.dataset.short)
@@ -139,6 +152,7 @@ class SqliteChains:
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
+            former.drop(connection, dataset)
             connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
             self._step("drop-blocks")
             if also is not None:
@@ -150,19 +164,30 @@ class SqliteChains:
 class SqliteChain:
     """Reads of one chain, each from a snapshot of its own."""
 
-    def __init__(self, database: Database, dataset: DatasetId) -> None:
+    def __init__(self, database: Database, dataset: DatasetId, name: bytes | None = None) -> None:
+        """``name`` under which its blocks lie, where that is not the dataset's id."""
         self._database = database
         self._dataset = dataset
+        self._name = dataset if name is None else name
 
     def head(self) -> Head | None:
         with self._database.read() as connection:
-            return _head(connection, self._dataset)
+            return _head(connection, self._dataset, self._name)
+
+    def first(self) -> int:
+        """The oldest block that lies here: 0, but of a former epoch."""
+        with self._database.read() as connection:
+            (found,) = connection.execute(
+                f"SELECT MIN(sequence) FROM blocks WHERE {_THIS}",  # noqa: S608
+                (self._name,),
+            ).fetchone()
+        return int(found or 0)
 
     def block_at(self, sequence_number: int) -> Block:
         with self._database.read() as connection:
             row = connection.execute(
                 f"SELECT hash, raw FROM blocks WHERE {_THIS} AND sequence = ?",  # noqa: S608
-                (self._dataset, sequence_number),
+                (self._name, sequence_number),
             ).fetchone()
         if row is None:
             raise rules.no_block(f"#{sequence_number} in {self._dataset.short}")
@@ -176,7 +201,7 @@ class SqliteChain:
             row = connection.execute(
                 "SELECT sequence, hash, raw FROM blocks INDEXED BY blocks_by_hash"  # noqa: S608
                 f" WHERE substr(hash, 3, 8) = substr(:hash, 3, 8) AND hash = :hash AND {_THIS.replace('?', ':id')}",
-                {"hash": block_hash, "id": self._dataset},
+                {"hash": block_hash, "id": self._name},
             ).fetchone()
         if row is None:
             raise rules.no_block(f"{block_hash.short} in {self._dataset.short}")
@@ -219,7 +244,7 @@ class SqliteChain:
         with self._database.read() as connection:
             rows = connection.execute(
                 f"SELECT raw FROM blocks WHERE {_THIS} AND (sequence < 0 OR sequence >= ?) LIMIT ?",  # noqa: S608
-                (self._dataset, size, PAGE_BLOCKS),
+                (self._name, size, PAGE_BLOCKS),
             ).fetchall()
         return (row[0] for row in rows)
 
@@ -240,7 +265,7 @@ class SqliteChain:
             rows = connection.execute(
                 f"SELECT sequence, hash, raw, kind FROM blocks WHERE {_THIS} AND sequence >= ? AND sequence < ?"  # noqa: S608
                 " ORDER BY sequence",
-                (self._dataset, start, stop),
+                (self._name, start, stop),
             )
             # In small handfuls: thousands of rows alive as tuples would cost the collector more than the reading.
             while size < PAGE_BYTES and (some := rows.fetchmany(_HANDFUL)):
@@ -264,7 +289,7 @@ class SqliteChain:
                 row = connection.execute(
                     f"SELECT sequence, hash, raw FROM blocks INDEXED BY blocks_by_kind WHERE {_THIS}"  # noqa: S608
                     f" AND kind {compare} ? AND sequence < ? ORDER BY sequence DESC LIMIT 1",
-                    (self._dataset, number, limit),
+                    (self._name, number, limit),
                 ).fetchone()
                 if row is not None and (newest is None or row[0] > newest[0]):
                     newest = row
@@ -287,8 +312,10 @@ def _name(stored: bytes) -> Multihash:
     return Multihash(stored) if len(stored) == NAME_SIZE else Multihash.from_digest(SHA3_256, bytes(32))
 
 
-def _head(connection: sqlite3.Connection, dataset: DatasetId) -> Head | None:
-    row = connection.execute("SELECT head_hash, head_sequence FROM datasets WHERE id = ?", (dataset,)).fetchone()
+def _head(connection: sqlite3.Connection, dataset: DatasetId, name: bytes | None = None) -> Head | None:
+    row = connection.execute(
+        "SELECT head_hash, head_sequence FROM datasets WHERE id = ?", (name or dataset,)
+    ).fetchone()
     try:
         return None if row is None else Head(Multihash.from_bytes(row[0]), row[1])
     except Invalid as error:

@@ -40,8 +40,11 @@ class Datasets(Protocol):
     async def delete(self, ref: str) -> wire.DatasetView:
         """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
 
-    async def log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
-        """Newest first, below sequence number ``before``; of these events only, if any are named."""
+    async def log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+    ) -> Sequence[wire.BlockView]:
+        """Newest first, below sequence number ``before``; of these events only, if any are named. ``epoch``: of what is
+        kept of a former one, in place of the chain."""
 
     async def block(self, ref: str, at: str) -> wire.BlockDetail:
         """``at`` is a block's hash or its sequence number in digits."""

@@ -41,7 +41,8 @@ def _name(request: Request, part: str = "ref") -> str:
 
 async def _log(node: Node, request: Request) -> object:
     kinds = request.query_params.getlist("kind")
-    return await node.datasets.log(_name(request), kinds, _rows(request), number(request, "before", None))
+    before, epoch = number(request, "before", None), number(request, "epoch", None)
+    return await node.datasets.log(_name(request), kinds, _rows(request), before, epoch)
 
 
 async def _stage(node: Node, request: Request) -> object:

@@ -31,7 +31,7 @@ from odfd.mirrors.holders import Holders
 from odfd.mirrors.meeting import WITNESSED, Meeting
 from odfd.mirrors.steps import Goal, Kept, Start, Steps
 from odfd.mirrors.tally import Tally
-from odfd.mirrors.turning import go_back, is_there, turn_of
+from odfd.mirrors.turning import Following, go_back, is_there, turn_of
 from odfd.mirrors.wish import Wish
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Checked, Ledger
@@ -100,9 +100,8 @@ class MirrorSync:
         holders: Holders,
         meeting: Meeting,
         *,
-        follow: Callable[[], bool] = lambda: False,
+        following: Following = Following(),  # noqa: B008  it is never changed
     ) -> None:
-        """``follow``: whether an epoch is followed even if it gives up blocks which are here; asked each time."""
         self._meeting = meeting
         self._steps = Steps(database, chains, arrivals, replication, holders, meeting)
         self._keeping = arrivals.keeping
@@ -110,7 +109,7 @@ class MirrorSync:
         self._chains = chains
         self._arrivals = arrivals
         self._replication = replication
-        self._follow = follow
+        self._following = following
         self._holders = holders
         self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
         """What was found wrong with a signed tree: looking again would find the same."""
@@ -221,11 +220,13 @@ class MirrorSync:
         elif head is not None and is_there(checked, head):
             turned = Checked(checked.frontier, checked.data, head.epoch)
         elif head is not None:
-            follow = self._follow() or decided.follows(head.epoch)
+            follow = self._following.follow() or decided.follows(head.epoch)
             turn = turn_of(checked, head, walk, follow=follow)
             if turn is not None:
                 parts_at = parts_at if follow else None
-                turned = go_back(self._chains, dataset, checked, turn, head.epoch, parts_at)
+                turned = go_back(
+                    self._chains, dataset, checked, turn, head.epoch, parts_at, self._following.apart(checked.epoch)
+                )
         if turned is not None:
             checked = turned
             with self._database.write() as connection:

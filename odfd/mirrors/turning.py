@@ -7,7 +7,8 @@ transaction of the store. Spec: trust.md section 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
@@ -15,10 +16,19 @@ from chain.model.block import SealedBlock
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import ChainStore, Rewrite
+from chain.store.base import Apart, ChainStore, Rewrite
 from odfd.trust.epochs import Turn, turn_to
 from odfd.trust.ledger import Checked
 from odfd.trust.rewriting import give_up, kept_tree
+
+
+class Following(NamedTuple):
+    """What policy says of epochs that give up blocks which are here; asked each time."""
+
+    follow: Callable[[], bool] = lambda: False
+    """Whether they are followed."""
+    apart: Callable[[int], Apart | None] = lambda _: None
+    """Where blocks of an epoch then stay."""
 
 
 class RewriteWaiting(Refused):
@@ -55,9 +65,15 @@ def _waiting(checked: Checked, head: HeadStatement, why: str) -> RewriteWaiting:
 
 
 def go_back(
-    chains: ChainStore, dataset: DatasetId, checked: Checked, turn: Turn, epoch: int, parts_at: int | None = None
+    chains: ChainStore,
+    dataset: DatasetId,
+    checked: Checked,
+    turn: Turn,
+    epoch: int,
+    parts_at: int | None = None,
+    apart: Apart | None = None,
 ) -> Checked | None:
-    """Give up what lies beyond the base, all in one transaction; what is checked then.
+    """Give up what lies beyond the base, all in one transaction; what is checked then. ``apart``: where it stays.
 
     ``parts_at``: where the epoch that is here is proven to fork, when the other history may be followed; who holds the
     history that the base is not of goes back to there. ``None`` while fewer blocks are here than are kept. Raises
@@ -82,7 +98,7 @@ def go_back(
     if tree.size == keep or head is None:
         return now
 
-    rewrite = Rewrite(dataset=dataset, expected=head, keep=keep)
+    rewrite = Rewrite(dataset=dataset, expected=head, keep=keep, apart=apart)
     chains.rewrite(rewrite, lambda connection: give_up(connection, dataset, keep, now))
     return now
 

@@ -20,6 +20,7 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS
+from chain.store.sqlite import SqliteChain
 from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.datasets import reading
@@ -77,8 +78,10 @@ class DatasetService:
         self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
         return view
 
-    async def log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
-        return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before))
+    async def log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+    ) -> Sequence[wire.BlockView]:
+        return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
 
     async def block(self, ref: str, at: str) -> wire.BlockDetail:
         return await _in_thread(lambda: self._block(ref, at))
@@ -112,15 +115,33 @@ class DatasetService:
             entries = catalog.entries()
         return [self._views.dataset(entry) for entry in entries]
 
-    def _log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
-        chain = self._home.chains.chain(self._resolve(ref).id)
+    def _log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
+    ) -> Sequence[wire.BlockView]:
+        entry = self._resolve(ref)
+        chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
         head = chain.head()
         if head is None:
             return []
         end = head.size if before is None else min(before, head.size)
         if not kinds:
-            return [block_view(chain.block_at(number)) for number in range(end - 1, max(0, end - limit) - 1, -1)]
+            first = max(0 if epoch is None else chain.first(), end - limit)
+            return [block_view(chain.block_at(number)) for number in range(end - 1, first - 1, -1)]
         return [block_view(block) for block in islice(_back(chain, kinds, end), limit)]
+
+    def _former(self, entry: Entry, epoch: int) -> SqliteChain:
+        """Raises NotFound."""
+        kept = self._home.chains.former_epochs(entry.id)
+        if epoch not in kept:
+            known = (
+                f"kept are those of {', '.join(map(str, kept))}" if kept else "none are; see policy.rewrite.keep-epochs"
+            )
+            raise NotFound(
+                f"no blocks of epoch {epoch} of {entry.name} are kept that a later one gave up",
+                rule="former-epoch",
+                hint=known,
+            )
+        return self._home.chains.former(entry.id, epoch)
 
     def _block(self, ref: str, at: str) -> wire.BlockDetail:
         block = named_block(self._home.chains.chain(self._resolve(ref).id), at)

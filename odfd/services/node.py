@@ -21,6 +21,7 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import Authority, HeadStatement, Observation, PolicyStatement
+from chain.store.base import Apart
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
@@ -38,6 +39,7 @@ from odfd.mirrors.keeping import Keeping
 from odfd.mirrors.meeting import Meeting
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
+from odfd.mirrors.turning import Following
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import Membership
@@ -80,7 +82,7 @@ from odfd.trust import observer, validator
 from odfd.trust.admission import Outcome
 from odfd.trust.observer import Observer
 from odfd.trust.policy import Expression, Policy
-from odfd.trust.profiles import cosigns, follows_rewrites
+from odfd.trust.profiles import apart, cosigns, follows_rewrites
 from odfd.trust.reviewing import Reviewing, contradicted
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
@@ -195,7 +197,7 @@ class NodeParts:
             replication,
             holders,
             self._meeting(),
-            follow=lambda: follows_rewrites(self.settings.policy),
+            following=Following(lambda: follows_rewrites(self.settings.policy), self._apart),
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
@@ -282,6 +284,9 @@ class NodeParts:
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
+
+    def _apart(self, epoch: int) -> Apart:
+        return apart(self.settings.policy, epoch)
 
     def _meeting(self) -> Meeting:
         return Meeting(lambda: self.policy.witnesses, self.ground.clock.now)
@@ -462,7 +467,7 @@ class _Node:
         uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
         hands = Hands(uploads, parts.carrying, parts.repairing)
         self.flow = FlowService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
-        self.rewriting = RewritingService(home, parts.committer, parts.keeper, ground, parts._moved)
+        self.rewriting = RewritingService(home, parts.committer, parts.keeper, ground, parts._moved, parts._apart)
         self.collection = parts.collection
         self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
         self.publications = parts.publications

@@ -21,6 +21,7 @@ from chain.statements import statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
 from chain.store import rewriting
+from chain.store.base import Apart
 from chain.store.rewriting import Plan
 from odfd.control import wire
 from odfd.control.assembly import Ground
@@ -57,8 +58,11 @@ class RewritingService:
         keeper: MirrorKeeper,
         ground: Ground,
         changed: Callable[[DatasetId], None],
+        apart: Callable[[int], Apart],
     ) -> None:
-        """``changed`` is told of every chain that has another history."""
+        """``changed`` is told of every chain that has another history; ``apart``: where blocks of an epoch stay that
+        are given up."""
+        self._apart = apart
         self._home = home
         self._committer = committer
         self._keeper = keeper
@@ -123,6 +127,9 @@ class RewritingService:
 
         time = block_time(load_state(chain), self._clock.now())
         rewrite = rewriting.prepare(chain, objects, plan, time, merged)
+        with self._home.database.read() as connection:
+            given_up = Ledger(connection).chain(entry.id).epoch
+        rewrite = msgspec.structs.replace(rewrite, apart=self._apart(given_up))
         head = self._committer.rewrite_now(plan, rewrite, said, signed)
         epoch = said.epochs[-1].number
         return msgspec.structs.replace(

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from chain.errors import Invalid
+from chain.store.base import Apart
 from config import model
 from odfd.trust.policy import Policy, Terms, load_policy
 
@@ -21,6 +21,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     spot_check: float = 0.0
     follow: str = "ask"
     """An epoch that gives up what was published."""
+    keep_epochs: int | None = 1
+    """Of which blocks are kept, the present one among them; ``None``: all."""
 
 
 PROFILES: Final = {
@@ -28,8 +30,10 @@ PROFILES: Final = {
     "mirror": Profile(
         use="data", serve="data", attest=False, max_stale="30d", follow="follow", cosign=True, spot_check=0.01
     ),
-    "validator": Profile(use="data", serve="data", attest=True, max_stale="14d", cosign=True),
-    "archive": Profile(use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True),
+    "validator": Profile(use="data", serve="data", attest=True, max_stale="14d", cosign=True, keep_epochs=2),
+    "archive": Profile(
+        use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True, keep_epochs=None
+    ),
 }
 """The validator's own default asks for ``reproduced | attested:2`` once it lists groups; without any it is ``data``."""
 
@@ -45,9 +49,6 @@ def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> 
         members = groups.setdefault(group, [])
         if key not in members:
             members.append(key)
-    mistakes = _waiting(settings)
-    if mistakes:
-        raise Invalid("; ".join(mistakes), rule="policy", hint="leave them out for now")
     return load_policy(
         use=settings.use or profile.use,
         serve=settings.serve or profile.serve,
@@ -73,15 +74,6 @@ def _terms(settings: model.Policy, profile: Profile) -> Terms:
     )
 
 
-def _waiting(settings: model.Policy) -> list[str]:
-    """What may be written, and cannot be done yet."""
-    keep = settings.rewrite.keep_epochs
-    found = []
-    if keep is not None and keep != 1:
-        found.append(f"keep-epochs = {keep}: what an epoch gives up is not kept apart, so 1 is all there is")
-    return found
-
-
 def cosigns(settings: model.Policy) -> bool:
     """Whether this node is a witness of what it mirrors."""
     said = settings.publish.cosign
@@ -91,3 +83,10 @@ def cosigns(settings: model.Policy) -> bool:
 def follows_rewrites(settings: model.Policy) -> bool:
     """Whether mirrors follow an epoch that gives up what was published; else they stand still and a person decides."""
     return (settings.rewrite.follow or PROFILES[settings.profile].follow) == "follow"
+
+
+def apart(settings: model.Policy, epoch: int) -> Apart:
+    """Where blocks of ``epoch`` stay that are given up, and for how many such epochs there is room."""
+    said = settings.rewrite.keep_epochs
+    most = PROFILES[settings.profile].keep_epochs if said is None else said
+    return Apart(epoch, None if most is None else most - 1)

@@ -24,6 +24,7 @@ def register(subparsers: Any) -> None:
     log.add_argument("--kind", action="append", default=[], metavar="EVENT", help="only these events; repeatable")
     log.add_argument("--limit", type=int, default=20, metavar="N", help="how many (20)")
     log.add_argument("--before", type=int, metavar="N", help="below this sequence number")
+    log.add_argument("--epoch", type=int, metavar="N", help="blocks that a later epoch gave up, where they are kept")
     log.set_defaults(run=_log)
     tail = subparsers.add_parser(
         "tail",
@@ -63,6 +64,8 @@ def _log(args: argparse.Namespace) -> int:
     query: dict[str, object] = {"kind": args.kind, "limit": args.limit}
     if args.before is not None:
         query["before"] = args.before
+    if args.epoch is not None:
+        query["epoch"] = args.epoch
     blocks = session.client.get(f"/datasets/{part(args.ref)}/blocks", query)
     session.answer(blocks, lambda rows: render(_BLOCKS, rows))
     return ExitCode.OK

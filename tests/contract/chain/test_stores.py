@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.multihash import Multihash
-from chain.store.base import PAGE_BLOCKS, Append, Rewrite
+from chain.store.base import PAGE_BLOCKS, Apart, Append, Rewrite
 
 
 def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
@@ -259,6 +259,41 @@ def test_a_rewrite_puts_another_history_in_place(world: Any, worlds: ModuleType)
     with pytest.raises(NotFound):
         chain.block_by_hash(made[-1].hash)
     assert list(world.chains.chain(other).raw_blocks(0, 9)) == [one.raw for one in beside]
+
+
+def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any, worlds: ModuleType) -> None:
+    """Of so many epochs, the newest; nothing of it is in the chain, and all goes with the dataset."""
+    chains = world.chains
+    if not hasattr(chains, "former"):
+        pytest.skip("chains in memory keep nothing apart")
+    owner, other = worlds.dataset(1), worlds.dataset(2)
+    made, beside = worlds.blocks(owner, 8), worlds.blocks(other, 3)
+    chains.commit([Append(dataset=owner, expected=None, blocks=made)])
+    chains.commit([Append(dataset=other, expected=None, blocks=beside)])
+    now = made
+    for epoch in range(4):
+        after = worlds.blocks(owner, 2, after=now[4], note=f"again {epoch}")
+        apart = Apart(epoch, 2)
+        rewrite = Rewrite(dataset=owner, expected=worlds.head(now[-1]), keep=5, blocks=iter(after), apart=apart)
+        chains.rewrite(rewrite)
+        kept = chains.former(owner, epoch)
+        assert (kept.first(), kept.head()) == (5, worlds.head(now[-1]))
+        assert list(kept.raw_blocks(5, 9)) == [one.raw for one in now[5:]]
+        assert kept.block_by_hash(now[-1].hash) == kept.last_of(["AddData", "SetInfo"]) == now[-1]
+        assert chains.raw_of(now[-1].hash) == now[-1].raw
+        with pytest.raises(NotFound):
+            chains.chain(owner).block_by_hash(now[-1].hash)
+        now = [*made[:5], *after]
+    assert chains.former_epochs(owner) == [2, 3]
+    assert chains.former(owner, 0).head() is None
+    assert [chains.chain(owner).block_at(n) for n in range(7)] == now
+    assert sorted(chains.datasets()) == sorted([owner, other])
+    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(now[-1]), keep=6, apart=Apart(4, 0)))
+    assert chains.former_epochs(owner) == []
+    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(now[5]), keep=5, apart=Apart(5)))
+    assert chains.former_epochs(owner) == [5]
+    chains.drop(owner)
+    assert (chains.former_epochs(owner), chains.raw_of(now[5].hash)) == ([], None)
 
 
 def test_a_rewrite_that_cannot_be_changes_nothing(world: Any, worlds: ModuleType) -> None:

@@ -82,8 +82,10 @@ class FakeNode:
         del self.views[ref]
         return gone
 
-    async def log(self, ref: str, kinds: Sequence[str], limit: int, before: int | None) -> Sequence[wire.BlockView]:
-        self.asked.append((ref, kinds, limit, before))
+    async def log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+    ) -> Sequence[wire.BlockView]:
+        self.asked.append((ref, kinds, limit, before) if epoch is None else (ref, kinds, limit, before, epoch))
         return []
 
     async def tail(self, ref: str, limit: int) -> wire.Records:

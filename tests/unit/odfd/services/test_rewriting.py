@@ -333,6 +333,34 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
         assert "dataset.forked" not in bob.kinds()
 
 
+async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any, worlds: Any) -> None:
+    """Where they are rewritten and where a mirror follows; one epoch more than is kept, and the oldest goes."""
+    keeps = model.Policy(rewrite=model.Rewrite(follow="follow", keep_epochs=2))
+    async with world.running("alice", keeps) as alice, world.running("bob", keeps) as bob:
+        cities = await published(world, worlds, alice)
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        before = await alice.api.datasets.log("cities", [], 50, None)
+        first = [alice.home.chains.chain(cities).block_at(n).event.new_data.physical_hash for n in (4, 5)]
+        for epoch, at in enumerate(("#3", "#2")):
+            done = await rewrite(alice, "cities", "reset", to=at)
+            with trio.fail_after(20):
+                while head_of(bob, cities) != done.head:
+                    await bob.parts.keeper.get(cities).turned.wait()
+            for node, ref in ((alice, "cities"), (bob, "theirs")):
+                kept = await node.api.datasets.log(ref, [], 50, None, epoch)
+                gone = [block for block in before if block.sequence_number > int(at[1:])]
+                assert list(kept) == (gone if epoch == 0 else [block for block in gone if block.sequence_number == 3])
+                assert len(await node.api.datasets.log(ref, ["AddData"], 1, None, epoch)) == 1
+                for _ in range(2):  # what was asked for lately outlives one
+                    await node.done(node.api.collection.collect(wire.CollectRequest()))
+                assert all(node.home.objects.has(name) for name in first) == (epoch == 0)
+                await settled(node, ref, epoch + 1)
+        with pytest.raises(NotFound, match="no blocks of epoch 0 of cities are kept") as caught:
+            await alice.api.datasets.log("cities", [], 50, None, 0)
+        assert caught.value.hint == "kept are those of 1"
+
+
 async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
     """Two epochs are turned to at once, and a newcomer is shown that each was rightly opened."""
     async with world.running("alice") as alice:

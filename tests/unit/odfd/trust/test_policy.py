@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
+from chain.store.base import Apart
 from config import model
 from odfd.trust.policy import AllOf, AnyOf, Expression, Fact, holds, load_policy, parse_expression
-from odfd.trust.profiles import policy_of
+from odfd.trust.profiles import apart, policy_of
 
 KEYS = [str(SigningKey(bytes([n]) * 32).did) for n in range(4)]
 
@@ -95,8 +96,17 @@ def test_what_is_not_counted_yet_is_not_asked_for() -> None:
     with pytest.raises(Invalid, match="observed:2 without any validator groups"):
         load_policy(use="data & observed:2", serve="chain")
     assert policy_of(model.Policy(validators=model.Validators(spot_check=0.5))).spot_check == 0.5
-    with pytest.raises(Invalid, match="keep-epochs = 3"):
-        policy_of(model.Policy(rewrite=model.Rewrite(keep_epochs=3)))
+
+
+@pytest.mark.parametrize(
+    ("profile", "said", "most"),
+    [("laptop", None, 0), ("mirror", None, 0), ("validator", None, 1), ("archive", None, None),
+     ("archive", 1, 0), ("laptop", 3, 2)],
+)  # fmt: skip
+def test_how_many_former_epochs_are_kept(profile: str, said: int | None, most: int | None) -> None:
+    """The present one is among those that ``keep-epochs`` counts."""
+    settings = model.Policy(profile=profile, rewrite=model.Rewrite(keep_epochs=said))
+    assert apart(settings, 7) == Apart(7, most)
 
 
 def test_what_settings_say_replaces_the_profile() -> None:
