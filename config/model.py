@@ -64,7 +64,7 @@ class P2p:
     max_streams: int = setting(256, "streams of one connection; more are reset", low=8, high=4096)
     dial_seconds: float = setting(10.0, "to connect and secure a connection", unit="s", low=0.1, high=300)
     mdns: bool = setting(False, "find peers of the same network on the LAN, and be found there, by multicast")
-    download_rate: int = setting(0, "of chains and objects, from all peers together; 0: no cap", unit="B/s", low=0)
+    download_rate: int = setting(0, "of chains and objects, from wherever they come; 0: no cap", unit="B/s", low=0)
     upload_rate: int = setting(0, "the same, to all peers together", unit="B/s", low=0)
     idle_seconds: float = setting(30.0, "without a byte, before a transfer is given to another peer", unit="s", low=1)
 

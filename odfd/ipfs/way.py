@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -61,7 +62,7 @@ class IpfsWay:
 
     is_fixed = True
 
-    def __init__(self, ipfs: Ipfs, reserve: int = 0) -> None:
+    def __init__(self, ipfs: Ipfs, reserve: Callable[[], int] = int) -> None:
         self.files = ipfs
         self._reserve = reserve
 
@@ -124,7 +125,7 @@ class IpfsWay:
                         )
                     unchecked += member.size
                     if unchecked >= CHECK_ROOM:
-                        check_room(folder, self._reserve, member.size)
+                        check_room(folder, self._reserve(), member.size)
                         unchecked = 0
                     content = archive.extractfile(member)
                     assert content is not None

@@ -32,6 +32,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
+from p2p.peers.pace import Line
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 
 KIND: Final = "network"
@@ -63,9 +64,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     entropy_interval: float = 60.0
     lan: int | None = None
     """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
-    download_rate: int = 0
-    """Bytes a second; 0: no cap."""
-    upload_rate: int = 0
+    line: Line = msgspec.field(default_factory=Line)
 
 
 class Membership:
@@ -142,8 +141,7 @@ class Membership:
             entropy_interval=options.entropy_interval,
             transfer_patience=options.patience,
             lan=options.lan,
-            download_rate=options.download_rate,
-            upload_rate=options.upload_rate,
+            line=options.line,
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)

@@ -31,7 +31,9 @@ class WebWay:
 
     is_fixed = False
 
-    def __init__(self, files: Files, known: Callable[[Multihash], bytes | None], reserve: int = 0) -> None:
+    def __init__(
+        self, files: Files, known: Callable[[Multihash], bytes | None], reserve: Callable[[], int] = int
+    ) -> None:
         self.files = files
         self._known = known
         self._reserve = reserve
@@ -46,8 +48,8 @@ class WebWay:
             if raw is None:
                 raise Invalid(f"{root} does not hold its block {name.short}", rule="published-tree")
             if walk.take(name, raw):
-                await trio.to_thread.run_sync(partial(walk.keep, self._reserve))
-        await trio.to_thread.run_sync(partial(walk.keep, self._reserve))
+                await trio.to_thread.run_sync(partial(walk.keep, self._reserve()))
+        await trio.to_thread.run_sync(partial(walk.keep, self._reserve()))
 
 
 class _Walk:

@@ -91,6 +91,7 @@ from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
 from p2p.kubo.rpc import Ipfs
+from p2p.peers.pace import Line
 from p2p.ports import Topic
 
 
@@ -145,8 +146,9 @@ class NodeParts:
             ground.clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
         )
+        self.line = Line(settings.p2p.download_rate, settings.p2p.upload_rate)
         self.membership = membership(
-            host_options(settings, home),
+            host_options(settings, home, self.line),
             (self.library, self.board),
             home.database,
             ground.clock,
@@ -158,7 +160,7 @@ class NodeParts:
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
-        self.places = Places(settings, home, self.membership, self.board, ground.clock, ipfs)
+        self.places = Places(settings, self.line, home, self.membership, self.board, ground.clock, ipfs)
         self._hold_mirrors()
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
@@ -270,6 +272,10 @@ class NodeParts:
         with self.home.database.read() as connection:
             self.rulebook.policy(connection, settings)
         self.settings = settings
+        self.line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
+        limits = self.arrivals.limits = object_limits(settings)
+        self.arrivals.room.limit = limits.mirror_bytes
+        self.places.reserve = limits.disk_reserve
         self._policy_changed()
 
     def _policy_changed(self) -> None:

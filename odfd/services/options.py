@@ -16,6 +16,7 @@ from odfd.network.membership import HostOptions, Network
 from odfd.services.home import Home
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
+from p2p.peers.pace import Line
 from p2p.yamux.limits import Limits as YamuxLimits
 
 
@@ -49,7 +50,7 @@ def _cluster(engine: Engine) -> OnCluster | None:
     )
 
 
-def host_options(settings: Settings, home: Home) -> HostOptions:
+def host_options(settings: Settings, home: Home, line: Line) -> HostOptions:
     p2p = settings.p2p
     limits = HostLimits(
         max_connections=p2p.max_peers,
@@ -65,8 +66,7 @@ def host_options(settings: Settings, home: Home) -> HostOptions:
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
         lan=LAN_PORT if p2p.mdns else None,
-        download_rate=p2p.download_rate,
-        upload_rate=p2p.upload_rate,
+        line=line,
     )
 
 

@@ -18,6 +18,7 @@ from odfd.published.source import Source
 from odfd.published.web import WebWay
 from odfd.services.home import STAGED, Home
 from p2p.kubo.rpc import Ipfs, Kubo
+from p2p.peers.pace import Line
 from p2p.ports import Noticeboard, Replication
 from p2p.web import place as web_place
 from p2p.web.site import Web
@@ -27,17 +28,26 @@ class Places:
     """See the module. Connections live while ``run`` does."""
 
     def __init__(
-        self, settings: Settings, home: Home, network: Replication, board: Noticeboard, clock: Clock, ipfs: Ipfs | None
+        self,
+        settings: Settings,
+        line: Line,
+        home: Home,
+        network: Replication,
+        board: Noticeboard,
+        clock: Clock,
+        ipfs: Ipfs | None,
     ) -> None:
         """``ipfs`` stands for the Kubo that the settings name; with neither there is no IPFS."""
         said = settings.ipfs
-        self._ipfs = Kubo(said.api, said.token) if ipfs is None and said.api else ipfs
-        self._web = Web()
+        self._ipfs = Kubo(said.api, said.token, pace=line.down) if ipfs is None and said.api else ipfs
+        self._web = Web(pace=line.down)
         self._clock = clock
-        reserve = settings.limits.disk_reserve_bytes
-        web, staged = WebWay(self._web, home.chains.raw_of, reserve), home.folder(STAGED)
+        self.reserve = settings.limits.disk_reserve_bytes
+        web, staged = WebWay(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)
         self._from_web = Source(web, staged / "web")
-        self._from_ipfs = None if self._ipfs is None else Source(IpfsWay(self._ipfs, reserve), staged / "ipfs")
+        self._from_ipfs = (
+            None if self._ipfs is None else Source(IpfsWay(self._ipfs, lambda: self.reserve), staged / "ipfs")
+        )
         self.replication = WithPublished(network, self._source_of, board, clock.now)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)

@@ -44,7 +44,6 @@ from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.book import PeerBook
-from p2p.peers.pace import Pace
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
@@ -78,8 +77,8 @@ class ReplicationDriver:
         self._standing = Standing(host, PeerBook(rng), wall)
         self._statements = Statements(host, board, library, self._standing, settings.network)
         self._histories = Histories(self.fetch_blocks, self._standing)
-        self._server = Server(library, self._standing, Pace(settings.upload_rate))
-        self._pace = Pace(settings.download_rate)
+        self._server = Server(library, self._standing, settings.line.up)
+        self._pace = settings.line.down
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
         self._lan: Lan | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from p2p.peers.pace import Line
+
 
 class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a node may choose about replication; bounds of the protocol itself are in ``p2p.wire.limits``."""
@@ -24,9 +26,7 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
     lan: int | None = None
     """UDP port of multicast DNS by which peers on one LAN find each other; ``None``: they do not."""
-    download_rate: int = 0
-    """Bytes of chains and objects a second that this node takes from all peers together; 0: no cap."""
-    upload_rate: int = 0
-    """The same that it gives."""
+    line: Line = msgspec.field(default_factory=Line)
+    """Caps the bytes of chains and objects that this node takes from all peers together, and that it gives."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
@@ -22,7 +22,9 @@ from chain.errors import Remote
 from p2p.files import Content, Files, Missing
 from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.form import CHUNK, FORM, Addition, Form
+from p2p.peers.pace import Pace
 from p2p.web.body import body_of
+from p2p.web.paced import paced
 
 CONNECT_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 30.0
@@ -80,10 +82,12 @@ class Ipfs(Files, Protocol):
 class Kubo:
     """See the module. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
 
-    def __init__(self, api: str, token: str = "", patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, api: str, token: str = "", patience: float = PATIENCE_SECONDS, pace: Pace | None = None) -> None:
+        """``pace`` caps what answers take of the line."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._api = api.rstrip("/")
         self._patience = patience
+        self._pace = pace or Pace()
         times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
         # What the environment says of proxies is not meant for a daemon that the settings name.
         self._client = httpx.AsyncClient(
@@ -205,8 +209,11 @@ class Kubo:
             try:
                 if response.status_code != httpx.codes.OK:
                     raise await self._refusal(what, response)
-                async with body_of(response, response.aiter_bytes(CHUNK)) as parts:
-                    yield parts
+                async with (
+                    body_of(response, response.aiter_bytes(CHUNK)) as parts,
+                    aclosing(paced(parts, self._pace)) as slowed,
+                ):
+                    yield slowed
             finally:
                 with trio.CancelScope(shield=True):
                     await response.aclose()

@@ -14,9 +14,9 @@ BURST: Final = 1.0
 
 
 class Pace:
-    """``rate`` in bytes a second; 0: no cap."""
+    """``rate`` in bytes a second; 0: no cap. It may be set anew at any time: what has gone is paid for as it was."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int = 0) -> None:
         self.rate = rate
         self._paid = -math.inf
         """The time up to which all that went is paid for."""
@@ -31,3 +31,15 @@ class Pace:
         if self.rate:
             self._paid = max(self._paid, now - BURST) + amount / self.rate
         return at
+
+
+class Line:
+    """What a node takes of its line, whoever the other side is: ``down`` and ``up``, shared by all who use it."""
+
+    def __init__(self, down: int = 0, up: int = 0) -> None:
+        self.down = Pace(down)
+        self.up = Pace(up)
+
+    def cap(self, down: int, up: int) -> None:
+        """From now on."""
+        self.down.rate, self.up.rate = down, up

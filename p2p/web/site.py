@@ -19,7 +19,9 @@ import trio
 
 from chain.errors import Remote
 from p2p.files import Content, Missing
+from p2p.peers.pace import Pace
 from p2p.web.body import body_of
+from p2p.web.paced import paced
 from p2p.web.place import SCHEMES, is_inside
 
 CONNECTIONS: Final = 16
@@ -47,8 +49,10 @@ class Patience(NamedTuple):
 class Web:
     """See the module. Used inside ``async with``."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    def __init__(self, patience: Patience | None = None, pace: Pace | None = None) -> None:
+        """``pace`` caps what bodies take of the line."""
         self._patience = patience or Patience()
+        self._pace = pace or Pace()
         times = httpx.Timeout(self._patience.silence, connect=self._patience.connect, pool=None)
         bounds = httpx.Limits(max_connections=CONNECTIONS)
         self._client = httpx.AsyncClient(timeout=times, limits=bounds, headers=_HEADERS, follow_redirects=False)
@@ -103,8 +107,12 @@ class Web:
                 if start != offset:
                     raise Remote(f"{content} was asked for from {offset:,} on, and gives {start:,}", rule="web-answer")
                 skip = 0
-            async with body_of(answer, answer.aiter_raw()) as body, aclosing(self._parts(content, body, skip)) as parts:
-                yield parts
+            async with (
+                body_of(answer, answer.aiter_raw()) as body,
+                aclosing(self._parts(content, body, skip)) as parts,
+                aclosing(paced(parts, self._pace)) as slowed,
+            ):
+                yield slowed
 
     @asynccontextmanager
     async def _answer(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
 from odfd.services.home import open_home
@@ -26,3 +28,15 @@ def test_isolated_datasets_have_as_many_processes_as_is_said(tmp_path: Path) -> 
         assert spark_options(settings, home).isolation is Isolation.SHARED
         options = spark_options(apart, home)
     assert (options.isolation, options.processes) == (Isolation.DATASET, 7)
+
+
+async def test_caps_follow_a_reload(world: Any) -> None:
+    """Of the line, of objects, of all mirrors' data, of what the disk keeps: also for what is under way."""
+    async with world.running("alice") as alice:
+        line, arrivals = alice.parts.line, alice.parts.arrivals
+        assert (line.down.rate, line.up.rate, arrivals.room.limit) == (0, 0, 0)
+        limits = model.Limits(mirror_bytes=7000, object_bytes=600, disk_reserve_bytes=50)
+        alice.assembly.reload(model.Settings(p2p=model.P2p(download_rate=10, upload_rate=20), limits=limits))
+        assert (line.down.rate, line.up.rate, arrivals.room.limit) == (10, 20, 7000)
+        assert (arrivals.limits.object_bytes, arrivals.limits.disk_reserve) == (600, 50)
+        assert alice.parts.places.reserve == 50

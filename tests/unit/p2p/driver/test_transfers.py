@@ -12,6 +12,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
 from p2p.errors import PeerFault
+from p2p.peers.pace import Line
 from p2p.ports import PeerId
 from p2p.wire import chains, frames, objects, packs
 from p2p.wire.chains import Blocks
@@ -480,7 +481,7 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
     for giver in givers:
         giver.shelf.things[NAME] = BIG
     rate = 200_000
-    puller = await town.node("puller", connect=givers, download_rate=rate)
+    puller = await town.node("puller", connect=givers, line=Line(down=rate))
     began = trio.current_time()
     parts = [town.Part(NAME), town.Part(NAME)]
     async with trio.open_nursery() as nursery:
@@ -493,9 +494,23 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
     assert [puller.score(giver) for giver in givers] == [0.0, 0.0]
 
 
+async def test_a_cap_that_changes_counts_from_then_on(autojump_clock: Any, town: Any) -> None:
+    giver, line = await town.node("giver"), Line(down=1000)
+    giver.shelf.things[NAME] = BIG
+    puller, part = await town.node("puller", connect=[giver], line=line), town.Part(NAME)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(puller.driver.fetch_object, [giver.peer], NAME, len(BIG), part)
+        await trio.sleep(10)
+        assert part.visible is None
+        line.cap(down=len(BIG), up=0)
+    assert part.visible == BIG
+    assert trio.current_time() - began < len(BIG) / 1000 / 2
+
+
 async def test_what_is_given_keeps_to_the_cap_and_more_is_told_to_ask_elsewhere(autojump_clock: Any, town: Any) -> None:
     rate = 300_000
-    giver = await town.node("giver", upload_rate=rate)
+    giver = await town.node("giver", line=Line(up=rate))
     giver.shelf.things[NAME] = BIG
     pullers = [await town.node(name, connect=[giver]) for name in "abc"]
     began = trio.current_time()

@@ -16,7 +16,9 @@ import trio.lowlevel
 
 from chain.errors import Invalid, Remote
 from p2p.files import Missing
+from p2p.peers.pace import BURST, Pace
 from p2p.web import site as site_module
+from p2p.web.paced import paced
 from p2p.web.place import is_inside, name_in, place_of
 from p2p.web.site import Patience, Web
 from worlds.web_site import Site, plain
@@ -37,6 +39,32 @@ def site(tmp_path: Path) -> Iterator[Site]:
 async def web() -> AsyncIterator[Web]:
     async with Web() as opened:
         yield opened
+
+
+class Counting(Pace):
+    """No cap, and what was taken of it."""
+
+    taken = 0
+
+    def take(self, amount: int, now: float) -> float:
+        self.taken += amount
+        return super().take(amount, now)
+
+
+async def test_what_a_site_gives_is_taken_of_the_line(site: Site) -> None:
+    async with Web(pace=(pace := Counting())) as web:
+        assert await web.cat(f"{site.url}/data/x", len(CONTENT)) == CONTENT
+    assert pace.taken == len(CONTENT)
+
+
+async def test_parts_wait_until_the_line_is_free(autojump_clock: Any) -> None:
+    async def given() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield bytes(1000)
+
+    began = trio.current_time()
+    assert [len(part) async for part in paced(given(), Pace(1000))] == [1000] * 11
+    assert trio.current_time() - began == pytest.approx(10 - BURST)
 
 
 async def whole(content: Any) -> bytes:

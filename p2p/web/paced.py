@@ -1,0 +1,16 @@
+"""Bytes of an answer no faster than the node's line allows. While it waits the sender's bytes stay in its sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import trio
+
+from p2p.peers.pace import Pace
+
+
+async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+    """The same parts. ``parts`` is not closed with it."""
+    async for part in parts:
+        await trio.sleep_until(pace.take(len(part), trio.current_time()))
+        yield part
