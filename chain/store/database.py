@@ -22,6 +22,9 @@ _READERS: Final = 8
 """Idle reading connections kept; a burst opens more and closes them again."""
 _BUSY_MS: Final = 5_000
 _CACHE_KIB: Final = 16_384
+"""Pages that the writing connection keeps; those of a large transaction that are more go to the log early."""
+_READER_CACHE_KIB: Final = 2_048
+"""The same of each that reads. All fill up as the file grows, and never shrink; the kernel keeps the file too."""
 _WAL_LIMIT: Final = 64 << 20
 """Bytes to which the write-ahead log is cut back after a large transaction."""
 _VERSIONS: Final = """
@@ -53,7 +56,7 @@ class Database:
         self._lock = threading.Lock()
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
-            self._writer = self._connect()
+            self._writer = self._connect(_CACHE_KIB)
             self._writer.execute("PRAGMA journal_mode = WAL")
             _, pages, _ = self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self.recovered: int = max(0, pages)
@@ -63,13 +66,13 @@ class Database:
             self._writer.execute(_VERSIONS)
             self._check_schema(self._writer, "first", (_VERSIONS,))
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, cache_kib: int) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         # Text with a flipped bit may be no text any more: it comes as other text, and seals and links tell.
         connection.text_factory = _text
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute(f"PRAGMA cache_size = -{cache_kib}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
         return connection
@@ -97,7 +100,7 @@ class Database:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = self._connect()
+                connection = self._connect(_READER_CACHE_KIB)
                 connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")
             try:
