@@ -61,6 +61,7 @@ class IpfsWay:
     """See the module. ``reserve``: bytes left free on the disk of the staging folder."""
 
     is_fixed = True
+    few = 256
 
     def __init__(self, ipfs: Ipfs, reserve: Callable[[], int] = int) -> None:
         self.files = ipfs

@@ -21,7 +21,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.store.layout import DirectoryChain
-from odfd.published.source import FEW, Edition, Source, as_written
+from odfd.published.source import Edition, Source, as_written
 from p2p.ports import (
     ChainSink,
     Judgement,
@@ -268,7 +268,7 @@ class WithPublished:
 
     async def _fill(self, shown: Shown, edition: Edition, size: int, sink: ChainSink) -> None:
         start, whole = sink.size, edition.head.size
-        if whole - start <= FEW:
+        if whole - start <= shown.source.few:
             few = await shown.source.last_blocks(edition.root, edition.head.head, whole - start)
             if few is not None:
                 await trio.to_thread.run_sync(sink.append, shown.peer, start, few[: size - start])

@@ -30,8 +30,6 @@ from odfd.published.tree import MAX_AUTHORITIES, MAX_STATEMENT, SIGNED_HEAD, aut
 from odfd.published.way import Way
 from p2p.files import Missing
 
-FEW: Final = 256
-"""New blocks that are asked for one by one and not staged."""
 FEW_BYTES: Final = 64 << 20
 STAGED: Final = 16
 """Folders of blocks that are kept for whoever goes on; those touched longest ago make room."""
@@ -57,6 +55,10 @@ class Source:
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Whose blocks are staged: from which head back to which number."""
         self._coming: set[Path] = set()
+
+    @property
+    def few(self) -> int:
+        return self._way.few
 
     async def resolve(self, place: str, now: Instant) -> str:
         return await self._way.resolve(place, now)

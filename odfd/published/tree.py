@@ -5,8 +5,9 @@
     refs/head  blocks/  data/  checkpoints/     the ODF directory layout
     trust/head                                  the newest signed head, as it is gossiped
     trust/authority-1 …                         the walk of the authority up to the version that the head names
+    packs/0 …                                   blocks, many in a file, where a node wrote or serves it (``packs``)
 
-ADR 0009, 0012.
+ADR 0009, 0012, 0013.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ class Way(Protocol):
     def is_fixed(self) -> bool:
         """Whether what lies under a root never changes."""
 
+    @property
+    def few(self) -> int:
+        """New blocks that are asked for one by one: more cost less by ``bring_blocks``."""
+
     async def resolve(self, place: str, now: Instant, /) -> str: ...
 
     async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, /) -> None:

@@ -1,12 +1,13 @@
 """Reads datasets from web servers: blocks one after the other from the head backwards, as their links allow no other.
 
-Whoever serves the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, any server of files. What
-came stays in the staging folder, so a walk that was cut off goes on there. Simple Transfer Protocol; ADR 0012.
+Whoever serves the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, any server of files. Where
+packs lie beside it, the walk finds most blocks here already. What came stays in the staging folder, so a walk that was
+cut off goes on there. Simple Transfer Protocol; ADR 0012, 0013.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,22 +15,26 @@ from typing import Final
 import trio
 
 from chain.codec.blocks import MAX_BLOCK, read_link
-from chain.errors import Invalid
+from chain.errors import Invalid, Remote
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.layout import BLOCKS
 from chain.store.objects import disk
+from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
 from odfd.published.way import CHECK_ROOM, check_room
 from p2p.files import Files
 
 TOGETHER: Final = 128
 """Blocks written in one go; that many, and CHECK_ROOM bytes, are lost at most by a crash."""
+WORTH_A_PACK: Final = 8
+"""Blocks that are asked for of a pack; fewer come by name."""
 
 
 class WebWay:
     """See the module. ``known``: a block that is here already, by its name."""
 
     is_fixed = False
+    few = 16
 
     def __init__(
         self, files: Files, known: Callable[[Multihash], bytes | None], reserve: Callable[[], int] = int
@@ -43,13 +48,40 @@ class WebWay:
 
     async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path) -> None:
         walk = _Walk(head, first, folder / BLOCKS, self._known)
+        packs = _Packs(self.files, root)
         while (name := await trio.to_thread.run_sync(walk.lacking)) is not None:
+            if (number := walk.pack) is not None and (blocks := await packs.get(number)):
+                await trio.to_thread.run_sync(walk.lay, blocks, self._reserve())
+                continue
             raw = await self.files.cat(f"{root}/{BLOCKS}/{name}", MAX_BLOCK)
             if raw is None:
                 raise Invalid(f"{root} does not hold its block {name.short}", rule="published-tree")
             if walk.take(name, raw):
                 await trio.to_thread.run_sync(partial(walk.keep, self._reserve()))
         await trio.to_thread.run_sync(partial(walk.keep, self._reserve()))
+
+
+class _Packs:
+    """Those of one dataset on a site, each asked for once; no more when there is none, or what is there is none."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files = files
+        self._root = root
+        self._asked: set[int] = set()
+        self._has_none = False
+
+    async def get(self, number: int) -> list[bytes]:
+        """Blocks, which may be any."""
+        if self._has_none or number in self._asked:
+            return []
+        self._asked.add(number)
+        try:
+            raw = await self._files.cat(f"{self._root}/{pack_file(number)}", MAX_PACK)
+            blocks = read_pack(raw or b"")
+        except (Remote, Invalid):  # object stores answer so for what is not there
+            blocks = []
+        self._has_none = not blocks
+        return blocks
 
 
 class _Walk:
@@ -77,6 +109,21 @@ class _Walk:
             if self._is_full:
                 self.keep(0)
         return None
+
+    @property
+    def pack(self) -> int | None:
+        """Where the next block is packed, if enough that is asked for would be with it."""
+        if self._number is None:
+            return None
+        wanted = self._number - 1
+        number = wanted // PACK
+        return number if wanted - max(self._first, number * PACK) >= WORTH_A_PACK else None
+
+    def lay(self, blocks: Sequence[bytes], reserve: int) -> None:
+        """Blocks beside those that came, by their hashes; whether they are of the chain the walk will see."""
+        self._waiting += [(Multihash.sha3_256(raw), raw) for raw in blocks]
+        self._bytes += sum(map(len, blocks))
+        self.keep(reserve)
 
     def take(self, name: Multihash, raw: bytes) -> bool:
         """What came for ``name``; whether so much waits that it should be kept. Raises Invalid."""

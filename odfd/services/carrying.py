@@ -23,6 +23,7 @@ from odfd.kit.clock import Clock
 from odfd.kit.tasks import Report
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.tally import Tally
+from odfd.published.packs import write_packs
 from odfd.published.signed import signed_state, write_statements
 from odfd.resources.store import Resources
 from odfd.services.home import Home
@@ -74,13 +75,15 @@ class Carrying:
                     lambda so_far: _show(report, so_far),
                 )
             )
-            await trio.to_thread.run_sync(self._export_statements, entry.id, folder)
+            await trio.to_thread.run_sync(self._export_beside, entry.id, folder)
             return _result(entry.name, str(folder), done)
 
         return work
 
-    def _export_statements(self, dataset: DatasetId, folder: Path) -> None:
-        """Whoever serves the folder can then be mirrored."""
+    def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
+        """Whoever serves the folder can then be mirrored, in few questions."""
+        chain = DirectoryChain(folder)
+        write_packs(folder, self._home.chains.chain(dataset), 0 if (head := chain.head()) is None else head.size)
         signed = signed_state(self._home.database, self._home.chains, dataset)
         if signed.is_here:
             write_statements(folder, signed)

@@ -9,6 +9,7 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.kit.supervision import Journal
+from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
 from odfd.services.home import Home
 from odfd.site.application import Site
@@ -54,6 +55,12 @@ class HomeShelf:
         if number >= self._library.size(dataset):
             return None
         return next(iter(self._library.blocks(dataset, number, 1)), None)
+
+    def pack(self, dataset: DatasetId, number: int) -> bytes | None:
+        start = number * PACK
+        if start >= self._library.size(dataset):
+            return None
+        return packed(self._library.blocks(dataset, start, MAX_PACK))
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         """None before all blocks up to the signed head are served: whoever reads could not reach it."""

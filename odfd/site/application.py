@@ -1,7 +1,7 @@
-"""The site as an ASGI application: ``/DATASET/refs/head``, and so ``blocks/HASH``, ``data/HASH``, ``trust/head``, ….
+"""The site as an ASGI application: ``/DATASET/refs/head``, ``blocks/HASH``, ``data/HASH``, ``trust/head``, ``packs/0``.
 
 GET and HEAD, and one range of an object. What is named by its hash never changes, and says so; all else is asked for
-anew each time. Blocks leave as the bytes they came as. Spec: Simple Transfer Protocol; RFC 9110; ADR 0012.
+anew each time. Blocks leave as the bytes they came as. Spec: Simple Transfer Protocol; RFC 9110; ADR 0012, 0013.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.kit.http import Message, Receive, Send
 from odfd.kit.supervision import Journal
+from odfd.published.packs import number_in
 from odfd.site.ports import Shelf
 
 Args = TypeVarTuple("Args")
@@ -80,6 +81,8 @@ class Site:
             found, kind, lasts = None if head is None else str(head).encode(), "text/plain; charset=us-ascii", _ANEW
         elif folder == BLOCKS:
             found, kind, lasts = await self._ask(self._shelf.block, dataset, _named(name, path)), _OCTETS, _FOREVER
+        elif (number := number_in(file)) is not None:
+            found, kind, lasts = await self._ask(self._shelf.pack, dataset, number), _OCTETS, _ANEW
         else:
             found, kind, lasts = await self._ask(self._shelf.statement, dataset, file), "application/json", _ANEW
         if found is None:

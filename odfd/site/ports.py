@@ -32,6 +32,9 @@ class Shelf(Protocol):
 
     def block(self, dataset: DatasetId, name: Multihash) -> bytes | None: ...
 
+    def pack(self, dataset: DatasetId, number: int) -> bytes | None:
+        """Blocks that are served, many in a file; ``None`` past the last one."""
+
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         """A file that lies beside the layout, such as ``trust/head``."""
 

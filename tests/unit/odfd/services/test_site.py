@@ -14,6 +14,7 @@ from chain.errors import Environment, Invalid
 from config import model
 from odfd.control import wire
 from odfd.kit.supervision import Life
+from odfd.published.packs import read_pack
 from odfd.site import server
 from odfd.site.server import SiteServer
 
@@ -48,6 +49,17 @@ async def test_a_node_is_mirrored_over_http_alone(world: Any, worlds: Any) -> No
             assert ours == theirs
 
 
+async def test_packs_hold_what_is_served(world: Any, worlds: Any) -> None:
+    async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        url = f"{url_of(alice)}/cities"
+        ours = list(alice.home.chains.chain(alice.dataset("cities")).raw_blocks(0, 100))
+        assert read_pack((await client.get(f"{url}/packs/0")).content) == ours
+        for nothing in ("packs/1", "packs/x", "packs"):
+            assert (await client.get(f"{url}/{nothing}")).status_code == 404
+
+
 async def test_what_kamu_wrote_leaves_byte_for_byte(world: Any) -> None:
     """Blocks of an older version of the format too: kamu's own server writes them anew."""
     policy = model.Policy(serve="data")
@@ -66,6 +78,7 @@ async def test_what_policy_keeps_back_is_not_there(world: Any) -> None:
     """By default, what nobody signed."""
     async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
         await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")))
+        assert (await client.get(f"{url_of(alice)}/flights/packs/0")).status_code == 404
         for folder in ("refs", "blocks", "data"):
             for file in (GOLDEN / "flights" / folder).iterdir():
                 assert (await client.get(f"{url_of(alice)}/flights/{folder}/{file.name}")).status_code == 404

@@ -14,9 +14,9 @@ from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.mirrors import steps
-from odfd.published import replication, source, web
+from odfd.published import packs, replication, source, web
 from worlds.linked_world import FILES, linked
-from worlds.web_site import Site
+from worlds.web_site import Site, plain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 DEADLINE = 30
@@ -150,7 +150,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
     world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int, step: int
 ) -> None:
     """The publisher is away; later it exports more, and the mirror follows."""
-    monkeypatch.setattr(replication, "FEW", few)
+    monkeypatch.setattr(web.WebWay, "few", few)
     monkeypatch.setattr(steps, "STEP", step)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
@@ -181,12 +181,51 @@ async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: An
             await bob.mirror(cities, "theirs", via="somewhere")
 
 
+async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
+    """Each block of its own is one question to a site without them, and none with them."""
+    for module in (packs, web):
+        monkeypatch.setattr(module, "PACK", 12)
+    monkeypatch.setattr(web, "WORTH_A_PACK", 3)
+    monkeypatch.setattr(web.WebWay, "few", 2)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 30)
+        blocks = blocks_of(alice, cities)
+    async with world.running("bob") as bob:
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
+        assert blocks_of(bob, cities) == blocks
+    asked = [each.rpartition("cities/")[2].partition("/")[0] for each in site.asked]
+    assert asked.count("packs") == -(-len(blocks) // 12) == 3
+    assert asked.count("blocks") == 1, "the head"
+
+
+@pytest.mark.parametrize("lie", ["noise", "other", "cut", "none", "kept-back"])
+async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Site, monkeypatch: Any, lie: str) -> None:
+    """Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name."""
+    monkeypatch.setattr(web, "WORTH_A_PACK", 3)
+    monkeypatch.setattr(web.WebWay, "few", 2)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 6)
+        blocks = blocks_of(alice, cities)
+    other = packs.packed([(file).read_bytes() for file in (GOLDEN / "flights" / "blocks").iterdir()])
+    lies = {"noise": b"\xff" * 100, "other": other, "none": b""}
+    if lie == "kept-back":
+        site.answer = lambda request: "/packs/" in request.path and plain(request, 403) is None
+    else:
+        site.lie = lambda path, raw: lies.get(lie, raw[:-3]) if "/packs/" in path else raw
+    async with world.running("bob") as bob:
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
+        assert blocks_of(bob, cities) == blocks
+        assert not any((bob.home.directory / "staged" / "web").iterdir())
+    assert len([each for each in site.asked if "/packs/" in each]) == 1
+    assert len([each for each in site.asked if "/blocks/" in each]) == len(blocks)
+
+
 @pytest.mark.parametrize("part", ["/blocks/", "/data/", "/trust/head"])
 @pytest.mark.parametrize("few", [256, 1])
 async def test_a_web_server_that_lies_achieves_nothing(
     world: Any, worlds: Any, site: Site, monkeypatch: Any, part: str, few: int
 ) -> None:
-    monkeypatch.setattr(replication, "FEW", few)
+    monkeypatch.setattr(web.WebWay, "few", few)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 2)
         blocks = blocks_of(alice, cities)

@@ -40,6 +40,9 @@ class Shelf:
     def block(self, dataset: DatasetId, name: Multihash) -> bytes | None:
         return BLOCK if name == HEAD else None
 
+    def pack(self, dataset: DatasetId, number: int) -> bytes | None:
+        return b"packed" if number == 0 else None
+
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         return b"signed" if path == "trust/head" else None
 
@@ -99,6 +102,7 @@ async def ask(shelf: Shelf, path: str, method: str = "GET", **headers: str) -> T
         (f"/x/data/{NAME}", OBJECT, True),
         (f"/x/checkpoints/{NAME}", OBJECT, True),
         ("/x/trust/head", b"signed", False),
+        ("/x/packs/0", b"packed", False),
     ],
 )
 async def test_what_is_there(shelf: Shelf, path: str, body: bytes, lasts: bool) -> None:

@@ -1,0 +1,74 @@
+"""Packs: many blocks of a dataset in one file, beside the layout, for whoever fetches a long chain. ADR 0013.
+
+``packs/K`` holds the blocks from number K · PACK on, oldest first, each with its length before it (``u32``, network
+order): PACK of them, or fewer where the chain ends or MAX_PACK bytes are reached. A pack is a hint. Who reads one
+believes nothing of it: a block counts by its hash, and what a pack lacks is asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from chain.codec.blocks import MAX_BLOCK
+from chain.errors import Invalid
+from chain.store.base import ChainReader
+from chain.store.objects import disk, make_folder
+from p2p.wire.frames import PREFIX, frame
+
+PACKS: Final = "packs"
+PACK: Final = 1024
+"""Blocks. Most have 600 bytes: 0.6 MB, some dozen round trips of a line over land."""
+MAX_PACK: Final = 8 << 20
+"""Bytes; held in memory by who reads it and by who gives it."""
+
+
+def pack_file(number: int) -> str:
+    return f"{PACKS}/{number}"
+
+
+def number_in(path: str) -> int | None:
+    """Which pack a path of the layout names, if one."""
+    folder, _, text = path.partition("/")
+    is_number = text.isascii() and text.isdecimal() and (text == "0" or not text.startswith("0"))
+    return int(text) if folder == PACKS and is_number and len(text) <= 15 else None
+
+
+def packed(blocks: Iterable[bytes]) -> bytes:
+    """As many as a pack may hold, of blocks that begin where one does."""
+    out = bytearray()
+    for count, raw in enumerate(blocks):
+        if count == PACK or len(out) + PREFIX + len(raw) > MAX_PACK:
+            break
+        out += frame(raw)
+    return bytes(out)
+
+
+def read_pack(raw: bytes) -> list[bytes]:
+    """The blocks of a pack, whatever they are. Raises Invalid for bytes that are no pack."""
+    view, at = memoryview(raw), 0
+    blocks: list[bytes] = []
+    while at < len(raw):
+        length, at = int.from_bytes(view[at : at + PREFIX], "big"), at + PREFIX
+        if not 0 < length <= MAX_BLOCK or at + length > len(raw) or len(blocks) == PACK:
+            raise Invalid("a file of packed blocks is none", rule="pack", place=f"byte {at}")
+        blocks.append(bytes(view[at : at + length]))
+        at += length
+    return blocks
+
+
+def write_packs(folder: Path, chain: ChainReader, size: int) -> None:
+    """Packs of the first ``size`` blocks into a dataset's folder; whole ones there stay. Raises Environment."""
+    make_folder(folder / PACKS)
+    there = {number for each in (folder / PACKS).iterdir() if (number := number_in(f"{PACKS}/{each.name}")) is not None}
+    last = max(there, default=0)
+    for number in range(-(-size // PACK)):
+        if number in there and number != last:
+            continue
+        target = folder / pack_file(number)
+        staged = target.with_name("." + target.name)
+        start = number * PACK
+        with disk(target):
+            staged.write_bytes(packed(chain.raw_blocks(start, min(start + PACK, size))))
+            staged.rename(target)
