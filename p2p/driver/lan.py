@@ -1,14 +1,14 @@
 """Peers on one LAN find each other: who is there is said by multicast, asked for, and met by dialling.
 
-Made with the driver where a person wished it, ends with it. One socket, two tasks and no memory of what others said:
-each packet is read under limits, and at most leads to a dial of whoever sent it.
+Made with the driver where a person wished it, ends with it. For IPv4 and IPv6 each one socket, two tasks and no memory
+of what others said: a packet is read under limits, and at most leads to a dial of whoever sent it.
 """
 
 from __future__ import annotations
 
-import errno
-import socket
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -16,13 +16,15 @@ import trio
 
 from p2p.address import Address, parse_address
 from p2p.driver.containment import contained
+from p2p.driver.multicast import Group, Group4, Group6
 from p2p.driver.ports import HostPort
 from p2p.driver.standing import Standing
+from p2p.host.host import only
+from p2p.host.interfaces import index_of
 from p2p.peers.budget import Budget, Rate
 from p2p.ports import PeerId
 from p2p.wire import lan as wire
 
-GROUP: Final = "224.0.0.251"
 PORT: Final = 5353
 FIRST_SECONDS: Final = 1.0
 """Between the first two times that we say who we are; doubled up to ``LAST_SECONDS``."""
@@ -50,70 +52,50 @@ class Lan:
         self._port = port
         self._budget = Budget[str](RATE)
         self._visiting: set[PeerId] = set()
-        self._joined: set[str] = set()
-        self._answered = -ANSWER_SECONDS
+        self._answered = defaultdict[str, float](lambda: -ANSWER_SECONDS)
+        """When, by family."""
 
     async def run(self) -> None:
         """Until cancelled. A machine where multicast cannot be had is told of, and does without."""
-        try:
-            with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                await bound.bind((GROUP, self._port))
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._tell_now_and_then, bound)
-                    await self._listen(bound, nursery)
-        except OSError as error:
-            _LOG.warning("no discovery on the LAN", reason=error.strerror)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._take_part, "ip4", Group4)
+            nursery.start_soon(self._take_part, "ip6", partial(Group6, index_of=index_of))
 
-    async def _tell_now_and_then(self, bound: trio.socket.SocketType) -> None:
+    async def _take_part(self, network: str, make: Callable[[int], Group]) -> None:
+        try:
+            async with make(self._port) as group, trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_now_and_then, group)
+                await self._listen(group, nursery)
+        except* OSError as errors:
+            _LOG.warning("no discovery on the LAN", network=network, reason=str(only(errors)))
+
+    async def _tell_now_and_then(self, group: Group) -> None:
         pause = FIRST_SECONDS
         while True:
-            self._join(bound)
-            await self._send(bound, wire.encode_question())
-            await self._tell(bound)
+            group.join(one.host for one in self._own(group))
+            await group.send(wire.encode_question())
+            await self._tell(group)
             await trio.sleep(pause)
             pause = min(pause * 2, LAST_SECONDS)
 
-    def _own(self) -> list[Address]:
-        return [one for one in map(parse_address, self._host.addresses()) if wire.is_on_lan(one)]
+    def _own(self, group: Group) -> list[Address]:
+        ours = map(parse_address, self._host.addresses())
+        return [one for one in ours if one.network == group.network and wire.is_on_lan(one)]
 
-    def _join(self, bound: trio.socket.SocketType) -> None:
-        """Networks come and go while a laptop is carried about."""
-        for ip in {one.host for one in self._own()} - self._joined:
-            member = socket.inet_aton(GROUP) + socket.inet_aton(ip)
-            try:
-                bound.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    _LOG.info("no discovery at an address", address=ip, reason=error.strerror)
-                    continue
-            self._joined.add(ip)
-
-    async def _tell(self, bound: trio.socket.SocketType) -> None:
-        self._answered = trio.current_time()
-        own = self._own()
+    async def _tell(self, group: Group) -> None:
+        self._answered[group.network] = trio.current_time()
+        own = self._own(group)
         if own:
-            await self._send(bound, wire.encode_presence(self._host.peer_id, self._network, own))
+            await group.send(wire.encode_presence(self._host.peer_id, self._network, own))
 
-    async def _send(self, bound: trio.socket.SocketType, packet: bytes) -> None:
-        """By each network we are in; one that is gone is no fault."""
-        for ip in sorted(self._joined):
-            try:
-                bound.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(ip))
-                await bound.sendto(packet, (GROUP, self._port))
-            except OSError as error:
-                _LOG.debug("not told on the LAN", address=ip, reason=error.strerror)
-                self._joined.discard(ip)
-
-    async def _listen(self, bound: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+    async def _listen(self, group: Group, nursery: trio.Nursery) -> None:
         while True:
-            packet, (source, *_) = await bound.recvfrom(wire.MAX_PACKET + 1)
+            packet, source = await group.receive()
             if not self._budget.spend(source, trio.current_time()):
                 continue
             heard = wire.decode(packet, self._network, source)
-            if heard.asks and trio.current_time() - self._answered >= ANSWER_SECONDS:
-                await self._tell(bound)
+            if heard.asks and trio.current_time() - self._answered[group.network] >= ANSWER_SECONDS:
+                await self._tell(group)
             for address in heard.told:
                 self._meet(address, nursery)
 

@@ -26,6 +26,15 @@ def local_ips() -> list[Ip]:
     return found
 
 
+def index_of(ip: str) -> int:
+    """The number of the interface that has an address; 0, which stands for any, when none has."""
+    for adapter in ifaddr.get_adapters():
+        for one in adapter.ips:
+            if ip == (one.ip if isinstance(one.ip, str) else one.ip[0]):
+                return adapter.index or 0
+    return 0
+
+
 def reachable_at(
     listening: Iterable[str], announce: Sequence[str], ips: Callable[[], Sequence[Ip]] = local_ips
 ) -> list[Address]:

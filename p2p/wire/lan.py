@@ -99,10 +99,23 @@ def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
             address = parse_address(raw[8:].decode())
         except (Invalid, UnicodeDecodeError):
             continue
-        if address.peer is not None and address.network == "ip4" and address.host == source:
+        if address.peer is not None and _is_at(address, source):
             yield address
 
 
+def _is_at(address: Address, source: str) -> bool:
+    """Of a link's own address nobody can tell the link."""
+    if address.network not in ("ip4", "ip6"):
+        return False
+    there = ipaddress.ip_address(address.host)
+    return there == ipaddress.ip_address(source) and not (there.version == 6 and there.is_link_local)
+
+
 def is_on_lan(address: Address) -> bool:
-    """Whether an address of ours is one to tell on a LAN: IPv4, of this machine or a private network."""
-    return address.network == "ip4" and ipaddress.ip_address(address.host).is_private
+    """Whether an address of ours is one to tell on a LAN: of this machine or a private network, with IPv6 any but a
+    link's own, for most such networks have no private addresses.
+    """
+    if address.network not in ("ip4", "ip6"):
+        return False
+    here = ipaddress.ip_address(address.host)
+    return here.is_private if here.version == 4 else not here.is_link_local

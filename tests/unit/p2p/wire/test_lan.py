@@ -76,5 +76,18 @@ def test_many_addresses_and_long_packets_are_cut() -> None:
 
 
 def test_private_addresses_are_told() -> None:
-    said = ["/ip4/192.168.1.7/tcp/1", "/ip4/127.0.0.1/tcp/1", "/ip4/203.0.113.9/tcp/1", "/ip6/::1/tcp/1"]
+    said = ["/ip4/192.168.1.7/tcp/1", "/ip4/127.0.0.1/tcp/1", "/ip4/203.0.113.9/tcp/1", "/ip4/8.8.8.8/tcp/1"]
     assert [is_on_lan(parse_address(text)) for text in said] == [True, True, True, False]
+
+
+def test_of_ipv6_all_addresses_are_told_but_those_of_a_link() -> None:
+    said = ["/ip6/::1/tcp/1", "/ip6/fd00::7/tcp/1", "/ip6/2600::7/tcp/1", "/ip6/fe80::7/tcp/1", "/dns6/x.example/tcp/1"]
+    assert [is_on_lan(parse_address(text)) for text in said] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("source, told", [("fd00::7", True), ("fd00:0::0007", True), ("fd00::8", False), (HERE, False)])
+def test_an_ipv6_address_counts_from_itself(source: str, told: bool) -> None:
+    packet = encode_presence(PEER, "home", [Address("ip6", "fd00::7", 4150)])
+    assert bool(decode(packet, "home", source).told) is told
+    nowhere = encode_presence(PEER, "home", [Address("ip6", "fe80::7", 4150)])
+    assert decode(nowhere, "home", "fe80::7") == Heard()
