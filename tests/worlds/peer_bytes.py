@@ -29,7 +29,7 @@ from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.way import IpfsWay
 from odfd.ipfs.way import place_of as ipfs_place_of
 from odfd.network.noticeboard import LedgerNoticeboard
-from odfd.published import packs
+from odfd.published import packs as site_packs
 from odfd.published.source import Source
 from odfd.services.home import open_home
 from odfd.trust.bundle import Reader, decode_manifest
@@ -397,7 +397,11 @@ TARGETS: Sequence[Target] = (
     Target(Kubo.record, KUBO_ANSWERS, kubo, dear=20),
     Target(IpfsWay.bring_blocks, archives(), unpacking, dear=10),
     Target(Web.open, ANSWERS, website, dear=10),
-    simple(packs.read_pack, [packs.packed([BLOCK, b"another"])], lambda raw: packs.packed(packs.read_pack(raw)) == raw),
+    simple(
+        site_packs.read_pack,
+        [site_packs.packed([BLOCK, b"another"])],
+        lambda raw: site_packs.packed(site_packs.read_pack(raw)) == raw,
+    ),
     Target(Source.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
     simple(ipfs_place_of, [b"ipfs://bafy", b"/ipns/k51", b"ipns://k51/"], text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
