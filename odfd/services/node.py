@@ -6,7 +6,6 @@ The one place that knows every room. It makes things and hands them on; what the
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +24,6 @@ from chain.store.base import Apart
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
-from odfd.control.board import BoardTasks, LogEvents
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import observing
@@ -47,34 +45,22 @@ from odfd.network.noticeboard import Hearers, LedgerNoticeboard, News
 from odfd.network.outbox import Outbox
 from odfd.network.room import Room
 from odfd.resources.store import Resources
-from odfd.services.about import AboutService, Running
-from odfd.services.apply import Applying
-from odfd.services.authority import AuthorityService
+from odfd.services.answering import ControlPorts
 from odfd.services.carrying import Carrying
 from odfd.services.checking import TransformCheck
 from odfd.services.collecting import CollectionService
 from odfd.services.damage import DamageDesk
-from odfd.services.datasets import DatasetService
-from odfd.services.doctor import Doctor
 from odfd.services.engine import NodeEngine
-from odfd.services.flow import FlowService, Hands
 from odfd.services.heads import HeadKeeper
-from odfd.services.home import PARTIAL, STAGING, UPLOADS, Home, open_home
-from odfd.services.lineage import LineageService
-from odfd.services.mirrors import MirrorService, NetworkService, PeerService
+from odfd.services.home import PARTIAL, STAGING, Home, open_home
 from odfd.services.options import engine_environ, host_options, object_limits, spark_options
 from odfd.services.places import Places
-from odfd.services.proving import ProvingService
 from odfd.services.publications import PublicationService
 from odfd.services.repairing import Repairing
-from odfd.services.resolving import Docket, ResolvingService
-from odfd.services.rewriting import RewritingService
+from odfd.services.resolving import Docket
 from odfd.services.rulebook import Rulebook
-from odfd.services.rules import RulesService
 from odfd.services.shelf import open_site
-from odfd.services.trust import TrustService, proof_view
-from odfd.services.uploads import Uploads
-from odfd.services.verification import VerificationService
+from odfd.services.trust import proof_view
 from odfd.services.views import Views
 from odfd.services.witnessing import Witnessing
 from odfd.transform.driver import Workshop as TransformShop
@@ -158,7 +144,7 @@ class NodeParts:
         self.site = open_site(settings, home, self.library, ground.journal)
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
         self.outbox = Outbox(self.membership, ground.journal)
-        self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self._signed)
+        self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self.signed)
         self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
         self.places = Places(settings, self.line, home, self.membership, self.board, ground.clock, ipfs)
         self._hold_mirrors()
@@ -199,12 +185,12 @@ class NodeParts:
             replication,
             holders,
             self._meeting(),
-            following=Following(lambda: follows_rewrites(self.settings.policy), self._apart),
+            following=Following(lambda: follows_rewrites(self.settings.policy), self.apart_of),
         )
-        self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self._moved)
+        self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
         self.repairing = Repairing(home, self.sync, mender)
-        self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self._moved)
+        self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
@@ -234,7 +220,7 @@ class NodeParts:
             Child("publications", self.publications.rounds.run, restart),
         ]
         return Assembly(
-            node=_Node(self),
+            node=ControlPorts(self),
             foundations=(
                 Child("engine", self.engine.run),
                 Child("network", self._run_network, Restart(from_start=False)),
@@ -253,10 +239,10 @@ class NodeParts:
         with self.home.database.read() as connection:
             return self.rulebook.policy(connection)
 
-    def _ruled(self, signed: Signed | None) -> None:
+    def ruled(self, signed: Signed | None) -> None:
         if signed is not None:
             self.outbox.put(Topic.HEADS, signed.envelope)
-        self._policy_changed()
+        self.policy_changed()
 
     def _tell_notes(self) -> None:
         """What the rules in force cannot promise."""
@@ -276,9 +262,9 @@ class NodeParts:
         limits = self.arrivals.limits = object_limits(settings)
         self.arrivals.room.limit = limits.mirror_bytes
         self.places.reserve = limits.disk_reserve
-        self._policy_changed()
+        self.policy_changed()
 
-    def _policy_changed(self) -> None:
+    def policy_changed(self) -> None:
         self.policy = self._policy()
         self._tell_notes()
         self.keeper.poke_all()
@@ -291,7 +277,7 @@ class NodeParts:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
 
-    def _apart(self, epoch: int) -> Apart:
+    def apart_of(self, epoch: int) -> Apart:
         return apart(self.settings.policy, epoch)
 
     def _meeting(self) -> Meeting:
@@ -312,7 +298,7 @@ class NodeParts:
         with self.home.catalog() as catalog:
             return catalog.name_of(dataset)
 
-    def _signed(self, _: DatasetId, signed: Signed) -> None:
+    def signed(self, _: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.HEADS, signed.envelope)
         if self._token is not None:
             self._token.run_sync_soon(self.publications.rounds.poke)
@@ -381,7 +367,7 @@ class NodeParts:
             self.witnessing.rounds.poke()
         elif isinstance(said, PolicyStatement):
             self.ground.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
-            self._policy_changed()
+            self.policy_changed()
         elif isinstance(said, Observation):
             text = f"{news.signer.short}: #{said.sequence_number} {said.result}"
             self.ground.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
@@ -396,7 +382,7 @@ class NodeParts:
     def _met_someone(self) -> None:
         self.keeper.poke_all()
 
-    def _moved(self, dataset: DatasetId) -> None:
+    def moved(self, dataset: DatasetId) -> None:
         self.reviewing.touch(dataset)
         self.validator.rounds.poke()
         self.observer.rounds.poke()
@@ -457,47 +443,3 @@ class NodeParts:
 
 
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
-
-
-class _Node:
-    """The ports of the control API."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        home, ground = parts.home, parts.ground
-        applying = Applying(home, parts.committer, parts.engine, ground)
-        doctor = Doctor(home, parts.heads.troubles)
-        name = parts.settings.node.name
-        running = Running(parts.engine, parts.membership, parts.site)
-        self.about = AboutService(home, parts.views, doctor, running, ground, name)
-        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, parts.membership.serving)
-        uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
-        hands = Hands(uploads, parts.carrying, parts.repairing)
-        self.flow = FlowService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
-        self.rewriting = RewritingService(home, parts.committer, parts.keeper, ground, parts._moved, parts._apart)
-        self.collection = parts.collection
-        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
-        self.publications = parts.publications
-        self.networks = NetworkService(home, parts.membership)
-        self.peers = PeerService(parts.membership)
-        self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
-        self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
-        self.lineage = LineageService(home, parts.transform_shop, ground.board, lambda: secrets.token_hex(8))
-        self.policies = RulesService(
-            home,
-            parts.membership,
-            ground.clock,
-            parts.rulebook,
-            parts._ruled,
-        )
-        self.trust = TrustService(
-            home,
-            parts.docket,
-            ground.clock,
-            parts._policy_changed,
-            parts.shelf,
-            parts.rulebook.policy,
-        )
-        self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground, parts._moved)
-        self.authority = AuthorityService(home, parts.committer, ground.clock, parts._signed)
-        self.tasks = BoardTasks(ground.board)
-        self.events = LogEvents(ground.events)

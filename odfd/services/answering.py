@@ -1,0 +1,74 @@
+"""What ``odfctl`` may ask of a node: each service with the parts that it stands on.
+
+The other half of ``odfd.services.node``, which makes the parts and runs them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from odfd.control.board import BoardTasks, LogEvents
+from odfd.services.about import AboutService, Running
+from odfd.services.apply import Applying
+from odfd.services.authority import AuthorityService
+from odfd.services.datasets import DatasetService
+from odfd.services.doctor import Doctor
+from odfd.services.flow import FlowService, Hands
+from odfd.services.home import UPLOADS
+from odfd.services.lineage import LineageService
+from odfd.services.mirrors import MirrorService, NetworkService, PeerService
+from odfd.services.proving import ProvingService
+from odfd.services.resolving import ResolvingService
+from odfd.services.rewriting import RewritingService
+from odfd.services.rules import RulesService
+from odfd.services.trust import TrustService
+from odfd.services.uploads import Uploads
+from odfd.services.verification import VerificationService
+
+if TYPE_CHECKING:
+    from odfd.services.node import NodeParts
+
+
+class ControlPorts:
+    """Implements ``odfd.control.ports``: an attribute for each."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        home, ground = parts.home, parts.ground
+        applying = Applying(home, parts.committer, parts.engine, ground)
+        doctor = Doctor(home, parts.heads.troubles)
+        name = parts.settings.node.name
+        running = Running(parts.engine, parts.membership, parts.site)
+        self.about = AboutService(home, parts.views, doctor, running, ground, name)
+        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, parts.membership.serving)
+        uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
+        hands = Hands(uploads, parts.carrying, parts.repairing)
+        self.flow = FlowService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
+        self.rewriting = RewritingService(home, parts.committer, parts.keeper, ground, parts.moved, parts.apart_of)
+        self.collection = parts.collection
+        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
+        self.publications = parts.publications
+        self.networks = NetworkService(home, parts.membership)
+        self.peers = PeerService(parts.membership)
+        self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
+        self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
+        self.lineage = LineageService(home, parts.transform_shop, ground.board, lambda: secrets.token_hex(8))
+        self.policies = RulesService(
+            home,
+            parts.membership,
+            ground.clock,
+            parts.rulebook,
+            parts.ruled,
+        )
+        self.trust = TrustService(
+            home,
+            parts.docket,
+            ground.clock,
+            parts.policy_changed,
+            parts.shelf,
+            parts.rulebook.policy,
+        )
+        self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground, parts.moved)
+        self.authority = AuthorityService(home, parts.committer, ground.clock, parts.signed)
+        self.tasks = BoardTasks(ground.board)
+        self.events = LogEvents(ground.events)
