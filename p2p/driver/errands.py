@@ -46,7 +46,7 @@ class Errand(Protocol):
     async def ask(self, ask: Ask) -> Arrived | Denied:
         """Raises PeerFault."""
 
-    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
+    def judge(self, peer: PeerId, start: int, payloads: Sequence[Payload]) -> None:
         """In a worker thread. Raises Invalid."""
 
     def finish(self) -> None:
@@ -94,9 +94,11 @@ class ChainErrand:
             available=answer.size,
         )
 
-    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
-        assert isinstance(payload, tuple)
-        self._sink.append(peer, start, payload)
+    def judge(self, peer: PeerId, start: int, payloads: Sequence[Payload]) -> None:
+        for payload in payloads:
+            assert isinstance(payload, tuple)
+            self._sink.append(peer, start, payload)
+            start += len(payload)
 
     def finish(self) -> None:
         self._sink.finish()
@@ -143,13 +145,14 @@ class ObjectErrand:
         count = len(answer.data)
         return Arrived(peer=ask.peer, ask=ask.ask, payload=answer.data, units=count, bytes=count, available=answer.size)
 
-    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
-        assert isinstance(payload, bytes)
+    def judge(self, peer: PeerId, start: int, payloads: Sequence[Payload]) -> None:
         if start != self._sink.received:
             raise Invalid(
                 f"{self.what}: byte {start}, of {peer}, came where {self._sink.received} is next", rule="object-order"
             )
-        self._sink.write(payload)
+        for payload in payloads:
+            assert isinstance(payload, bytes)
+            self._sink.write(payload)
 
     def finish(self) -> None:
         self._sink.finish()
@@ -193,12 +196,13 @@ class PackErrand:
             peer=ask.peer, ask=ask.ask, payload=answer.objects, units=count, bytes=size, available=len(self._names)
         )
 
-    def judge(self, peer: PeerId, start: int, payload: Payload) -> None:
-        assert isinstance(payload, tuple)
+    def judge(self, peer: PeerId, start: int, payloads: Sequence[Payload]) -> None:
         if start != self._sink.received:
             text = f"{self.what}: #{start}, of {peer}, came where #{self._sink.received} is next"
             raise Invalid(text, rule="object-order")
-        self._sink.take(payload)
+        for payload in payloads:
+            assert isinstance(payload, tuple)
+            self._sink.take(payload)
 
     def finish(self) -> None:
         """Each was looked at alone."""

@@ -48,16 +48,16 @@ class FramedStream:
     async def write(self, body: bytes) -> None:
         """Raises TooSlow, and resets the stream, when the peer does not take it in time; else PeerFault."""
         whole = False
-        try:
-            with trio.move_on_after(SEND_PATIENCE):
-                async with self._writing:
+        async with self._writing:  # for a frame that is itself under the deadline
+            try:
+                with trio.move_on_after(SEND_PATIENCE):
                     await self._stream.send_all(frame(body))
                     whole = True
-        except trio.ClosedResourceError:
-            raise StreamBroken(self.peer, "we let go of the stream") from None
-        finally:
-            if not whole:
-                await self.reset()
+            except trio.ClosedResourceError:
+                raise StreamBroken(self.peer, "we let go of the stream") from None
+            finally:
+                if not whole:
+                    await self.reset()
         if not whole:
             raise TooSlow(self.peer, f"took no {len(body)} bytes in {SEND_PATIENCE:.0f} s", rule="send-patience")
 

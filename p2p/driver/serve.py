@@ -2,7 +2,7 @@
 
 Made with the driver. Each inbound stream is one task that reads requests; each turn is one task that reads from disk in
 a worker thread and writes. What a peer can cost: two streams of each protocol, on each of them 64 small requests that
-wait and one answer in memory; and two more that wait unread.
+wait and two answers in memory; and two more that wait unread.
 """
 
 from __future__ import annotations

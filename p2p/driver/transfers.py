@@ -107,9 +107,9 @@ class TransferRun:
             event = Denied(ask.peer, ask.ask, fault.message, final=isinstance(fault, Violation))
         await self._events.send(event)
 
-    async def _keep_pace(self, payload: Payload) -> None:
+    async def _keep_pace(self, payloads: Sequence[Payload]) -> None:
         """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
-        size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+        size = sum(len(each) if isinstance(each, bytes) else sum(map(len, each)) for each in payloads)
         await trio.sleep_until(self._pace.take(size, trio.current_time()))
 
     async def _judge(self, effect: Deliver | Finish) -> None:
@@ -119,8 +119,8 @@ class TransferRun:
                 await trio.to_thread.run_sync(self._errand.finish)
                 event = Finished()
             else:
-                await self._keep_pace(effect.payload)
-                await trio.to_thread.run_sync(self._errand.judge, effect.peer, effect.start, effect.payload)
+                await self._keep_pace(effect.payloads)
+                await trio.to_thread.run_sync(self._errand.judge, effect.peer, effect.start, effect.payloads)
                 event = Accepted()
         except Invalid as error:
             event = Rejected(error.message, await trio.to_thread.run_sync(self._errand.resume_at))

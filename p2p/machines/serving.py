@@ -1,9 +1,9 @@
 """Who is answered next: fair between peers, and between the datasets and objects that one peer asks for.
 
-One machine per node, over both data protocols. It hands out turns: a peer has at most one answer between being read and
-being written, so a slow reader holds one answer in memory and delays nobody; reads from disk are at most ``readers``
-at a time. Within a asker, subjects take turns by bytes (deficit round robin), so a million-block chain does not hold
-up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
+One machine per node, over both data protocols. It hands out turns: one answer to a peer is read while the one before
+is written, and no more, so that a slow reader holds two in memory and delays nobody; reads from disk are at most
+``readers`` at a time. Within a asker, subjects take turns by bytes (deficit round robin), so a million-block chain does
+not hold up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from p2p.wire.refusal import Reason, Refusal
 
 MAX_WAITING: Final = 64
 """Requests of one peer that may wait: 64 MiB of answers promised, far above what a puller has under way."""
+AHEAD: Final = 2
+"""Answers to one asker between the disk and the wire."""
 READERS: Final = 4
 """Reads from disk at a time: enough to keep one disk busy, few enough to leave worker threads to others."""
 QUANTUM: Final = MAX_RANGE_BYTES
@@ -89,7 +91,12 @@ class _Lane:
         self.deficit: dict[bytes, int] = {}
         self.waiting = 0
         self.reading: bytes | None = None
-        self.busy = False
+        self.answers = 0
+        """Read or being read, and not written."""
+
+    @property
+    def may_read(self) -> bool:
+        return bool(self.waiting) and self.answers < AHEAD
 
     def put(self, request: Request) -> None:
         subject = _subject(request)
@@ -110,7 +117,7 @@ class _Lane:
                 del self.subjects[subject]
                 self.deficit.pop(subject)
             self.reading = subject if requests else None
-            self.busy = True
+            self.answers += 1
             return request
 
     def charge(self, amount: int) -> None:
@@ -138,9 +145,9 @@ class Serving:
                 self._reading.discard(asker)
                 if lane := self._lanes.get(asker):
                     lane.charge(count)
+                    self._line_up(asker, lane)
                 return self._turns()
             case Written(asker):
-                self._reading.discard(asker)
                 self._written(asker)
                 return self._turns()
             case Gone(asker):
@@ -154,17 +161,20 @@ class Serving:
             text = f"{MAX_WAITING} requests of yours wait already"
             return Refuse(asker, Refusal(request.request, Reason.BUSY, text))
         lane.put(request)
-        if not lane.busy:
-            self._line.setdefault(asker)
+        self._line_up(asker, lane)
         return None
+
+    def _line_up(self, asker: Asker, lane: _Lane) -> None:
+        if lane.may_read and asker not in self._reading:
+            self._line.setdefault(asker)
 
     def _written(self, asker: Asker) -> None:
         lane = self._lanes.get(asker)
         if lane is None:
             return
-        lane.busy = False
-        if lane.waiting:
-            self._line.setdefault(asker)
+        lane.answers -= 1
+        if lane.waiting or lane.answers:
+            self._line_up(asker, lane)
         else:
             del self._lanes[asker]
 
@@ -173,8 +183,6 @@ class Serving:
         for asker in list(self._line):
             if len(self._reading) >= self._readers:
                 break
-            if asker in self._reading:
-                continue
             del self._line[asker]
             self._reading.add(asker)
             effects.append(Read(asker, self._lanes[asker].take()))

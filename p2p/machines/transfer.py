@@ -24,6 +24,8 @@ from p2p.ports import PeerId
 
 WINDOW: Final = 16 << 20
 """Bytes asked for or waiting for their turn: with answers of 1 MiB, 16 of them; a 10 Gbit/s line with 10 ms is full."""
+AT_ONCE: Final = 4 << 20
+"""Bytes that are shown to the judge together."""
 HEDGE: Final = 2.0
 """Seconds after which the part that all wait for is also asked of an idle peer, and then of one more."""
 MAX_HEDGES: Final = 3
@@ -107,11 +109,15 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Show the next part to the judge, then say ``Accepted`` or ``Rejected``. Never two at a time."""
+    """Show the next parts to the judge, then say ``Accepted`` or ``Rejected``. Never two at a time.
+
+    All that one peer sent and that is next, up to ``AT_ONCE`` bytes: while a judge works more arrives, and to begin
+    with each part anew would cost half of the judging.
+    """
 
     peer: PeerId
     start: int
-    payload: Payload
+    payloads: tuple[Payload, ...]
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -336,15 +342,21 @@ class Transfer:
         if self._cursor >= self._target:
             self._judging = True
             return [Finish()]
-        part = self._parts.pop(self._cursor, None)
-        if part is None:
+        first = self._parts.get(self._cursor)
+        if first is None:
             return []
-        start = self._cursor
-        self._cursor += part.units
-        self._held -= part.bytes
+        start, size, payloads = self._cursor, 0, list[Payload]()
+        while (part := self._parts.get(self._cursor)) is not None and part.peer == first.peer:
+            if payloads and size + part.bytes > AT_ONCE:
+                break
+            del self._parts[self._cursor]
+            self._cursor += part.units
+            size += part.bytes
+            payloads.append(part.payload)
+        self._held -= size
         self._judging = True
-        self._contributors.add(part.peer)
-        return [Deliver(part.peer, start, part.payload)]
+        self._contributors.add(first.peer)
+        return [Deliver(first.peer, start, tuple(payloads))]
 
     def _ask(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

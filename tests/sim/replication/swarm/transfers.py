@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from chain.errors import Invalid
@@ -96,6 +96,12 @@ class Run:
     def resume_at(self) -> int: ...
 
 
+def _units(part: transfer.Deliver) -> Iterator[bytes]:
+    for payload in part.payloads:
+        assert isinstance(payload, tuple)
+        yield from payload
+
+
 class ChainRun(Run):
     """Blocks are staged until the last one is the one that was signed."""
 
@@ -137,8 +143,7 @@ class ChainRun(Run):
 
     def take(self, part: transfer.Deliver) -> transfer.Input:
         assert part.start == len(self.held) + len(self.staged), "a gap"
-        assert isinstance(part.payload, tuple)
-        for block in part.payload:
+        for block in _units(part):
             before = [*self.held[-1:], *self.staged[-1:]]
             if block[:32] != hashlib.sha3_256(before[-1] if before else b"").digest():
                 self.staged.clear()
@@ -191,9 +196,10 @@ class ObjectRun(Run):
         )
 
     def take(self, part: transfer.Deliver) -> transfer.Input:
-        assert isinstance(part.payload, bytes)
         assert part.start == len(self.part), "a gap"
-        self.part += part.payload
+        for payload in part.payloads:
+            assert isinstance(payload, bytes)
+            self.part += payload
         return transfer.Accepted()
 
     def finish(self) -> transfer.Input:
@@ -239,9 +245,8 @@ class PackRun(Run):
         )
 
     def take(self, part: transfer.Deliver) -> transfer.Input:
-        assert isinstance(part.payload, tuple)
         assert part.start == self.received, "a gap"
-        for data in part.payload:
+        for data in _units(part):
             if Multihash.sha3_256(data) != self.names[self.received]:
                 raise Invalid("the bytes do not hash to the name")
             self.node.things[self.names[self.received]] = data

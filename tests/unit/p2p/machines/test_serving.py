@@ -35,12 +35,15 @@ def served(machine: Serving, first: list[Read | Refuse], size: int = QUANTUM) ->
     return order
 
 
-def test_a_peer_has_one_answer_at_a_time() -> None:
+def test_one_answer_is_read_while_one_is_written_and_no_more() -> None:
     machine = Serving()
     assert [type(effect) for effect in machine.handle(asked(ANNA, 1))] == [Read]
     assert machine.handle(asked(ANNA, 2)) == []
-    assert machine.handle(ReadDone(ANNA, 10)) == []
-    assert [effect.request.request for effect in machine.handle(Written(ANNA))] == [2]
+    assert machine.handle(asked(ANNA, 3)) == []
+    assert [effect.request.request for effect in machine.handle(ReadDone(ANNA, 10))] == [2]
+    assert machine.handle(ReadDone(ANNA, 10)) == [], "two of them are in memory"
+    assert [effect.request.request for effect in machine.handle(Written(ANNA))] == [3]
+    assert machine.handle(Written(ANNA)) == []
 
 
 def test_a_flood_does_not_delay_others() -> None:

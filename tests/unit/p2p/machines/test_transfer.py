@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from p2p.machines.providers import DEPTH, PATIENCE
 from p2p.machines.transfer import (
+    AT_ONCE,
     HEDGE,
     Accepted,
     Arrived,
@@ -54,15 +55,15 @@ def test_first_questions_are_shared_and_bounded() -> None:
     assert {peer: sum(ask.peer == peer for ask in asks) for peer in (A, B)} == {A: DEPTH, B: DEPTH}
 
 
-def test_parts_are_shown_in_order_and_one_at_a_time() -> None:
+def test_parts_are_shown_in_order_and_those_that_wait_together() -> None:
     machine = made(30)
     first, second, third = only(machine.handle(Joined((A,)), 0.0), Ask)
     assert only(machine.handle(answer(third), 0.1), Deliver) == []
     (shown,) = only(machine.handle(answer(first), 0.1), Deliver)
     assert shown.start == 0
     assert only(machine.handle(answer(second), 0.1), Deliver) == []
-    assert [part.start for part in only(machine.handle(Accepted(), 0.2), Deliver)] == [10]
-    assert [part.start for part in only(machine.handle(Accepted(), 0.2), Deliver)] == [20]
+    (rest,) = only(machine.handle(Accepted(), 0.2), Deliver)
+    assert (rest.start, [len(payload) for payload in rest.payloads]) == (10, [10, 10])
     assert only(machine.handle(Accepted(), 0.2), Finish) == [Finish()]
     assert machine.handle(Finished(), 0.3) == [Completed()]
     assert machine.handle(Tick(), 9.0) == []
@@ -186,6 +187,31 @@ def test_leaving_and_refusing() -> None:
     assert dict(end.reasons) == {A: "it cannot be reached", B: "does not serve it"}
 
 
+def test_parts_of_several_peers_are_shown_apart() -> None:
+    """So that each answers for its own."""
+    machine = made(40)
+    asks = only(machine.handle(Joined((A, B)), 0.0), Ask)
+    for ask in reversed(asks):
+        effects = machine.handle(answer(ask), 0.1)
+    shown = only(effects, Deliver)
+    while more := only(machine.handle(Accepted(), 0.2), Deliver):
+        shown += more
+    assert [part.start for part in shown] == [ask.start for ask in asks]
+    assert [part.peer for part in shown] == [ask.peer for ask in asks]
+    assert {part.peer for part in shown} == {A, B}
+
+
+def test_no_more_than_so_many_bytes_are_shown_together() -> None:
+    machine = Transfer(0, 12, Shape(most_units=1, most_bytes=1 << 20), Random(0))
+    asks = only(machine.handle(Joined((A,)), 0.0), Ask)
+    for ask in asks[1:]:
+        big = Arrived(peer=A, ask=ask.ask, payload=bytes(1 << 20), units=1, bytes=AT_ONCE // 2, available=12)
+        asks += only(machine.handle(big, 0.1), Ask)
+    machine.handle(answer(asks[0], 1), 0.1)
+    (part,) = only(machine.handle(Accepted(), 0.1), Deliver)
+    assert len(part.payloads) == 2
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObject) -> None:
@@ -211,7 +237,7 @@ def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObjec
         for part in only(effects, Deliver):
             assert part.start == shown
             assert not judging
-            shown += len(part.payload)
+            shown += sum(map(len, part.payloads))
             judging = True
         assert machine.held <= SHAPE.window
         if only(effects, Finish):
