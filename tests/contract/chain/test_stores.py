@@ -185,7 +185,7 @@ PROGRAMS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(program=PROGRAMS)
 def test_any_program_does_what_a_list_of_lists_does(kind: str, worlds: ModuleType, program: list[Any]) -> None:
     model: dict[int, list[Any]] = {0: [], 1: [], 2: []}

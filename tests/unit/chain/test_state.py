@@ -132,7 +132,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(EVENTS, max_size=25))
 def test_a_loaded_state_is_the_folded_state(events: list[MetadataEvent]) -> None:
     blocks = chained([SEED, *events])
@@ -191,7 +191,7 @@ def test_positions_of_inputs_carry_on() -> None:
     assert state.input_positions == {ME: InputPosition(H[1], 0)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
 def test_comparison(common: int, ours: int, theirs: int) -> None:
     shared = chained([SEED] + [SetInfo(description=str(n)) for n in range(common)])[:common]

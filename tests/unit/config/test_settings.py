@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import config
@@ -137,7 +137,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 names = st.text(min_size=1, max_size=20)
 
 
-@settings(deadline=None)
 @given(
     st.builds(Group, names, st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)),
     st.text(max_size=30),

@@ -86,7 +86,7 @@ def values(cls: type[msgspec.Struct], depth: int = 0) -> st.SearchStrategy[Any]:
     return st.builds(cls, **fields)
 
 
-EXAMPLES = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("cls", MODEL, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")

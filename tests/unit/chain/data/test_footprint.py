@@ -23,7 +23,6 @@ from chain.errors import Invalid
 
 MEBI = 1 << 20
 FREE = settings(
-    deadline=None,
     max_examples=60,
     phases=[Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -20,7 +20,7 @@ from chain.errors import Invalid
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "arrow-digest"
 INDEX = json.loads((GOLDEN / "index.json").read_text())
-FREE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+FREE = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("name", sorted(INDEX))

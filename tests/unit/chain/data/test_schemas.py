@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chain.codec.arrow_schema import schema_of
@@ -28,7 +28,6 @@ VECTORS = json.loads((Path(__file__).parents[3] / "golden" / "vectors.json").rea
 
 
 @given(SCHEMAS)
-@settings(deadline=None)
 def test_schemas_survive_arrow(schema: DataSchema) -> None:
     arrow = to_arrow(schema)
     assert from_arrow(arrow) == schema
@@ -37,7 +36,6 @@ def test_schemas_survive_arrow(schema: DataSchema) -> None:
 
 
 @given(SCHEMAS)
-@settings(deadline=None)
 def test_schemas_survive_a_slice_or_are_refused_by_it(schema: DataSchema) -> None:
     """Parquet has fewer types: what it would change is refused by name. That keys are sorted is an encoding."""
     file = io.BytesIO()
@@ -56,7 +54,6 @@ def test_schemas_survive_a_slice_or_are_refused_by_it(schema: DataSchema) -> Non
 
 
 @given(SCHEMAS)
-@settings(deadline=None)
 def test_the_legacy_form_says_the_same_columns(schema: DataSchema) -> None:
     """Old chains hold Arrow's own bytes, from before there were attributes."""
     said = schema_of(SetDataSchema(raw_arrow_schema=legacy(to_arrow(schema))))

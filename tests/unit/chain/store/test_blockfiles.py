@@ -68,7 +68,7 @@ def test_the_walk_goes_from_the_head_to_the_seed(tmp_path: Path) -> None:
     assert named(walk(BlockFiles(tmp_path), CHAIN[-1].hash)) == (0, [block.hash for block in CHAIN])
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=st.dictionaries(st.integers(0, SIZE - 1), DAMAGE, max_size=4))
 def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path) -> None:
     write(tmp_path, damage)
@@ -79,7 +79,7 @@ def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path
     assert list(guessed[len(guessed) - len(read) :]) == list(read)
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(1, SIZE - 2), damage=DAMAGE)
 def test_one_damaged_block_does_not_end_the_walk(number: int, damage: tuple[str, int], tmp_path: Path) -> None:
     write(tmp_path, {number: damage})
@@ -106,7 +106,7 @@ def test_no_more_is_read_than_a_block_may_have(tmp_path: Path) -> None:
     assert len(raw) == MAX_BLOCK + 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(ahead=st.integers(0, 9), ring=st.integers(1, 9), look=st.integers(1, 12))
 def test_files_that_name_each_other_in_a_ring_are_walked_once(ahead: int, ring: int, look: int) -> None:
     names = [Multihash.sha3_256(bytes([number])) for number in range(ahead + ring)]

@@ -77,7 +77,7 @@ def test_a_whole_log_keeps_its_promise(killed: tuple[Path, list[int]]) -> None:
 
 
 @given(BITS, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_flipped_bit_breaks_it_or_changes_nothing(
     killed: tuple[Path, list[int]], place: int, in_header: bool
 ) -> None:

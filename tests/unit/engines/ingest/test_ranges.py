@@ -7,7 +7,7 @@ import io
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
@@ -43,7 +43,6 @@ def outcome(data: bytes, spans: list[Range], dialect: CsvDialect) -> list[dict[s
         return fault.rule
 
 
-@settings(deadline=None)
 @given(ROWS, CUTS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
 def test_parts_give_the_rows_of_the_whole(rows: list[tuple[str, str]], cuts: list[int], quoting: int, end: str) -> None:
     data = written(rows, quoting, end)
@@ -53,7 +52,6 @@ def test_parts_give_the_rows_of_the_whole(rows: list[tuple[str, str]], cuts: lis
         assert outcome(data, ranges_at(data, 0, cuts), dialect) == whole
 
 
-@settings(deadline=None)
 @given(ROWS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
 def test_a_proven_file_has_as_many_lines_as_records(rows: list[tuple[str, str]], quoting: int) -> None:
     """The proof against another reader's opinion: were a newline inside quotes, there would be fewer records."""
@@ -65,7 +63,6 @@ def test_a_proven_file_has_as_many_lines_as_records(rows: list[tuple[str, str]],
         )
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), CUTS)
 def test_ranges_cover_everything_once_and_end_after_newlines(data: bytes, cuts: list[int]) -> None:
     spans = ranges_at(data, 0, cuts)
@@ -107,7 +104,6 @@ def test_quoted_newlines_are_read_when_the_file_is_whole() -> None:
         parse(b'"a\nb",c\n\nd\n', [Range(0, 12)], dialect)
 
 
-@settings(deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("xyz"), st.text(max_size=4), max_size=3), max_size=10), CUTS)
 def test_json_lines_may_be_cut_at_every_newline(rows: list[dict[str, str]], cuts: list[int]) -> None:
     import json

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
@@ -24,7 +24,6 @@ def instants(*texts: str | None) -> list[int | None]:
     return to_instants(pa.chunked_array([texts], pa.string())).cast(pa.int64()).to_pylist()
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(TIMES, ZONES, st.integers(0, 9), st.sampled_from("T ")), max_size=8))
 def test_times_are_those_of_rfc3339(cases: list[tuple[dt.datetime, str, int, str]]) -> None:
     """Against our own scalar parser; without zone means UTC, and the past is rounded to."""

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.spark.changes import (
@@ -102,7 +102,6 @@ def test_versions_end_when_superseded(rows):
     assert got.tolist() == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([None, 0.0, -0.0, 2.5]), st.sampled_from([None, "", "x"]),
                           st.none() | st.lists(st.integers(0, 1), max_size=2)), max_size=12))  # fmt: skip
 def test_codes_are_equal_for_equal_rows_alone(rows):

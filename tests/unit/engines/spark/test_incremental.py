@@ -106,7 +106,7 @@ def whole(query, blocks):
     return sorted(one for time in rows for one in influenced(query.paths, time) if one[0] < bound), late
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2))
 def test_grouping_does_not_show(history, names):
     blocks, cuts = history
@@ -120,7 +120,7 @@ def test_grouping_does_not_show(history, names):
     assert decode_checkpoint(state).late.get("a", 0) == late
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2), st.data())
 def test_emission_limits_do_not_show(history, names, data):
     blocks, cuts = history

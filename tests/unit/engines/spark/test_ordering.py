@@ -7,7 +7,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
@@ -64,7 +64,6 @@ def key(row):
     )
 
 
-@settings(deadline=None)
 @given(st.lists(rows, max_size=12))
 def test_order_is_that_of_tuples(listed):
     table = pa.Table.from_pylist(listed, SCHEMA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -17,7 +17,6 @@ from worlds.schemas import SCHEMAS
 
 
 @given(SCHEMAS)
-@settings(deadline=None)
 def test_every_column_comes_back_as_it_was_or_is_refused_by_name(schema: DataSchema) -> None:
     for field in to_arrow(schema):
         column = pa.schema([field])

@@ -84,7 +84,7 @@ EXPECTED = [b"POST /echo hello world", b"POST /echo hello world", b"GET /none ",
 
 
 @given(st.lists(st.integers(1, len(REQUESTS) - 1), max_size=12).map(sorted))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_answers_do_not_depend_on_how_requests_are_cut(cuts: list[int]) -> None:
     edges = [0, *cuts, len(REQUESTS)]
     pieces = [REQUESTS[start:end] for start, end in itertools.pairwise(edges) if start < end]
@@ -96,7 +96,7 @@ def test_byte_by_byte() -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_end_in_an_answer_or_a_close(data: bytes) -> None:
     async def attempt() -> None:
         ours, theirs = trio.testing.memory_stream_pair()

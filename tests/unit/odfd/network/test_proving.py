@@ -43,7 +43,7 @@ class Hashes(Prover):
 steps = st.lists(st.tuples(st.sampled_from(["grow", "prove", "rewrite"]), st.integers(1, 3000)), max_size=12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(steps)
 def test_right_at_every_size(steps: list[tuple[str, int]]) -> None:
     prover = Hashes()

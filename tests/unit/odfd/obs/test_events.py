@@ -15,7 +15,7 @@ from odfd.obs.events import Event, EventLog, Lagged
 
 
 @given(ring=st.integers(1, 8), since=st.integers(0, 30), steps=st.lists(st.integers(0, 12), max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_told_or_said_to_be_lost_never_twice_never_silently(ring: int, since: int, steps: list[int]) -> None:
     async def play() -> None:
         log = EventLog(FixedClock(Instant(0)), ring)

@@ -54,7 +54,7 @@ def data_blocks(world: Any) -> list[Any]:
     return [block for block in blocks if isinstance(block.event, AddData)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(history=steps, data=st.data())
 def test_any_cutting_gives_each_block_once_in_order(make_world: Any, history: list[Any], data: Any) -> None:
     world = make_world()
@@ -83,7 +83,7 @@ def test_any_cutting_gives_each_block_once_in_order(make_world: Any, history: li
     assert position.offset == (offsets[-1].end if offsets else None)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(history=steps, data=st.data())
 def test_reopened_blocks_come_once_in_order_whatever_runs_name_them(make_world: Any, history: Any, data: Any) -> None:
     world = make_world()

@@ -96,7 +96,7 @@ def kept(heard: Sequence[Proof], settled: int | None = None) -> tuple[set[Multih
     return answer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([*FORKS, *VOTES]), min_size=1, max_size=10), st.randoms(), st.sampled_from([None, 3, 6])
 )

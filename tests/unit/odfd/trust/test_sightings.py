@@ -104,7 +104,7 @@ HEARD = st.tuples(
 ASKED = st.tuples(st.sampled_from(["", "other"]), st.integers(0, BLOCKS), st.integers(1, 3))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(HEARD | ASKED, max_size=30))
 def test_what_is_remembered_is_what_would_be_found_anew(deeds: list[Any]) -> None:
     """Statements and histories come in any order, and between them it is asked; a chain may shrink and turn."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
@@ -51,7 +51,6 @@ def met(
     raise AssertionError("it never ends")
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 400)), st.sets(st.integers(0, 400)))
 def test_prop_all_that_was_lacking_and_nothing_else(mine: set[int], theirs: set[int]) -> None:
     shown = met([ref(number) for number in mine], {ref(number).sid: b"%d" % number for number in theirs})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
@@ -97,7 +97,6 @@ def test_who_is_gone_is_forgotten_and_blocks_nobody() -> None:
     assert machine.handle(Written(ANNA)) == []
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([ANNA, BOB]), st.integers(0, 3), st.integers(1, 2 * QUANTUM)), max_size=60))
 def test_prop_every_request_has_one_turn(asks: list[tuple[Asker, int, int]]) -> None:
     machine = Serving(readers=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.machines.providers import DEPTH, PATIENCE
@@ -212,7 +212,6 @@ def test_no_more_than_so_many_bytes_are_shown_together() -> None:
     assert len(part.payloads) == 2
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObject) -> None:
     machine = made(data.draw(st.integers(1, 150)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
@@ -33,7 +33,6 @@ def test_shut_out_at_the_threshold_and_let_in_later() -> None:
     assert not score.as_of(HALF_LIFE * 1.1).shut_out
 
 
-@settings(deadline=None)
 @given(st.floats(allow_nan=False), st.floats(0, 1e9))
 def test_prop_no_weight_is_a_reward_or_for_ever(weight: float, now: float) -> None:
     score = Score().penalised(weight, now)
@@ -41,14 +40,12 @@ def test_prop_no_weight_is_a_reward_or_for_ever(weight: float, now: float) -> No
     assert not score.as_of(now + 6 * HALF_LIFE).shut_out
 
 
-@settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers())
 def test_prop_waits_stay_within_bounds(failures: int, seed: int) -> None:
     wait = Backoff(first=1.0, most=300.0).wait(failures, Random(seed))
     assert 0.5 * min(300.0, 2.0 ** min(failures - 1, 16)) <= wait <= 300.0
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 20)), max_size=60))
 def test_prop_a_budget_is_never_overdrawn(spending: list[tuple[float, float]]) -> None:
     budget: Budget[str] = Budget(Rate(per_second=2.0, burst=10.0))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import multibase
@@ -100,7 +100,6 @@ CODECS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
 ]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_prop_decode_of_encode_is_the_message(data: st.DataObject) -> None:
     for messages, encode, decode in CODECS:
@@ -108,7 +107,6 @@ def test_prop_decode_of_encode_is_the_message(data: st.DataObject) -> None:
         assert decode(encode(message)) == message
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300), st.data())
 def test_prop_any_bytes_are_a_message_or_invalid(raw: bytes, data: st.DataObject) -> None:
     """Also bytes that are nearly a message: one byte changed, some cut off."""
@@ -123,7 +121,6 @@ def test_prop_any_bytes_are_a_message_or_invalid(raw: bytes, data: st.DataObject
             assert decode(encode(message)) == message
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.lists(st.integers(1, 30), min_size=1))
 def test_prop_frames_do_not_depend_on_pieces(bodies: list[bytes], sizes: list[int]) -> None:
     whole = b"".join(map(frames.frame, bodies))
@@ -149,7 +146,6 @@ def delimited(body: bytes) -> bytes:
     return multibase.varint(len(body)) + body
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 30), min_size=1))
 def test_prop_delimited_frames_do_not_depend_on_pieces(bodies: list[bytes], sizes: list[int]) -> None:
     whole = b"".join(map(delimited, bodies))
@@ -177,7 +173,6 @@ def test_an_end_inside_a_frame(cut: int) -> None:
         reader.end()
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=90), min_size=1, max_size=20), st.integers(0, 20), st.integers(0, 900))
 def test_prop_fit_is_the_longest_allowed_beginning(blocks: list[bytes], count: int, size: int) -> None:
     kept = chains.fit(blocks, count, size)
@@ -191,7 +186,6 @@ def test_prop_fit_is_the_longest_allowed_beginning(blocks: list[bytes], count: i
         assert sum(map(len, blocks[: len(kept) + 1])) > size
 
 
-@settings(deadline=None)
 @given(refs, refs)
 def test_prop_sums_differ_where_the_other_has_more(mine: list[StatementRef], theirs: list[StatementRef]) -> None:
     told = trust.Sums({f"{n:02x}": value for n, value in trust.sums(theirs).items()})
@@ -231,7 +225,6 @@ def test_lists_of_one_too_many() -> None:
         trust.decode_ask(trust._ENCODER.encode({"ask": "list", "datasets": [did] * (MAX_DATASETS + 1)}))
 
 
-@settings(deadline=None)
 @given(answers, ranges)
 def test_prop_an_accepted_answer_is_one_that_was_asked_for(answer: Blocks, ask: BlockRange) -> None:
     try:

@@ -222,12 +222,12 @@ class Conversation(RuleBasedStateMachine):
                     assert self.ends[end].at_end(stream)
 
 
-Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestConversation = Conversation.TestCase
 
 
 @given(st.integers(1, 8), st.integers(1, 400_000), st.integers(0, 1 << 32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_streams_share_a_connection_evenly(count: int, size: int, seed: int) -> None:
     session = Session(initiator=True, limits=Limits(), now=0.0)
     for _ in range(count):
