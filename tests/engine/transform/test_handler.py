@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
-import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +12,6 @@ from chain.data.arrow_schema import from_arrow
 from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
-from engines import codec
 from engines.contract import (
     EngineIdentity,
     InvalidQuery,
@@ -27,7 +21,7 @@ from engines.contract import (
     ValidateRequest,
     Vocabulary,
 )
-from engines.service import READY, Control, RequestCancelled
+from engines.service import Control, RequestCancelled
 from engines.spark.handler import SparkHandler
 
 pytestmark = pytest.mark.engine
@@ -169,45 +163,3 @@ def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
     control.cancel()
     thread.join(60)
     assert ended
-
-
-def ended(process, seconds):
-    """The exit code; one that has not ended says where its threads are, and dies of it."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)
-        return process.wait()
-
-
-def test_the_process_serves_and_stops_when_told(tmp_path):
-    listen = f"unix:{tmp_path / 's'}"
-    command = [
-        sys.executable,
-        "-X",
-        "faulthandler",
-        "-m",
-        "engines.spark",
-        "--listen",
-        listen,
-        "--scratch",
-        str(tmp_path / "x"),
-        "--heap",
-        "512m",
-    ]
-    with (tmp_path / "err").open("wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=Path(__file__).parents[3])
-    try:
-        assert process.stdout.readline().decode() == f"{READY}{listen}\n"
-        with grpc.insecure_channel(listen, options=[("grpc.default_authority", "localhost")]) as channel:
-            call = channel.unary_unary(codec.VALIDATE.path)
-            request = codec.VALIDATE.encode_request(validation("select event_time, v from `nyc.flights`"))
-            answer = codec.VALIDATE.decode_response(call(request, timeout=60))
-        assert (answer.ok, answer.mode) == (True, "log")
-        process.send_signal(signal.SIGTERM)
-        assert ended(process, 30) == 0, (tmp_path / "err").read_text()
-        assert process.stdout.read() == b"", "standard output is for the ready line"
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -56,13 +56,14 @@ class Engine:
         """Exit code; one that does not end says where its threads are, and dies of it."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(60)
+            code = self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)
-            return self.process.wait()
-        finally:
-            assert self.process.stdout is not None
-            self.process.stdout.close()
+            code = self.process.wait()
+        assert self.process.stdout is not None
+        with self.process.stdout as said:
+            assert said.read() == b"", "standard output is for the ready line"
+        return code
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,7 @@ def test_a_join_that_explodes_meets_a_limit(ask, tmp_path):
     one = given(tmp_path, rows(30_000, step=1, key="same"), "a")
     other = given(tmp_path, rows(30_000, step=1, key="same"), "b")
     answer, _ = ask(
-        "select a.event_time, a.v, repeat(b.k, 300) as w from a join b on a.k = b.k and b.event_time between "
+        "select a.event_time, a.v, repeat(b.k, 3000) as w from a join b on a.k = b.k and b.event_time between "
         "a.event_time - interval '1' day and a.event_time", one, other,
     )  # fmt: skip
     assert answer.kind == foreign.INTERNAL_ERROR
@@ -247,6 +248,8 @@ def test_a_jvm_that_dies_at_work_is_told_and_replaced(engine, ask, tmp_path):
 def test_a_caller_that_leaves_stops_the_work(engine, ask, tmp_path):
     """Spark has two cores, and as many endless queries would take both: one row that becomes billions has no end."""
     pq.write_table(rows(1), tmp_path / "one")
+    # So that the JVM is there, and the time is spent at work.
+    assert works(ask)
     for number in range(2):
         with pytest.raises(grpc.RpcError) as left:
             foreign.raw_query(
@@ -254,7 +257,7 @@ def test_a_caller_that_leaves_stops_the_work(engine, ask, tmp_path):
                 [tmp_path / "one"],
                 foreign.Query([(None, ENDLESS)]),
                 tmp_path / f"{number}",
-                timeout=15.0,
+                timeout=4.0,
             )
         assert left.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert works(ask)
