@@ -334,6 +334,8 @@ class ProvenanceStep(_Table, frozen=True, kw_only=True):
     query: U64 = 0
     line: U64 | None = None
     column: U64 | None = None
+    hides: bool = False
+    """What it took away from an aggregate above it bears on the record too, and is not among the rows named."""
 
 
 class ProvenancePath(_Table, frozen=True, kw_only=True):

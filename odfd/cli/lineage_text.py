@@ -76,10 +76,13 @@ def _why(record: Mapping[str, Any]) -> Iterator[str]:
     seen: dict[tuple[Any, ...], None] = {}
     for path in record.get("paths", []):
         for step in path["steps"]:
-            seen.setdefault((step["operator"], step["detail"], step["query"], step.get("line"), step.get("column")))
-    for operator, detail, query, line, column in seen:
-        place = f"  [query {query}, {line}:{column}]" if line is not None else ""
-        yield f"{operator} {clean(detail, _WIDE)}".rstrip() + place
+            place = step["query"], step.get("line"), step.get("column")
+            seen.setdefault((step["operator"], step["detail"], *place, step.get("hides", False)))
+    for operator, detail, query, line, column, hides in seen:
+        where = f"  [query {query}, {line}:{column}]" if line is not None else ""
+        yield f"{operator} {clean(detail, _WIDE)}".rstrip() + where
+        if hides:
+            yield "  what it took away bears on the record too, and is not named"
     for number in record.get("absent", []):
         path = record["paths"][number]
         yield f"no record of {clean(path['ref'], 60)} met it"

@@ -199,7 +199,12 @@ class Trace:
                 id=str(inputs[path.input]),
                 steps=tuple(
                     wire.LineageStep(
-                        operator=step.operator, detail=step.detail, query=step.query, line=step.line, column=step.column
+                        operator=step.operator,
+                        detail=step.detail,
+                        query=step.query,
+                        line=step.line,
+                        column=step.column,
+                        hides=step.hides,
                     )
                     for step in path.steps
                 ),

@@ -87,6 +87,7 @@ def _step(reason: Reason, last: int) -> ProvenanceStep:
             "query": last if reason.query is None else reason.query,
             "line": reason.line,
             "column": reason.column,
+            "hides": reason.hides,
         },
         ProvenanceStep,
     )

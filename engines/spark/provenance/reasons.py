@@ -5,14 +5,17 @@ Read from the JVM's plan, whose nodes know where in the text they were written; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engines.spark.provenance.catalyst import items
+from engines.spark.provenance.catalyst import items, kind_of
 
 MAX_DETAIL: Final = 300
 """Characters of what an operator asks."""
+
+_TOGETHER: Final = frozenset({"group by", "distinct", "over"})
+"""Operators that make a row of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,12 @@ class Reason:
     """Number of the query; ``None``: the last."""
     line: int | None
     column: int | None
+    hides: bool = False
+    """Rows that it took away bear on the record, and are not named."""
 
 
-def reason_of(plan: Any, kind: str, number: int, query: int | None) -> Reason | None:
-    """``None`` for operators that say nothing: names and plain lists of columns."""
+def reason_of(plan: Any, kind: str, number: int, query: int | None, above: Sequence[Reason]) -> Reason | None:
+    """``None`` for operators that say nothing: names and plain lists of columns. ``above``: those that it feeds."""
     told = _TOLD.get(kind)
     if told is None:
         return None
@@ -41,7 +46,17 @@ def reason_of(plan: Any, kind: str, number: int, query: int | None) -> Reason | 
     known = not (origin.line().isEmpty() or origin.startPosition().isEmpty())
     line, column = (origin.line().get(), origin.startPosition().get() + 1) if known else (None, None)
     detail = detail if len(detail) <= MAX_DETAIL else detail[: MAX_DETAIL - 1] + "…"
-    return Reason(number, operator, detail, query, line, column)
+    counted = any(each.operator in _TOGETHER for each in above)
+    return Reason(number, operator, detail, query, line, column, counted and _takes_away(plan, operator))
+
+
+def _takes_away(plan: Any, operator: str) -> bool:
+    """Whether one row can keep another from what is above: by meeting it, or by what is counted of several."""
+    return operator == "left anti join" or (operator == "where" and _puts_together(plan.child()))
+
+
+def _puts_together(plan: Any) -> bool:
+    return kind_of(plan) in ("Aggregate", "Distinct", "Window") or any(map(_puts_together, items(plan.children())))
 
 
 def name_of_view(view: Any) -> str:

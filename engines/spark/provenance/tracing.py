@@ -92,7 +92,7 @@ class _Tracing:
         if kind == "View":
             self.view = name_of_view(plan)
             self.query = self.aliases.get(self.view, self.query)
-        reason = reason_of(plan, kind, self.operators, self.query)
+        reason = reason_of(plan, kind, self.operators, self.query, self.above)
         self.operators += 1
         self.above += [reason] if reason is not None else []
         made = rule(self, plan, wanted)

@@ -24,6 +24,8 @@ class LineageStep(Value, frozen=True, kw_only=True):
     query: int
     line: int | None = None
     column: int | None = None
+    hides: bool = False
+    """What it took away from an aggregate above it bears on the record too, and is not among the rows named."""
 
 
 class LineagePath(Value, frozen=True, kw_only=True):

@@ -529,6 +529,25 @@ def test_why_is_told_with_its_place_in_the_sql(lab):
     assert "a.k = b.k" in step.detail
 
 
+HIDING = {
+    f"select date_trunc('day', event_time) as event_time, count(*) as c from ({CASES['anti'].sql}) group by 1": {
+        "left anti join"
+    },
+    "select date_trunc('week', event_time) as event_time, count(*) as c from (select date_trunc('day', event_time) as "
+    "event_time, k, sum(v) as s from a group by 1, 2 having sum(v) > 500) where k <> 'k9' group by 1": {"where"},
+    CASES["anti"].sql: set(),
+    CASES["top"].sql: set(),
+    CASES["rank of a sum"].sql: set(),
+}
+
+
+@pytest.mark.parametrize("sql", HIDING, ids=["anti join", "having", "anti join alone", "top", "rank"])
+def test_what_was_taken_away_below_an_aggregate_is_said_to_be_missing(lab, sql):
+    world = World(lab, Case(sql, "ab" if " b " in sql else "a"), 1)
+    steps = [step for path in world.ask(0).paths for step in path.steps]
+    assert {step.operator for step in steps if step.hides} == HIDING[sql]
+
+
 @pytest.mark.parametrize(
     ("ask", "rule"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 from odfd.cli.lineage_text import graph_tree, record_tree
 
 JOIN = {"operator": "left outer join", "detail": "x = y", "query": 1, "line": 2, "column": 3}
+ANTI = {**JOIN, "operator": "left anti join", "hides": True}
 PATHS = [{"ref": "a", "id": "A", "steps": [JOIN]}, {"ref": "b", "id": "B", "steps": [JOIN]}]
 
 
@@ -50,6 +51,15 @@ def test_a_tree_names_each_record_once_and_says_what_was_left_out() -> None:
         "│  └─ it is gone  (fetch it)",
         "└─ and 2 records more of 5",
         "not all of it could be followed: see the lines that say why; --limit N tells more of each",
+    ]
+
+
+def test_what_an_operator_hides_is_said() -> None:
+    paths = [{"ref": "a", "id": "A", "steps": [ANTI]}]
+    text = record_tree(answer(record("top", 3, paths=paths, rows=[row("a", 1)], count=1)))
+    assert text.splitlines()[1:3] == [
+        "├─ left anti join x = y  [query 1, 2:3]",
+        "├─   what it took away bears on the record too, and is not named",
     ]
 
 
