@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.envelope import sid
 from odfd.trust.attesting import Subject, Tried, attest
-from odfd.trust.ledger import Run
+from odfd.trust.runs import Run
 
 SITTING = 10_000
 """Blocks between two verdicts: what a mirror brings, or ten minutes of a busy writer."""

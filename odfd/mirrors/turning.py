@@ -17,8 +17,10 @@ from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Apart, ChainStore, Rewrite
+from config import model
 from odfd.trust.epochs import Turn, turn_to
 from odfd.trust.ledger import Checked
+from odfd.trust.profiles import apart, follows_rewrites
 from odfd.trust.rewriting import give_up, kept_tree
 
 
@@ -29,6 +31,11 @@ class Following(NamedTuple):
     """Whether they are followed."""
     apart: Callable[[int], Apart | None] = lambda _: None
     """Where blocks of an epoch then stay."""
+
+
+def following(policy: Callable[[], model.Policy]) -> Following:
+    """As the settings in force say."""
+    return Following(lambda: follows_rewrites(policy()), lambda epoch: apart(policy(), epoch))
 
 
 class RewriteWaiting(Refused):

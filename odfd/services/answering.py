@@ -44,7 +44,9 @@ class ControlPorts:
         uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
         hands = Hands(uploads, parts.carrying, parts.repairing)
         self.flow = FlowService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
-        self.rewriting = RewritingService(home, parts.committer, parts.keeper, ground, parts.moved, parts.apart_of)
+        self.rewriting = RewritingService(
+            home, parts.committer, parts.keeper, ground, parts.moved, parts.following.apart
+        )
         self.collection = parts.collection
         self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
         self.publications = parts.publications

@@ -20,7 +20,6 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import Authority, HeadStatement, Observation, PolicyStatement
-from chain.store.base import Apart
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
@@ -37,7 +36,7 @@ from odfd.mirrors.keeping import Keeping
 from odfd.mirrors.meeting import Meeting
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
-from odfd.mirrors.turning import Following
+from odfd.mirrors.turning import following
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import Membership
@@ -68,7 +67,8 @@ from odfd.trust import observer, validator
 from odfd.trust.admission import Outcome
 from odfd.trust.observer import Observer
 from odfd.trust.policy import Expression, Policy
-from odfd.trust.profiles import apart, cosigns, follows_rewrites
+from odfd.trust.post import Post
+from odfd.trust.profiles import cosigns
 from odfd.trust.reviewing import Reviewing, contradicted
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
@@ -178,14 +178,15 @@ class NodeParts:
         limits = object_limits(settings)
         self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         holders = Holders(replication, replication.inquire)
+        self.following = following(lambda: self.settings.policy)
         self.sync = MirrorSync(
             home.database,
             home.chains,
             self.arrivals,
             replication,
             holders,
-            self._meeting(),
-            following=Following(lambda: follows_rewrites(self.settings.policy), self.apart_of),
+            Meeting(lambda: self.policy.witnesses, ground.clock.now),
+            following=self.following,
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
@@ -276,12 +277,6 @@ class NodeParts:
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
-
-    def apart_of(self, epoch: int) -> Apart:
-        return apart(self.settings.policy, epoch)
-
-    def _meeting(self) -> Meeting:
-        return Meeting(lambda: self.policy.witnesses, self.ground.clock.now)
 
     def _room(self) -> Room:
         return Room(
@@ -410,15 +405,24 @@ class NodeParts:
         )
         return ingest, transform
 
+    def _post(self) -> Post:
+        home, ground = self.home, self.ground
+        return Post(
+            database=home.database,
+            keys=home.keys,
+            events=ground.events,
+            clock=ground.clock,
+            journal=ground.journal,
+            announce=self._attested,
+            name_of=self._name,
+        )
+
     def _observer(self) -> Observer:
         settings = observer.Settings(
             shop=observing(self.ingest_shop, self.may_dial),
-            announce=self._attested,
-            name_of=self._name,
             wanted=lambda: self.policy.observe,
         )
-        ground = self.ground
-        return Observer(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
+        return Observer(self._post(), settings)
 
     def _share(self) -> float:
         """Of steps that are re-run here. Who promised verdicts is told that there is no engine; who did not is not."""
@@ -431,15 +435,12 @@ class NodeParts:
             shop=self.transform_shop,
             fresh_engine=self.engine.fresh,
             determinism=self.check.determinism,
-            announce=self._attested,
-            name_of=self._name,
             wanted=lambda: self.policy.attest,
             share=self._share,
             contradicted=lambda dataset: contradicted(self.standing, dataset),
             shelf=self.shelf,
         )
-        ground = self.ground
-        return Validator(self.home.database, self.home.keys, settings, ground.events, ground.clock, ground.journal)
+        return Validator(self._post(), settings)
 
 
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}

@@ -58,7 +58,7 @@ class RewritingService:
         keeper: MirrorKeeper,
         ground: Ground,
         changed: Callable[[DatasetId], None],
-        apart: Callable[[int], Apart],
+        apart: Callable[[int], Apart | None],
     ) -> None:
         """``changed`` is told of every chain that has another history; ``apart``: where blocks of an epoch stay that
         are given up."""

@@ -28,11 +28,12 @@ from odfd.services.rulebook import GROUP
 from odfd.trust import resolving
 from odfd.trust.evidence import Finding
 from odfd.trust.judge import Reach, Why, voice_on
-from odfd.trust.ledger import Ledger, Run
+from odfd.trust.ledger import Ledger
 from odfd.trust.observations import Sighting
 from odfd.trust.policy import Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import VERSION, Resolution
+from odfd.trust.runs import Run
 from odfd.trust.sanctions import Sanctions, Suspended
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known

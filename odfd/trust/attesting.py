@@ -18,7 +18,7 @@ from chain.model.events import DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.statement import Actual, Attestation, EngineUsed, InputTree, Interval, Mismatch, Span
-from odfd.trust.ledger import Run
+from odfd.trust.runs import Run
 
 MAX_SPANS: Final = 128
 NOT_ATTEMPTED: Final = "not-attempted"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
+from chain.multihash import Multihash
 from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
 from chain.statements.proof import Proof
@@ -71,6 +72,21 @@ class Heard(msgspec.Struct, frozen=True):
         return self.verdict.outcome
 
 
+Word = TypeVar("Word", Observation, PolicyStatement, contravariant=True)
+
+
+class _Kept(Protocol[Word]):
+    """Where words of a kind are kept."""
+
+    def is_news(self, said: Word, sid: Multihash) -> bool: ...
+
+    def keep(self, said: Word, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
+
+
+class _Admit(Protocol[Word]):
+    def __call__(self, said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Verdict: ...
+
+
 class Hearing:
     """See the module."""
 
@@ -88,9 +104,9 @@ class Hearing:
         if isinstance(said, Authority):
             return self._hear_authority(said, signed)
         if isinstance(said, Observation):
-            return self._hear_observation(said, signed)
+            return self._hear_word(said, signed, said.observer, Observations(self._db), admit_observation)
         if isinstance(said, PolicyStatement):
-            return self._hear_policy(said, signed)
+            return self._hear_word(said, signed, said.key, NetworkPolicies(self._db), admit_policy)
         if self._ledger.settled(signed.sid):
             return Heard(Verdict(Outcome.OLDER, "known"))
         if isinstance(said, HeadStatement):
@@ -164,21 +180,13 @@ class Hearing:
         self._record(signed, said.validator, verdict.outcome)
         return Heard(verdict, said.validator, proof)
 
-    def _hear_observation(self, said: Observation, signed: Signed) -> Heard:
-        kept = Observations(self._db)
-        verdict = admit_observation(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
+    def _hear_word(self, said: Word, signed: Signed, by: KeyDid, kept: _Kept[Word], admit: _Admit[Word]) -> Heard:
+        """What contradicts nothing: kept, by rules of its own, where it is news."""
+        verdict = admit(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
         if not verdict.outcome.changes:
             return Heard(verdict)
         kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Heard(verdict, said.observer)
-
-    def _hear_policy(self, said: PolicyStatement, signed: Signed) -> Heard:
-        kept = NetworkPolicies(self._db)
-        verdict = admit_policy(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
-        if not verdict.outcome.changes:
-            return Heard(verdict)
-        kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Heard(verdict, said.key)
+        return Heard(verdict, by)
 
     def _record(self, signed: Signed, signer: KeyDid, outcome: Outcome) -> None:
         live = outcome is not Outcome.FORK

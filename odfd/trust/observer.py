@@ -25,19 +25,15 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Observation, Response, Result
 from chain.store.base import ChainReader
-from chain.store.database import Database
 from odfd.ingest.driver import Workshop
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
-from odfd.kit.clock import Clock
 from odfd.kit.rounds import UNTIL_POKED, Rounds
-from odfd.kit.supervision import Journal
-from odfd.obs.events import EventLog
 from odfd.transform.inputs import UpTo
 from odfd.transform.replay import without_its_schema
-from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Ledger
 from odfd.trust.observations import Observations
+from odfd.trust.post import Post
 from odfd.trust.sightings import DATA, WINDOW
 
 RETRY_SECONDS: Final = 900.0
@@ -51,8 +47,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     shop: Workshop
     """As ``odfd.ingest.refetch.observing`` makes it."""
-    announce: Callable[[DatasetId, Signed], None]
-    name_of: Callable[[DatasetId], str]
     wanted: Callable[[], bool]
     """Whether the policy in force says to observe; asked at each round."""
 
@@ -60,21 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Observer:
     """See the module."""
 
-    def __init__(
-        self,
-        database: Database,
-        keys: KeyStore,
-        settings: Settings,
-        events: EventLog,
-        clock: Clock,
-        journal: Journal,
-    ) -> None:
-        self._database = database
-        self._keys = keys
+    def __init__(self, post: Post, settings: Settings) -> None:
+        self._post = post
         self._settings = settings
-        self._events = events
-        self._clock = clock
-        self._journal = journal
         self._closed: dict[DatasetId, Multihash] = {}
         """Blocks whose source is not for everybody to fetch."""
         self.rounds = Rounds(self._round)
@@ -111,11 +93,11 @@ class Observer:
             return True
         signed = await trio.to_thread.run_sync(self._sign, dataset, block, found)
         if signed is not None:
-            self._settings.announce(dataset, signed)
+            self._post.announce(dataset, signed)
             result = result_of(block, found)
-            self._events.emit(
+            self._post.events.emit(
                 "observation.signed",
-                self._settings.name_of(dataset),
+                self._post.name_of(dataset),
                 f"#{block.sequence_number} {result}",
                 block=block.sequence_number,
                 result=result,
@@ -126,18 +108,18 @@ class Observer:
         return self._settings.shop.store.chain(dataset)
 
     def _put_off(self, dataset: DatasetId, fault: Fault) -> None:
-        self._journal.info("source not observed", dataset=self._settings.name_of(dataset), reason=str(fault))
+        self._post.journal.info("source not observed", dataset=self._post.name_of(dataset), reason=str(fault))
 
     def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
         """The newest block of data and the state before it, if it is young, whole here and not observed yet."""
-        if self._keys.has_dataset_key(dataset):
+        if self._post.keys.has_dataset_key(dataset):
             return None
         chain = self._chain(dataset)
         block = chain.last_of(DATA)
         if block is None or self._closed.get(dataset) == block.hash or not self._is_young(block):
             return None
         assert isinstance(block.event, AddData)
-        with self._database.read() as connection:
+        with self._post.database.read() as connection:
             whole = Ledger(connection).chain(dataset).data > block.sequence_number
             mine = self._mine(Observations(connection), dataset, block)
         if block.event.new_data is None or not whole or mine not in (None, UNREACHABLE):
@@ -150,17 +132,17 @@ class Observer:
         return block, state
 
     def _is_young(self, block: Block) -> bool:
-        return block.system_time <= self._clock.now() <= block.system_time + WINDOW
+        return block.system_time <= self._post.clock.now() <= block.system_time + WINDOW
 
     def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> str | None:
-        me = self._keys.node_key().did
+        me = self._post.keys.node_key().did
         said = kept.at(dataset, block.sequence_number)
         return next((each.result for each in said if each.observer == me and each.block == block.hash), None)
 
     def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
         """``None`` when the same was said already, or the chain got another history meanwhile."""
-        key, now, result = self._keys.node_key(), self._clock.now(), result_of(block, found)
-        with self._database.write() as connection:
+        key, now, result = self._post.keys.node_key(), self._post.clock.now(), result_of(block, found)
+        with self._post.database.write() as connection:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
             here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
             if here != block.raw or self._mine(kept, dataset, block) == result:

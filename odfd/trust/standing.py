@@ -43,12 +43,13 @@ from odfd.trust.judge import (
     reach,
     value_id,
 )
-from odfd.trust.ledger import Ledger, Run, run_at
+from odfd.trust.ledger import Ledger
 from odfd.trust.observations import Observations, Sighting
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.quorum import Roots, witnessed
 from odfd.trust.resolutions import Decided, Resolutions
+from odfd.trust.runs import Run, Runs, run_at
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.sightings import Sightings, behind, electorate
 from odfd.trust.steps import first_step, first_step_where
@@ -130,7 +131,7 @@ class Standing:
             checked = ledger.chain(dataset)
             unseen = Holdings(connection).extent(dataset).seen
             heard = ledger.attestations(dataset)
-            runs = ledger.runs(dataset)
+            runs = Runs(connection).of(dataset)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
             cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
@@ -208,7 +209,7 @@ class Standing:
         head = chain.head()
         with self._database.read() as connection:
             ledger = Ledger(connection)
-            checked, runs = ledger.chain(dataset), ledger.runs(dataset)
+            checked, runs = ledger.chain(dataset), Runs(connection).of(dataset)
             silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
             mine = {checked.frontier.size: checked.frontier.root}
             heard = {

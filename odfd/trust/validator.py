@@ -10,7 +10,7 @@ takes back what deviates. It never blocks ingestion or mirrors. Spec: trust.md s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -24,29 +24,25 @@ from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, SetTransform
 from chain.multihash import Multihash
 from chain.state import load_state
-from chain.statements import envelope, statement
-from chain.statements.envelope import Signed
-from chain.statements.statement import Actual, EngineUsed, InputTree
+from chain.statements.statement import Actual, EngineUsed
 from chain.store.base import ChainReader, ChainStore, ObjectReader
-from chain.store.database import Database
 from engines.contract import Engine
 from engines.provision.warm import EnginePool
 from odfd.errors import sole_fault
-from odfd.kit.clock import Clock
 from odfd.kit.rounds import UNTIL_POKED, Rounds
-from odfd.kit.supervision import Journal
-from odfd.obs.events import EventLog
 from odfd.transform.driver import fresh_folder
 from odfd.transform.replay import Replayed, ReplayParts, ReplayShop, replay_step
-from odfd.trust.attesting import Subject, Tried, actual_of, attest
+from odfd.trust.attesting import actual_of
 from odfd.trust.authorities import Authorities
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.gathering import Case, Gathered, gather
-from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import Ledger, Place, Run, run_at
+from odfd.trust.ledger import Ledger
 from odfd.trust.picking import Picks
+from odfd.trust.post import Post
+from odfd.trust.runs import Place, Run, Runs, run_at
 from odfd.trust.shelf import Shelf
-from odfd.trust.steps import STEP, first_step
+from odfd.trust.speaking import Determinism, Speaker, step_after
+from odfd.trust.steps import STEP
 
 RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""
@@ -62,10 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shop: ReplayShop
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
     """An engine in a process that nobody else uses, nor used before; it ends with the context."""
-    determinism: Callable[[DatasetId], Awaitable[str]]
-    """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
-    announce: Callable[[DatasetId, Signed], None]
-    name_of: Callable[[DatasetId], str]
+    determinism: Determinism
     wanted: Callable[[], bool] = lambda: True
     """Whether the policy in force says to attest; asked at each round."""
     share: Callable[[], float] = lambda: 1.0
@@ -79,23 +72,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Validator:
     """See the module."""
 
-    def __init__(
-        self,
-        database: Database,
-        keys: KeyStore,
-        settings: Settings,
-        events: EventLog,
-        clock: Clock,
-        journal: Journal,
-    ) -> None:
-        self._database = database
-        self._keys = keys
+    def __init__(self, post: Post, settings: Settings) -> None:
+        self._post = post
         self._settings = settings
-        self._events = events
-        self._clock = clock
-        self._journal = journal
+        self._speaker = Speaker(post, settings.shop.chains, settings.determinism)
         self.rounds = Rounds(self._round)
-        self._picks = Picks(keys.node_key())
+        self._picks = Picks(post.keys.node_key())
         self.busy: str | None = None
         """What it re-runs now, for people."""
 
@@ -122,7 +104,7 @@ class Validator:
             fault = sole_fault(error)
             if fault is None:
                 raise
-            self._journal.error("validation put off", dataset=self._settings.name_of(dataset), fault=str(fault))
+            self._post.journal.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
             return False
         finally:
             self.busy = None
@@ -131,13 +113,13 @@ class Validator:
         found = []
         for dataset in self._chains.datasets():
             state = load_state(self._chains.chain(dataset))
-            if state.kind is DatasetKind.DERIVATIVE and not self._keys.has_dataset_key(dataset):
+            if state.kind is DatasetKind.DERIVATIVE and not self._post.keys.has_dataset_key(dataset):
                 found.append(dataset)
         return found
 
     async def validate(self, dataset: DatasetId) -> bool:
         """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
-        name = self._settings.name_of(dataset)
+        name = self._post.name_of(dataset)
         done = 0
         complete = True
         while True:
@@ -154,38 +136,38 @@ class Validator:
         taken_back = await self._look_again(dataset)
         if not self._settings.wanted():
             return complete
-        if done or taken_back or await trio.to_thread.run_sync(self._is_unsaid, dataset):
-            await self._say(dataset)
+        if done or taken_back or await trio.to_thread.run_sync(self._speaker.is_unsaid, dataset):
+            await self._speaker.say(dataset)
         return complete
 
     async def _look_again(self, dataset: DatasetId) -> bool:
         """Run again what others contradict, once for each step; whether a verdict was taken back."""
         for number in await trio.to_thread.run_sync(self._doubted, dataset):
-            self.busy = f"{self._settings.name_of(dataset)} #{number} again"
+            self.busy = f"{self._post.name_of(dataset)} #{number} again"
             step = await self._step_at(dataset, number)
             run = None if step is None else await self._run_again(dataset, step)
             if run is not None:
-                self._tell(self._settings.name_of(dataset), run)
+                self._tell(self._post.name_of(dataset), run)
                 return True
         return False
 
     def _doubted(self, dataset: DatasetId) -> list[int]:
         chain = self._chains.chain(dataset)
-        with self._database.read() as connection:
-            again = Ledger(connection).looked_again(dataset)
+        with self._post.database.read() as connection:
+            again = Runs(connection).looked_again(dataset)
         found = sorted(self._settings.contradicted(dataset))
         return [number for number in found if again.get(number) != chain.block_at(number).hash]
 
     async def _step_at(self, dataset: DatasetId, number: int) -> _Step | None:
         """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
         chain = self._chains.chain(dataset)
-        with self._database.read() as connection:
-            place = Ledger(connection).place(dataset)
+        with self._post.database.read() as connection:
+            place = Runs(connection).place(dataset)
         block, before = chain.block_at(number), await trio.to_thread.run_sync(chain.last_of, STEP, number)
         if before is None or (place is not None and place.sequence_number == before.sequence_number):
             return _Step(block, place if before is not None else None)
         state: Place | None = None
-        while (earlier := await trio.to_thread.run_sync(_step_after, chain, state, number)) is not None:
+        while (earlier := await trio.to_thread.run_sync(step_after, chain, state, number)) is not None:
             step = _Step(earlier, state)
             answer = await self._once(dataset, step)
             if answer is None:
@@ -198,8 +180,8 @@ class Validator:
     async def _run_again(self, dataset: DatasetId, step: _Step) -> Run | None:
         """Six times more; the verdict that is left when any of them deviates from what was said."""
         number = step.block.sequence_number
-        with self._database.read() as connection:
-            said = run_at(Ledger(connection).runs(dataset), number)
+        with self._post.database.read() as connection:
+            said = run_at(Runs(connection).of(dataset), number)
         if said is None or said.verdict not in ("reproduced", "mismatch"):
             return None
         for _ in range(RUNS_AGAIN):
@@ -215,29 +197,29 @@ class Validator:
         return None
 
     def _take_back(self, dataset: DatasetId, step: _Step, run: Run) -> Run | None:
-        with self._database.write() as connection:
+        with self._post.database.write() as connection:
             if not self._is_here(dataset, step.block):
                 return None
-            Ledger(connection).take_back(dataset, run, step.after)
+            Runs(connection).take_back(dataset, run, step.after)
         return run
 
     def _note_again(self, dataset: DatasetId, block: Block) -> None:
-        with self._database.write() as connection:
-            Ledger(connection).note_again(dataset, block.sequence_number, block.hash, self._clock.now())
+        with self._post.database.write() as connection:
+            Runs(connection).note_again(dataset, block.sequence_number, block.hash, self._post.clock.now())
 
     def _next_step(self, dataset: DatasetId) -> _Step | None:
         """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""
         chain = self._chains.chain(dataset)
-        with self._database.read() as connection:
-            ledger = Ledger(connection)
-            place, checked, runs = ledger.place(dataset), ledger.chain(dataset), ledger.runs(dataset)
+        with self._post.database.read() as connection:
+            kept, checked = Runs(connection), Ledger(connection).chain(dataset)
+            place, runs = kept.place(dataset), kept.of(dataset)
         if any(run.verdict != "reproduced" for run in runs.values()):
             return None
         stop, share = checked.data, self._settings.share()
         if share < 1:
             picked = self._picks.last(chain, dataset, stop, share)
             stop = 0 if picked is None else picked + 1
-        step = _step_after(chain, place, stop)
+        step = step_after(chain, place, stop)
         return None if step is None else _Step(step, place)
 
     async def _judge(self, dataset: DatasetId, step: _Step) -> Run | None:
@@ -277,7 +259,7 @@ class Validator:
         async with fresh_folder(shop.staging) as folder:
             outcome = await replay_step(shop, dataset, step.block.sequence_number, step.checkpoint, folder)
             if not isinstance(outcome, Replayed):
-                self._journal.info("step not re-run", dataset=self._settings.name_of(dataset), reason=str(outcome))
+                self._post.journal.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
                 return None
             finding = None
             if not outcome.is_reproduced:
@@ -316,7 +298,7 @@ class Validator:
         return Run(
             sequence_number=step.block.sequence_number,
             block=step.block.hash,
-            at=self._clock.now(),
+            at=self._post.clock.now(),
             verdict=verdict,
             reason=reason,
             runs=runs,
@@ -327,16 +309,16 @@ class Validator:
 
     def _keep(self, dataset: DatasetId, step: _Step, run: Run, place: Place | None) -> Run | None:
         """``None``, and nothing is kept, when the chain got another history while the step ran."""
-        with self._database.write() as connection:
-            ledger = Ledger(connection)
-            if ledger.place(dataset) != step.after or not self._is_here(dataset, step.block):
-                self._journal.info(
-                    "run forgotten", dataset=self._settings.name_of(dataset), reason="rewritten meanwhile"
+        with self._post.database.write() as connection:
+            kept = Runs(connection)
+            if kept.place(dataset) != step.after or not self._is_here(dataset, step.block):
+                self._post.journal.info(
+                    "run forgotten", dataset=self._post.name_of(dataset), reason="rewritten meanwhile"
                 )
                 return None
-            ledger.keep_run(dataset, run)
+            kept.keep(dataset, run)
             if place is not None:
-                ledger.keep_place(dataset, place)
+                kept.keep_place(dataset, place)
         return run
 
     def _is_here(self, dataset: DatasetId, block: Block) -> bool:
@@ -347,12 +329,12 @@ class Validator:
         """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
         if self._settings.shelf is None:
             return None
-        with self._database.read() as connection:
+        with self._post.database.read() as connection:
             newest = Ledger(connection).newest_head(dataset)
             versions = tuple(signed for _, signed in Authorities(connection).versions(dataset))
-        name = self._settings.name_of(dataset)
+        name = self._post.name_of(dataset)
         if newest is None:
-            self._journal.info("no bundle kept", dataset=name, reason="no signed head is known")
+            self._post.journal.info("no bundle kept", dataset=name, reason="no signed head is known")
             return None
         case = Case(
             head=newest[0],
@@ -366,15 +348,15 @@ class Validator:
             found = gather(self._chains, self._objects, case)
             if isinstance(found, Gathered):
                 return self._settings.shelf.keep(found.manifest, found.sources)
-            self._journal.info("no bundle kept", dataset=name, reason=found.reason)
+            self._post.journal.info("no bundle kept", dataset=name, reason=found.reason)
         except (Invalid, Environment) as fault:
-            self._journal.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
+            self._post.journal.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
         return None
 
     def _tell(self, name: str, run: Run) -> None:
         number = run.sequence_number
         if run.verdict == "reproduced":
-            self._events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
+            self._post.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
             return
         finding = Finding.from_bytes(run.evidence) if run.evidence else Finding(message=run.reason)
         cell = finding.cells[0] if finding.cells else None
@@ -383,63 +365,9 @@ class Validator:
             if cell
             else ""
         )
-        self._events.emit(
+        self._post.events.emit(
             f"verdict.{run.verdict}", name, f"#{number}: {finding.message}{where}", block=number, reason=run.reason
         )
-
-    def _is_unsaid(self, dataset: DatasetId) -> bool:
-        """Whether there are runs, and no attestation of ours speaks of the present tree."""
-        with self._database.read() as connection:
-            ledger = Ledger(connection)
-            mine = ledger.attestations(dataset).get(self._keys.node_key().did)
-            return bool(ledger.runs(dataset)) and (mine is None or mine.size < ledger.chain(dataset).data)
-
-    async def _say(self, dataset: DatasetId) -> None:
-        determinism = await self._settings.determinism(dataset)
-        signed = await trio.to_thread.run_sync(self._sign, dataset, determinism)
-        if signed is not None:
-            self._settings.announce(dataset, signed)
-            self._events.emit("attestation.signed", self._settings.name_of(dataset), "", sid=str(signed.sid))
-
-    def _sign(self, dataset: DatasetId, determinism: str) -> Signed | None:
-        """Sign what the runs so far say of the newest tree that is here whole."""
-        key = self._keys.node_key()
-        with self._database.read() as connection:
-            ledger = Ledger(connection)
-            newest, checked, runs = ledger.newest_head(dataset), ledger.chain(dataset), ledger.runs(dataset)
-            before, place = ledger.attestations(dataset).get(key.did), ledger.place(dataset)
-        if newest is None or newest[0].root_hash != checked.frontier.root:
-            return None
-        head = newest[0]
-        untried = _step_after(self._chains.chain(dataset), place, head.size)
-        subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
-        last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
-        topic = f"attestation:{dataset}:{head.epoch}"
-        journalled = self._keys.last_said(key.did, topic)
-        if journalled is not None and (last is None or journalled.order[0] > last[0]):
-            last = (journalled.order[0], Multihash.parse(journalled.subject))
-        tried = Tried(runs, head.size if untried is None else untried.sequence_number)
-        said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._clock.now())
-        payload = statement.encode(said)
-        sealed = self._keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
-        signed = envelope.unseal(sealed, statement.limit_of(said))
-        with self._database.write() as connection:
-            Ledger(connection).record(signed, key.did, "signed", "", self._clock.now(), live=True)
-        return signed
-
-    def _inputs(self, dataset: DatasetId) -> list[InputTree]:
-        """The trees that were read."""
-        trees = []
-        transform = load_state(self._chains.chain(dataset)).set_transform
-        with self._database.read() as connection:
-            ledger = Ledger(connection)
-            for each in transform.inputs if transform else ():
-                read = DatasetId.parse(each.dataset_ref)
-                checked = ledger.chain(read)
-                tree = checked.frontier
-                if tree.size:
-                    trees.append(InputTree(dataset=read, epoch=checked.epoch, size=tree.size, root_hash=tree.root))
-        return trees
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -457,11 +385,6 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     actual: Actual
     checkpoint: bytes | None
     finding: Finding | None
-
-
-def _step_after(chain: ChainReader, place: Place | None, stop: int) -> Block | None:
-    """The first step below ``stop`` that this node has not replayed."""
-    return first_step(chain, 0 if place is None else place.sequence_number + 1, stop)
 
 
 def _transform_at(chain: ChainReader, sequence_number: int) -> SetTransform:

@@ -20,9 +20,9 @@ from chain.statements.statement import Attestation, HeadStatement
 from odfd.trust import admission, judge, suspension, witness
 from odfd.trust.admission import Outcome
 from odfd.trust.judge import Decision, Voice
-from odfd.trust.ledger import Run
 from odfd.trust.policy import Policy
 from odfd.trust.proofs import fork_of_last_block
+from odfd.trust.runs import Run
 from odfd.trust.standing import own_voice
 from p2p.machines.seen import Seen
 from p2p.ports import Judgement, PeerId, StatementRef, Topic

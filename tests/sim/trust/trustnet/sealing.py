@@ -22,7 +22,7 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement
 from odfd.trust import attesting
 from odfd.trust.attesting import Subject, Tried
 from odfd.trust.journal import Entry, Journal, Order
-from odfd.trust.ledger import Run
+from odfd.trust.runs import Run
 from p2p.ports import Topic
 from p2p.wire.limits import MAX_ENVELOPE
 

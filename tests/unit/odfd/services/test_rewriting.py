@@ -21,6 +21,7 @@ from odfd.errors import Bug
 from odfd.trust import drafting, signing
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.rewriting import give_up, kept_tree
+from odfd.trust.runs import Runs
 from odfd.verify.damage import Damage
 from p2p.ports import Topic
 
@@ -547,7 +548,7 @@ def first_step(node: Any, dataset: Any) -> int:
 def runs_of(node: Any, dataset: Any) -> dict[int, int]:
     """First step of each stretch that was reproduced, and its length; each of its last blocks is in the chain."""
     with node.home.database.read() as connection:
-        runs = Ledger(connection).runs(dataset)
+        runs = Runs(connection).of(dataset)
     chain = node.home.chains.chain(dataset)
     for number, run in runs.items():
         head = chain.head()

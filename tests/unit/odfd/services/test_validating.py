@@ -15,6 +15,7 @@ from chain.multihash import Multihash
 from config import model
 from odfd.control import wire
 from odfd.trust.ledger import Ledger
+from odfd.trust.runs import Runs
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
@@ -147,7 +148,7 @@ async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(
             assert bob.engine.transforms == 1
             assert said(bob, "towns", bob.key) == [(0, 4, "reproduced")]
             with bob.home.database.read() as connection:
-                (run,) = Ledger(connection).runs(bob.dataset("towns")).values()
+                (run,) = Runs(connection).of(bob.dataset("towns")).values()
             assert (run.first, run.sequence_number) == (3, 4)
 
 

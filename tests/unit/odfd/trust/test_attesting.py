@@ -17,7 +17,7 @@ from chain.statements.statement import Actual, EngineUsed
 from odfd.trust.attesting import MAX_SPANS, Subject, Tried, attest, spans_of
 from odfd.trust.evidence import Finding, compare
 from odfd.trust.judge import Said, voice_on
-from odfd.trust.ledger import Run
+from odfd.trust.runs import Run
 
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 NOW = instant.parse("2026-11-20T08:00:00Z")

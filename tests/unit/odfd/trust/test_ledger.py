@@ -17,7 +17,8 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStat
 from chain.statements.tree import Frontier
 from odfd.trust.admission import Outcome, admit_attestation, admit_head
 from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import STEPS, Checked, Ledger, Run
+from odfd.trust.ledger import STEPS, Checked, Ledger
+from odfd.trust.runs import Run, Runs
 
 ALICE = SigningKey(b"a" * 32)
 BOB = SigningKey(b"b" * 32)
@@ -159,15 +160,15 @@ def test_runs_and_frontiers_come_back(db: sqlite3.Connection) -> None:
         actual=Actual(records=5, logical_hash=Multihash.sha3_256(b"rows"), watermark="2026-01-01T00:00:00Z"),
         evidence=b"{}",
     )
-    ledger.keep_run(ALICE.dataset_id, run)
-    assert ledger.runs(ALICE.dataset_id) == {7: run}
+    Runs(db).keep(ALICE.dataset_id, run)
+    assert Runs(db).of(ALICE.dataset_id) == {7: run}
     assert ledger.chain(ALICE.dataset_id) == Checked()
     checked = Checked(Frontier().extend([b"x" * 32] * 5), data=3)
     ledger.keep_chain(ALICE.dataset_id, checked)
     assert ledger.chain(ALICE.dataset_id) == checked
     ledger.forget(ALICE.dataset_id)
     assert ledger.chain(ALICE.dataset_id) == Checked()
-    assert ledger.runs(ALICE.dataset_id) == {}
+    assert Runs(db).of(ALICE.dataset_id) == {}
 
 
 def store(directory: Path) -> KeyStore:

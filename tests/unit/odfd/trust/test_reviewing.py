@@ -32,9 +32,10 @@ from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.obs.events import EventLog
 from odfd.trust import ledger as ledger_room
 from odfd.trust.judge import Status
-from odfd.trust.ledger import Checked, Ledger, Run
+from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.policy import Group, Policy, parse_expression
 from odfd.trust.reviewing import Reviewing, contradicted
+from odfd.trust.runs import Run, Runs
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.standing import Standing
 from odfd.trust.suspension import GRACE
@@ -208,7 +209,7 @@ def test_canary_catches_lazy(node: Node) -> None:
             actual=lie,
         )
         with node.database.write() as connection:
-            Ledger(connection).keep_run(owner.dataset_id, run)
+            Runs(connection).keep(owner.dataset_id, run)
         node.hear(0, owner, "v")
         node.hear(1, owner, "R")
     node.reviewing.review()
@@ -267,7 +268,7 @@ def test_what_an_honest_validator_looks_at_again(node: Node) -> None:
     dataset = OWNERS[0].dataset_id
     run = Run(sequence_number=1, block=chain_of(OWNERS[0])[1].hash, at=NOW, verdict="reproduced", engine=ENGINE)
     with node.database.write() as connection:
-        Ledger(connection).keep_run(dataset, run)
+        Runs(connection).keep(dataset, run)
     node.hear(0, OWNERS[0], "v")
     assert contradicted(node.standing, dataset) == []
     node.hear(1, OWNERS[0], "v")

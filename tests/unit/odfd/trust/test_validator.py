@@ -22,7 +22,9 @@ from odfd.obs.events import EventLog
 from odfd.trust import ledger as ledger_room
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.post import Post
 from odfd.trust.recheck import recheck
+from odfd.trust.runs import Runs
 from odfd.trust.shelf import Shelf
 from odfd.trust.unpacking import unpacked
 from odfd.trust.validator import RUNS, RUNS_AGAIN, Settings, Validator
@@ -58,13 +60,20 @@ class Node:
             shop=accused.world.shop,
             fresh_engine=self._fresh_engine,
             determinism=self._determinism,
-            announce=lambda _, signed: self.said.append(signed),
-            name_of=str,
             contradicted=lambda _: self.against,
             shelf=self.shelf,
         )
         keys = KeyStore(folder / "keys", lambda count: b"v" * count)
-        self.validator = Validator(database, keys, settings, EventLog(clock), clock, self.journal)
+        post = Post(
+            database=database,
+            keys=keys,
+            events=EventLog(clock),
+            clock=clock,
+            journal=self.journal,
+            announce=lambda _, signed: self.said.append(signed),
+            name_of=str,
+        )
+        self.validator = Validator(post, settings)
 
     @contextlib.asynccontextmanager
     async def _fresh_engine(self) -> AsyncIterator[Any]:
@@ -194,7 +203,7 @@ async def test_any_deviation_takes_a_verdict_back(accused: Any, node: Node, whic
     assert [each for each in said if each[2] != "not-attempted"] == expected
     assert node.last_word.spans[len(said) - (which < 2) - 1].reason == "nondeterministic"
     with node.database.read() as connection:
-        place = Ledger(connection).place(accused.dataset)
+        place = Runs(connection).place(accused.dataset)
     assert (None if place is None else place.sequence_number) == (steps[which - 1] if which else None)
     await node.validator.validate(accused.dataset)
     assert node.fresh == 4, "what follows is not run, and what was taken back stays so"
