@@ -7,6 +7,7 @@ frozen structs here; unknown fields are ignored when read and absent when writte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -37,6 +38,8 @@ MAX_ENVELOPE: Final = {
 """Bytes of an envelope by predicate type."""
 MAX_ANY: Final = max(MAX_ENVELOPE.values())
 
+REMEMBERED: Final = 16
+"""Payloads of which what they say is remembered; half a MiB of the largest."""
 MAX_ROOTS: Final = 9
 MAX_WRITERS: Final = 16
 MAX_VERSION: Final = 256
@@ -339,8 +342,12 @@ def decode(payload: bytes) -> Predicate:
     return predicate
 
 
+@lru_cache(maxsize=REMEMBERED)
 def decode_any(payload: bytes) -> AnyPredicate:
-    """A payload to one of the known predicates. Raises Invalid; an unknown predicate type is Invalid too."""
+    """A payload to one of the known predicates. Raises Invalid; an unknown predicate type is Invalid too.
+
+    The last ones are remembered: one that is heard is read to be judged, and again to be kept.
+    """
     value = canonical.decode(payload)
     try:
         frame = msgspec.convert(value, _Frame)

@@ -168,7 +168,7 @@ class Hearing:
             self._ledger.record(signed, signer, CANDIDATE, self._sender, self._now, live=False)
 
     def _hear_attestation(self, said: Attestation, signed: Signed) -> Heard:
-        before = self._ledger.attestations(said.dataset).get(said.validator)
+        before = self._ledger.attestation(said.dataset, said.validator)
         verdict = admit_attestation(said, signed, before, self._now)
         if not verdict.outcome.changes:
             return Heard(verdict)

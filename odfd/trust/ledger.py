@@ -298,10 +298,14 @@ class Ledger:
 
     def statement(self, dataset: DatasetId, kind: str, signer: KeyDid) -> Signed | None:
         """The live statement of one signer."""
-        for key, payload, envelope in self._live(dataset, kind):
-            if key == signer:
-                return Signed(payload, (signer,), envelope)
-        return None
+        row = LIVE.one(self._db, "dataset = ? AND type = ? AND signer = ?", (dataset, kind, signer))
+        return None if row is None else Signed(row[5], (signer,), row[4])
+
+    def attestation(self, dataset: DatasetId, validator: KeyDid) -> Attestation | None:
+        """The live one of a validator; costs nothing for what others say."""
+        found = self.statement(dataset, ATTESTATION, validator)
+        predicate = None if found is None else statement.decode(found.payload)
+        return predicate if isinstance(predicate, Attestation) else None
 
     def attestations(self, dataset: DatasetId) -> dict[KeyDid, Attestation]:
         """The live attestation of each validator on this dataset."""

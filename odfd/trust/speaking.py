@@ -40,7 +40,7 @@ class Speaker:
         """Whether there are runs, and no attestation of ours speaks of the present tree."""
         with self._post.database.read() as connection:
             ledger = Ledger(connection)
-            mine = ledger.attestations(dataset).get(self._post.keys.node_key().did)
+            mine = ledger.attestation(dataset, self._post.keys.node_key().did)
             return bool(Runs(connection).of(dataset)) and (mine is None or mine.size < ledger.chain(dataset).data)
 
     async def say(self, dataset: DatasetId) -> None:
@@ -57,7 +57,7 @@ class Speaker:
         with self._post.database.read() as connection:
             ledger = Ledger(connection)
             newest, checked, runs = ledger.newest_head(dataset), ledger.chain(dataset), Runs(connection).of(dataset)
-            before, place = ledger.attestations(dataset).get(key.did), Runs(connection).place(dataset)
+            before, place = ledger.attestation(dataset, key.did), Runs(connection).place(dataset)
         if newest is None or newest[0].root_hash != checked.frontier.root:
             return None
         head = newest[0]
