@@ -158,6 +158,8 @@ def _conditions(known: Known) -> Iterator[str]:
         yield "Forked"
     if known.decided.abandoned is not None:
         yield "Abandoned"
+    if known.extent.inputs is not None and known.extent.inputs < known.size:
+        yield "Tainted"
 
 
 def block_view(block: Block) -> wire.BlockView:

@@ -35,7 +35,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     peers: int | None = None
     """How many peers are known to hold it."""
     conditions: tuple[str, ...] = ()
-    """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``."""
+    """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
 
 
 class DatasetDetail(Value, frozen=True, kw_only=True):

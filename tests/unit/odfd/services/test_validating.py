@@ -14,6 +14,7 @@ from chain.errors import Environment, Invalid
 from chain.multihash import Multihash
 from config import model
 from odfd.control import wire
+from odfd.mirrors.wish import Wish
 from odfd.trust.ledger import Ledger
 from odfd.trust.runs import Runs
 
@@ -227,3 +228,19 @@ async def test_a_mirror_spot_checks_where_an_engine_is(world: Any) -> None:
         for said, expected in ((never, 0.0), (model.Policy(), 0.0), (model.Policy(profile="validator"), 1.0)):
             bob.assembly.reload(model.Settings(policy=said))
             assert share() == expected
+
+
+async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) -> None:
+    """Bob asks more of the cities than is known of them: what reads them is tainted, until he asks less."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await published(world, worlds, alice)
+        cities = alice.dataset("cities")
+        await bob.parts.keeper.add(Wish(dataset=str(cities), name="cities", use="data & witnessed:1"))
+        await bob.parts.keeper.pass_now(cities)
+        await bob.mirror(alice.dataset("towns"), "towns")
+        await bob.pull("towns")
+        view = await bob.api.datasets.get("towns")
+        assert (view.conditions, view.rely_on.blocks, view.rely_on.fact) == (("Tainted",), 3, "inputs at #3")
+        assert (await bob.api.datasets.get("cities")).conditions == ()
+        await bob.parts.keeper.add(Wish(dataset=str(cities), name="cities"))
+        assert (await bob.api.datasets.get("towns")).conditions == ()
