@@ -52,7 +52,7 @@ from odfd.services.damage import DamageDesk
 from odfd.services.engine import NodeEngine
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, STAGING, Home, open_home
-from odfd.services.options import engine_environ, host_options, object_limits, spark_options
+from odfd.services.options import cap_anew, engine_environ, host_options, object_limits, spark_options
 from odfd.services.places import Places
 from odfd.services.publications import PublicationService
 from odfd.services.repairing import Repairing
@@ -259,10 +259,7 @@ class NodeParts:
         with self.home.database.read() as connection:
             self.rulebook.policy(connection, settings)
         self.settings = settings
-        self.line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
-        limits = self.arrivals.limits = object_limits(settings)
-        self.arrivals.room.limit = limits.mirror_bytes
-        self.places.reserve = limits.disk_reserve
+        cap_anew(settings, self.line, self.arrivals, self.places)
         self.policy_changed()
 
     def policy_changed(self) -> None:

@@ -11,9 +11,10 @@ from engines.client import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.sandbox.base import Level
-from odfd.mirrors.arrivals import ObjectLimits
+from odfd.mirrors.arrivals import Arrivals, ObjectLimits
 from odfd.network.membership import HostOptions, Network
 from odfd.services.home import Home
+from odfd.services.places import Places
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.peers.pace import Line
@@ -75,3 +76,11 @@ def object_limits(settings: Settings) -> ObjectLimits:
     return ObjectLimits(
         object_bytes=limits.object_bytes, disk_reserve=limits.disk_reserve_bytes, mirror_bytes=limits.mirror_bytes
     )
+
+
+def cap_anew(settings: Settings, line: Line, arrivals: Arrivals, places: Places) -> None:
+    """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
+    line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
+    limits = arrivals.limits = object_limits(settings)
+    arrivals.room.limit = limits.mirror_bytes
+    places.reserve = limits.disk_reserve
