@@ -18,12 +18,25 @@ def check_append(append: Append, objects: ObjectStore) -> Head:
     place = append.dataset.short
     if not append.blocks:
         raise Invalid("an append without blocks", rule="append-empty", place=place)
-    head = append.expected
-    for block in following(head, append.blocks, place):
-        head = Head(block.hash, block.sequence_number)
+    if not _is_sealed_run(append.expected, append.blocks):
+        for _ in following(append.expected, append.blocks, place):
+            pass
     check_objects(append.objects, objects, place)
-    assert head is not None
-    return head
+    return Head(append.blocks[-1].hash, append.blocks[-1].sequence_number)
+
+
+def _is_sealed_run(head: Head | None, blocks: Sequence[Block | SealedBlock]) -> bool:
+    """Whether thousands follow each other, by their columns. They were hashed when they were sealed, a moment ago: the
+    last one is hashed again, and the links lead from it to the others."""
+    if not all(type(block) is SealedBlock for block in blocks):
+        return False
+    first = head.size if head else 0
+    if [block.sequence_number for block in blocks] != list(range(first, first + len(blocks))):
+        return False
+    names = [head.hash if head else None, *[block.hash for block in blocks]]
+    if [block.prev_block_hash for block in blocks] != names[:-1]:
+        return False
+    return Multihash.sha3_256(blocks[-1].raw) == blocks[-1].hash
 
 
 def check_rewrite(rewrite: Rewrite, objects: ObjectStore) -> None:

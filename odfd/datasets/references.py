@@ -69,7 +69,7 @@ _TABLES: Final = ("object_references", "object_links")
 
 def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
     """What these blocks name, once for each that does."""
-    keep_named(connection, dataset, ((name, each.sequence_number) for each in blocks for name, _ in objects_of(each)))
+    keep_named(connection, dataset, [(name, each.sequence_number) for each in blocks for name, _ in objects_of(each)])
 
 
 def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterable[tuple[Multihash, int]]) -> None:

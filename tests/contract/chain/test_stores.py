@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.multihash import Multihash
+from chain.rules.judge import seal
 from chain.store.base import PAGE_BLOCKS, Apart, Append, Rewrite
 
 
@@ -313,3 +315,27 @@ def test_a_rewrite_that_cannot_be_changes_nothing(world: Any, worlds: ModuleType
         with pytest.raises(error):
             world.chains.rewrite(rewrite)
         assert list(world.chains.chain(owner).raw_blocks(0, 9)) == [one.raw for one in made]
+
+
+@pytest.mark.parametrize("at", [0, 4, 8])
+@pytest.mark.parametrize(
+    ("harm", "rule"),
+    [
+        ({"sequence_number": 77}, "block-follows"),
+        ({"prev_block_hash": Multihash.sha3_256(b"another")}, "block-follows"),
+        ({"hash": Multihash.sha3_256(b"another")}, "block-"),
+    ],
+)
+def test_a_sealed_block_that_does_not_follow_is_named(
+    world: Any, worlds: ModuleType, at: int, harm: dict[str, Any], rule: str
+) -> None:
+    """Many are looked at as columns, and as one by one when something is wrong."""
+    owner = worlds.dataset(1)
+    made = [seal(block) for block in worlds.blocks(owner, 9)]
+    wrong = [*made[:at], msgspec.structs.replace(made[at], **harm), *made[at + 1 :]]
+    with pytest.raises(Invalid) as caught:
+        world.chains.commit([Append(dataset=owner, expected=None, blocks=wrong)])
+    assert caught.value.rule.startswith(rule)
+    world.chains.commit([Append(dataset=owner, expected=None, blocks=made[:4])])
+    world.chains.commit([Append(dataset=owner, expected=worlds.head(made[3]), blocks=made[4:])])
+    assert world.chains.chain(owner).head() == worlds.head(made[-1])
