@@ -397,7 +397,12 @@ def _threshold(paths: Sequence[Path], before: int | None, lateness: int) -> int:
     """Rows of a block before this time are late: they could change what was settled when the block was written."""
     if before is None:
         return EARLIEST
-    return max((least(path.low, apply(path.low, before - lateness)) for path in paths), default=EARLIEST)
+    occurrences = [-1 - at if path.occurrence is None else path.occurrence for at, path in enumerate(paths)]
+    settled: dict[int, int] = {}
+    for path, of in zip(paths, occurrences, strict=True):
+        time = apply(path.low, before - lateness)
+        settled[of] = min(time, settled.get(of, time))
+    return max((least(path.low, settled[of]) for path, of in zip(paths, occurrences, strict=True)), default=EARLIEST)
 
 
 def _late_checks(alias: str, judged: Sequence[tuple[BlockFacts, int]]) -> list[LateCheck]:

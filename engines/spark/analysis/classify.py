@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -46,7 +46,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One occurrence of an input: a row with event time *t* touches output times ``low(t)`` to ``high(t)``."""
+    """One way from an input to the result: a row with event time *t* touches output times ``low(t)`` to ``high(t)``."""
 
     input: str
     """Query alias."""
@@ -54,6 +54,9 @@ class Path:
     high: Function
     life: Life | None = None
     """If there is one, ``high`` is of the end of the row's session, or of its being in force."""
+    occurrence: int | None = field(default=None, compare=False)
+    """Paths with the same number are of one occurrence: of a row that overlapping windows make several of. ``None``:
+    one by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,7 @@ def classify(
             (*interval.low, Floor(MILLISECOND)),
             (*interval.high, Floor(MILLISECOND)),
             interval.life,
+            walk.occurrence(path),
         )
         for path, interval in sorted(influence.items())
         if complete

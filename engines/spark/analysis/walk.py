@@ -89,6 +89,8 @@ class Walk:
     """Primary keys of inputs that the query sees as versions, by alias."""
     readings: Readings = field(default_factory=Readings)
     paths: list[str] = field(default_factory=list)
+    copies: dict[int, int] = field(default_factory=dict)
+    """Of paths that an operator made of one more: the first of them."""
     findings: list[Finding] = field(default_factory=list)
     tables: list[Core] = field(default_factory=list)
     """Operators whose results change for ever."""
@@ -349,11 +351,17 @@ class Walk:
         return relation
 
     def _expand(self, node: Node) -> Relation:
-        """Overlapping windows and grouping sets: each row becomes several, so each of them is a path of its own."""
+        """Overlapping windows and grouping sets: each row becomes several, so each of them is a path of its own.
+
+        They are of one occurrence all the same: a row is late for all of it, or for none.
+        """
         attributes = node.expressions("output")
-        branches = []
-        for row in node.fields["projections"]:
+        branches, first = [], len(self.paths)
+        for number, row in enumerate(node.fields["projections"]):
+            start = len(self.paths)
             below = self.go(node.only)
+            if number:
+                self.copies.update({path: path - start + first for path in range(start, len(self.paths))})
             values = tuple(build(expression) for expression in row)
             scope = {
                 attribute.id: influence(value, below.scope)
@@ -367,6 +375,12 @@ class Walk:
             }
             branches.append(Relation(scope, columns_of(attributes), floats_of(attributes), False, origins))
         return merged(branches)
+
+    def occurrence(self, path: int) -> int:
+        """The first of all paths that are of one occurrence of an input."""
+        while path in self.copies:
+            path = self.copies[path]
+        return path
 
     def _union(self, node: Node) -> Relation:
         return merged([self.go(child) for child in node.children])

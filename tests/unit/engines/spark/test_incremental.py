@@ -130,6 +130,16 @@ def test_emission_limits_do_not_show(history, names, data):
     assert run(query, blocks, cuts, limits) == run(query, blocks, cuts)
 
 
+@pytest.mark.parametrize(("occurrence", "thresholds"), [(0, []), (None, [4 * DAY])])
+def test_a_row_is_late_for_all_of_an_occurrence_or_for_none(occurrence, thresholds):
+    """Two ways into windows of two days: by the second those that the row is in are not settled yet."""
+    ways = ((Floor(2 * DAY), END), (Floor(DAY), Shift(-DAY), Floor(2 * DAY), END))
+    paths = tuple(Path("a", way, way, occurrence=occurrence) for way in ways)
+    query = Classification(Mode.FINAL, paths, ("event_time",))
+    step = plan_step(query, (InputFacts("a", "a", facts([([], 4 * DAY), ([7 * DAY // 2], 5 * DAY)])),), None)
+    assert [check.threshold for check in step.late_checks] == thresholds
+
+
 def test_what_a_limit_holds_back_is_told_until_it_is_out():
     query = Classification(Mode.FINAL, (Path("a", *FUNCTIONS["hours"]),), ("event_time",))
     known = facts([([3 * DAY, 8 * DAY], 4 * DAY), ([5 * DAY], 9 * DAY)])
