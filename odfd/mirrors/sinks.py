@@ -6,6 +6,7 @@ Implements ``p2p.ports.ChainSink`` and ``ObjectSink``; called from worker thread
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ MAX_PENDING: Final = 200_000
 MAX_PENDING_BYTES: Final = 256 << 20
 """And their bytes: a block may have 16 MiB."""
 _READ: Final = 1 << 20
+_HANDED: Final = 8 << 20
+"""Bytes of an object that the kernel is told to write at once."""
 
 
 class Full(Refused):
@@ -116,13 +119,14 @@ class PartialObject:
         self._objects = objects
         self._name = name
         self._hash = hashlib.sha3_256()
-        self._received = 0
+        self._received = self._handed = 0
         with disk(self._path):
             self._file = self._path.open("a+b")
             self._file.seek(0)
             while part := self._file.read(_READ):
                 self._hash.update(part)
                 self._received += len(part)
+        self._handed = self._received
 
     @property
     def received(self) -> int:
@@ -131,8 +135,16 @@ class PartialObject:
     def write(self, data: bytes) -> None:
         with disk(self._path):
             self._file.write(data)
-        self._hash.update(data)
-        self._received += len(data)
+            self._hash.update(data)
+            self._received += len(data)
+            if self._received - self._handed >= _HANDED:
+                self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Let the kernel begin to write to the disk what it would keep until the end, when all waits for it."""
+        self._file.flush()
+        os.posix_fadvise(self._file.fileno(), self._handed, self._received - self._handed, os.POSIX_FADV_DONTNEED)
+        self._handed = self._received
 
     def finish(self) -> None:
         actual = Multihash.from_digest(SHA3_256, self._hash.digest())
@@ -148,7 +160,7 @@ class PartialObject:
             self._file.truncate(0)
             self._file.seek(0)
         self._hash = hashlib.sha3_256()
-        self._received = 0
+        self._received = self._handed = 0
 
     def close(self) -> None:
         """Let go of the file; what came stays for the next try."""
