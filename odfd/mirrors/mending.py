@@ -28,7 +28,8 @@ from chain.store.sqlite import SqliteChain, SqliteChains
 from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
 from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import CHAINS, REMADE, Checked, Ledger
+from odfd.trust.ledger import CHAINS, LIVE, REMADE, Checked, Ledger
+from odfd.trust.rebuilding import restore_live
 from odfd.verify.report import Level
 from odfd.verify.verify import Request, verify_chain
 from p2p.ports import PeerId, Replication
@@ -108,12 +109,18 @@ class ChainMender:
         return Mended(len(blocks), rows)
 
     def _forget_rows(self) -> int:
-        """Indexes are made anew, and damaged rows of what is heard or computed again go. Raises Environment."""
+        """Indexes are made anew; damaged rows go, as the log tells what they said or it is heard or made again.
+
+        Raises Environment.
+        """
         self._database.reindex()
         if problems := self._database.damage():
             raise self._database.corrupt(problems[0])
         with self._database.write() as connection:
-            return sum(table.forget_damaged(connection, "TRUE", ()) for table in REMADE)
+            forgotten = [table.forget_damaged(connection, "TRUE", ()) for table in REMADE]
+            if forgotten[REMADE.index(LIVE)]:
+                restore_live(connection)
+            return sum(forgotten)
 
     def _truth(self, dataset: DatasetId) -> _Truth:
         head = self._head(dataset)

@@ -158,7 +158,7 @@ class NodeParts:
             home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
         )
         self.collection = CollectionService(
-            home, ground.board, ground.events, ground.journal, settings.node.collect_hours
+            home, ground.board, ground.events, ground.journal, settings.node.collect_hours, ground.clock.now
         )
         self.publications = PublicationService(
             home, self.places.publisher, self._served, lambda: self.settings.policy.publish.ipfs, ground

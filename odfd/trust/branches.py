@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from chain.ids import DatasetId
+from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.statement import HEAD, HeadStatement
 
@@ -27,3 +28,18 @@ def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator
         said = statement.decode(envelope.unseal(body, statement.MAX_ENVELOPE[HEAD]).payload)
         if isinstance(said, HeadStatement):
             yield said, body
+
+
+def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int, size: int) -> Multihash | None:
+    """Id of the newest head of an epoch that was admitted and says nothing beyond so many blocks."""
+    rows = connection.execute(
+        "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? AND outcome NOT IN ('fork', 'candidate')"
+        " ORDER BY seq DESC LIMIT ?",
+        (dataset, HEAD, MAX_HEADS),
+    )
+    for (body,) in rows:
+        signed = envelope.unseal(body, statement.MAX_ENVELOPE[HEAD])
+        said = statement.decode(signed.payload)
+        if isinstance(said, HeadStatement) and said.epoch == epoch and said.size <= size:
+            return signed.sid
+    return None

@@ -1,20 +1,19 @@
 """The trust ledger: every statement that was admitted and every decision taken, append-only and hash-linked.
 
 Beside the log stands the live set (newest head and attestations by signer), which is a view and can be rebuilt from
-the log. Also here: the frontier of each chain's tree. The ledger knows SQL and bytes; opinions are formed in ``judge``.
-Calls are synchronous, on the connection they are given.
+the log (``odfd.trust.rebuilding``). What nobody needs any more leaves the log, and a gap in its place keeps the links
+(``odfd.trust.pruning``). Also here: the frontier of each chain's tree. The ledger knows SQL and bytes; opinions are
+formed in ``judge``. Calls are synchronous, on the connection they are given.
 """
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from chain.errors import Environment
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -32,7 +31,7 @@ from chain.statements.statement import (
 )
 from chain.statements.tree import Frontier
 from chain.store.seals import Sealed
-from odfd.trust import tables
+from odfd.trust import links, tables
 
 _REPAIR: Final = "odfctl pull REF --repair makes it anew"
 _RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
@@ -167,8 +166,6 @@ STEPS: Final = (
     *tables.LATER,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
-GENESIS: Final = bytes(32)
-"""What the first entry is linked to."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -247,11 +244,11 @@ class Ledger:
     def append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> int:
         """Write into the log: time, dataset, signer, type, sid, body, peer, outcome. The entry's number."""
         last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
-        previous = last[0] if last else GENESIS
+        previous = last[0] if last else links.GENESIS
         made = self._db.execute(
             "INSERT INTO trust_ledger (at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash)"
             " VALUES (?,?,?,?,?,?,?,?,?,?)",
-            (*row, previous, _link(previous, row)),
+            (*row, previous, links.link(previous, row)),
         )
         return made.lastrowid or 0
 
@@ -260,20 +257,9 @@ class Ledger:
         first = self._db.execute(
             "SELECT seq FROM trust_ledger ORDER BY seq DESC LIMIT 1 OFFSET ?", (last if last is not None else -1,)
         ).fetchone()
-        rows = self._db.execute(
-            "SELECT at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash, seq"
-            " FROM trust_ledger WHERE seq >= ? ORDER BY seq",
-            first if first and last is not None else (0,),
-        )
-        previous, count = None if first and last is not None else GENESIS, 0
-        for *row, linked, own, number in rows:
-            count += 1
-            if previous not in (None, linked) or own != _link(linked, tuple(row)):
-                raise Environment(
-                    f"entry {number} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
-                )
-            previous = own
-        return count
+        is_part = first is not None and last is not None
+        found = links.entries(self._db, "seq >= ?", first if is_part else (0,))
+        return sum(1 for _ in links.linked(found, None if is_part else links.GENESIS))
 
     def known(self, sid: Multihash) -> bool:
         return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
@@ -375,12 +361,3 @@ class Ledger:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
         for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
-
-
-def _link(previous: bytes, row: tuple[object, ...]) -> bytes:
-    digest = hashlib.sha3_256(previous)
-    for value in row:
-        raw = value if isinstance(value, bytes) else str(value).encode()
-        digest.update(len(raw).to_bytes(8, "big"))
-        digest.update(raw)
-    return digest.digest()

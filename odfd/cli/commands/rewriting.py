@@ -60,8 +60,9 @@ def register(subparsers: Any) -> None:
         help="free disk",
         description=(
             "Free the disk of objects that no block names any more, as those of a compacted dataset. What was read\n"
-            "since the last collection waits for the next one, for a reader may not be done with it. The daemon\n"
-            "collects by itself every node.collect-hours."
+            "since the last collection waits for the next one, for a reader may not be done with it. The trust\n"
+            "ledger lets go of statements that were superseded long ago. The daemon collects by itself every\n"
+            "node.collect-hours."
         ),
         epilog="example:  odfctl gc --dry-run",
     )
@@ -131,6 +132,9 @@ def collected_text(done: dict[str, Any]) -> str:
     if done["waiting"]:
         waiting = f"{words.plural(done['waiting'], 'object')}, {words.size(done['waitingBytes'])}"
         lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
+    if done["statements"]:
+        dropped = words.plural(done["statements"], "superseded statement")
+        lines.append(f"  {dropped} of the trust ledger {'would go' if done['dryRun'] else 'gone'} too")
     if done["listed"]:
         lines += ["", render(_OBJECTS, done["listed"])]
     if done["unlisted"]:

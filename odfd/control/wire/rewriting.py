@@ -76,3 +76,5 @@ class CollectResult(Value, frozen=True, kw_only=True):
     """Some of them, in a dry run."""
     unlisted: int = 0
     """How many more there are."""
+    statements: int = 0
+    """Dropped from the trust ledger, which need not keep them."""

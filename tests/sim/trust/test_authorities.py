@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from chain.statements.statement import HEAD
 from chain.store.database import open_database
-from odfd.trust import admission, hearing
+from odfd.trust import admission, hearing, pruning
 from odfd.trust.admission import Outcome, Verdict
 from odfd.trust.ledger import Ledger
 
@@ -45,6 +46,17 @@ def seeds() -> range:
 def test_who_may_write_is_agreed(realm: Any, disputed: bool) -> None:
     for seed in seeds():
         realm(seed, disputed=disputed)
+
+
+@pytest.mark.slow
+def test_nodes_that_prune_know_what_others_know(realm: Any) -> None:
+    for seed in seeds()[:5]:
+        realm(seed, disputed=True, pruning=True)
+
+
+def test_losing_the_last_word_of_a_signer_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pruning._Page, "_may_go", lambda _page, row: row.type == HEAD)
+    assert noticed(trustnet, realm, 7000, pruning=True) == "S5"
 
 
 def noticed(trustnet: Any, realm: Any, first: int, **plan: Any) -> str:

@@ -34,6 +34,8 @@ from odfd.trust.authorities import Authorities
 from odfd.trust.disputes import is_disputed
 from odfd.trust.ledger import Checked, Ledger
 from odfd.trust.proofs import Proofs
+from odfd.trust.pruning import SUPERSEDED, prune
+from odfd.trust.rebuilding import live_of
 from odfd.trust.resolutions import Resolutions
 from p2p.ports import Judgement, PeerId, Topic
 
@@ -63,6 +65,19 @@ class Peer:
         tree = Frontier().extend(block.hash.digest for block in blocks)
         with self.database.write() as connection:
             Ledger(connection).keep_chain(dataset, Checked(tree, tree.size))
+
+    def prune(self) -> None:
+        """As if a month had passed since anybody spoke."""
+        prune(self.database, Instant(self.now + SUPERSEDED))
+
+    def is_as_logged(self, dataset: DatasetId) -> bool:
+        """Whether what is live is what the log makes of it, and the log is linked."""
+        with self.database.read() as connection:
+            ledger = Ledger(connection)
+            ledger.check()
+            return {each.sid for each in live_of(connection, dataset).values()} == {
+                sid for _, sid in ledger.live([dataset])
+            }
 
     def walk(self, dataset: DatasetId) -> list[Rights]:
         with self.database.read() as connection:
@@ -111,6 +126,8 @@ class Realm:
     seed: int
     peers: list[Peer]
     disputed: bool = False
+    pruning: bool = False
+    """Whether every other node drops all it may drop, after each step."""
     rng: Random = field(init=False)
     now: Instant = START
     stolen: list[SigningKey] = field(default_factory=list)
@@ -151,6 +168,9 @@ class Realm:
         due, self.waiting = self.waiting[: len(self.waiting) // 2], self.waiting[len(self.waiting) // 2 :]
         for topic, raw, peer in due:
             self._hear(peer, topic, raw)
+        for peer in self.peers[1::2] if self.pruning else ():
+            peer.prune()
+            self._logged(peer)
         for peer in self.peers:
             self._sound(peer)
 
@@ -253,10 +273,14 @@ class Realm:
         accused = {key for each in peer.proofs(self.dataset) for key in each.accused}
         self._expect(self.root.did not in accused, "S6", "an honest root is accused")
 
+    def _logged(self, peer: Peer) -> None:
+        self._expect(peer.is_as_logged(self.dataset), "S5", "what is live is not what the log tells")
+
     def _agreed(self) -> None:
         """Every node knows the owner's walk and his last head, whatever a thief signed."""
         for peer in self.peers:
             self._sound(peer)
+            self._logged(peer)
             self._expect(peer.walk(self.dataset)[-1].sid == self.rights.sid, "S7", "another walk")
             found = peer.newest(self.dataset)
             self._expect(found is not None and found == (self.newest, self.writer.did), "S7", "another newest head")

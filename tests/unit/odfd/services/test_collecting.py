@@ -18,6 +18,8 @@ from odfd.kit.supervision import Life
 from odfd.services import collecting
 from odfd.services.collecting import CollectionService
 from odfd.services.home import open_home
+from odfd.trust import pruning
+from odfd.trust.ledger import Ledger
 
 LARGE = b"x" * (SMALL + 1)
 
@@ -76,6 +78,22 @@ async def test_what_is_here_and_named_is_never_freed(world: Any, worlds: Any) ->
             assert set(node.home.objects.names()) == before
 
 
+async def test_the_trust_ledger_lets_go_of_superseded_heads(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pruning, "SUPERSEDED", -1)
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        await alice.pull()
+        plan = await collect(alice, dry_run=True)
+        assert plan.statements > 0
+        reach = alice.parts.standing.known(alice.dataset("cities")).head
+        done = await collect(alice)
+        assert done.statements == plan.statements
+        assert (await collect(alice)).statements == 0
+        assert alice.parts.standing.known(alice.dataset("cities")).head == reach
+        with alice.home.database.read() as connection:
+            Ledger(connection).check()
+
+
 async def test_a_long_list_is_cut(world: Any, worlds: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(collecting, "MAX_LISTED", 2)
     async with world.running("alice") as alice:
@@ -95,7 +113,7 @@ async def left_over(worlds: Any, folder: Path, hours: float) -> AsyncIterator[tu
         clock = worlds.Ticking()
         board = worlds.TaskBoard(clock, lambda: "t", worlds.Lines())
         events = worlds.EventLog(clock)
-        service = CollectionService(home, board, events, worlds.Lines(), hours)
+        service = CollectionService(home, board, events, worlds.Lines(), hours, clock.now)
         lives = [Life(), Life()]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(board.run, lives[0])

@@ -1,0 +1,143 @@
+"""The links of the log: each entry carries the hash of the one before it, and a gap those of what stood in its place.
+
+Entries that are dropped leave a gap, one row for as many as stood side by side. It says which they were and carries the
+hash before the first and that of the last, so that what is left is linked as before: a flipped bit is told whatever
+went. Only what is whole is dropped, or damage would go with it unseen. Calls are synchronous, on the connection given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Environment
+from chain.instant import Instant
+from chain.statements import canonical
+
+GENESIS: Final = bytes(32)
+"""What the first entry is linked to."""
+GAP: Final = "gap"
+"""Type of the row that stands for dropped entries."""
+_COLUMNS: Final = "seq, at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"
+
+
+class Entry(NamedTuple):
+    """One row of the log."""
+
+    seq: int
+    at: int
+    dataset: bytes
+    signer: bytes
+    type: str
+    sid: bytes
+    body: bytes
+    from_peer: str
+    outcome: str
+    prev_hash: bytes
+    hash: bytes
+
+
+class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stood in a place: numbers of the first and the last entry, how many, the hashes on both sides in hex."""
+
+    first: int
+    last: int
+    entries: int
+    previous: str
+    hash: str
+
+
+def link(previous: bytes, row: tuple[object, ...]) -> bytes:
+    """The hash of an entry after one with the hash ``previous``."""
+    digest = hashlib.sha3_256(previous)
+    for value in row:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        digest.update(len(raw).to_bytes(8, "big"))
+        digest.update(raw)
+    return digest.digest()
+
+
+def entries(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[Entry]:
+    """In their order."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM trust_ledger WHERE {where} ORDER BY seq", values)  # noqa: S608
+    return map(Entry._make, rows)
+
+
+def whole(found: Iterator[Entry]) -> Iterator[Entry]:
+    """The same entries, each looked at. Raises Environment at the first whose hash is not its own."""
+    for entry in found:
+        if not _is_whole(entry):
+            raise _altered(entry)
+        yield entry
+
+
+def linked(found: Iterator[Entry], previous: bytes | None) -> Iterator[Entry]:
+    """Likewise, and each after the one before. ``previous`` is ``None``: the first may follow anything."""
+    for entry in whole(found):
+        if previous not in (None, entry.prev_hash):
+            raise _altered(entry)
+        previous = entry.hash
+        yield entry
+
+
+def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) -> None:
+    """Leave gaps in place of these entries; with gaps beside them they become one. Raises Environment: damage."""
+    low, high = min(dropped), max(dropped)
+    before = connection.execute("SELECT MAX(seq) FROM trust_ledger WHERE seq < ?", (low,)).fetchone()[0]
+    after = connection.execute("SELECT MIN(seq) FROM trust_ledger WHERE seq > ?", (high,)).fetchone()[0]
+    around = (low if before is None else before, high if after is None else after)
+    for gap in list(_gaps(linked(entries(connection, "seq BETWEEN ? AND ?", around), None), dropped)):
+        connection.execute("DELETE FROM trust_ledger WHERE seq BETWEEN ? AND ?", (gap.first, gap.last))
+        said = (now, b"", b"", GAP, canonical.encode(msgspec.to_builtins(gap)), "", "dropped")
+        connection.execute(
+            f"INSERT INTO trust_ledger ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
+            (gap.last, *said[:4], link(GENESIS, said), *said[4:], bytes.fromhex(gap.previous), bytes.fromhex(gap.hash)),
+        )
+
+
+def _gaps(around: Iterator[Entry], dropped: Collection[int]) -> Iterator[Gap]:
+    """Those that grow or come to be; entries that are not dropped end them."""
+    names, gap, grows = frozenset(dropped), None, False
+    for entry in around:
+        if entry.type == GAP or entry.seq in names:
+            gap = _joined(gap, entry)
+            grows = grows or entry.seq in names
+            continue
+        if gap is not None and grows:
+            yield gap
+        gap, grows = None, False
+    if gap is not None and grows:
+        yield gap
+
+
+def _joined(gap: Gap | None, entry: Entry) -> Gap:
+    more = _read(entry) if entry.type == GAP else None
+    if more is None:
+        more = Gap(entry.seq, entry.seq, 1, entry.prev_hash.hex(), entry.hash.hex())
+    return more if gap is None else Gap(gap.first, more.last, gap.entries + more.entries, gap.previous, more.hash)
+
+
+def _altered(entry: Entry) -> Environment:
+    return Environment(
+        f"entry {entry.seq} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
+    )
+
+
+def _is_whole(entry: Entry) -> bool:
+    if entry.type != GAP:
+        return entry.hash == link(entry.prev_hash, entry[1:9])
+    gap = _read(entry)
+    said = (*entry[1:5], *entry[6:9])
+    names = None if gap is None else (gap.last, gap.previous, gap.hash)
+    return entry.sid == link(GENESIS, said) and names == (entry.seq, entry.prev_hash.hex(), entry.hash.hex())
+
+
+def _read(entry: Entry) -> Gap | None:
+    try:
+        return msgspec.json.decode(entry.body, type=Gap)
+    except msgspec.DecodeError:
+        return None
