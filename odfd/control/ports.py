@@ -164,6 +164,9 @@ class Trust(Protocol):
     async def evidence(self, evidence_id: str) -> bytes | Path:
         """What anyone can check: a bundle (a ``.odfe`` file, streamed to the caller) or a proof's bytes."""
 
+    async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
+        """Ask connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
+
     async def validators(self) -> Sequence[wire.ValidatorView]: ...
 
     async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView: ...

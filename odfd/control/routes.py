@@ -170,6 +170,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/policy/network", lambda n, r: _then(body(r, wire.NetworkRulesRequest), n.policies.publish_rules)),
     ("POST", "/policy/accept", lambda n, r: _then(body(r, wire.AcceptRequest), n.policies.accept_rules)),
     ("GET", "/evidence/{id}", _evidence),
+    ("POST", "/evidence/{id}", lambda n, r: n.trust.fetch_evidence(_name(r, "id"))),
 )
 
 

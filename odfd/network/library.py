@@ -20,6 +20,7 @@ from chain.store.database import Database
 from chain.store.objects import ObjectDamaged
 from odfd.datasets.references import references_to
 from odfd.network.giving import Giving
+from odfd.network.offering import Offering
 from odfd.network.proving import Prover
 from odfd.verify.damage import Spot
 
@@ -39,8 +40,10 @@ class ServingLibrary:
         reach: Callable[[DatasetId], int],
         clock: Callable[[], Instant],
         damaged: OnDamage = lambda _dataset, _spot: None,
+        evidence: Offering | None = None,
     ) -> None:
-        """``damaged`` is told, from a worker thread, what was found spoilt."""
+        """``damaged`` is told, from a worker thread, what was found spoilt; ``evidence`` is given beside chains."""
+        self._evidence = evidence
         self._database = database
         self._chains = chains
         self._objects = objects
@@ -92,11 +95,9 @@ class ServingLibrary:
         return self._prover.prove(dataset, size, old=old, index=index)
 
     def object_size(self, name: Multihash) -> int | None:
-        if not self._objects.has(name):
-            return None
-        named = self._named(name)
+        named = self._named(name) if self._objects.has(name) else []
         if not named:
-            return None
+            return None if self._evidence is None else self._evidence.size(name)
         try:
             return self._giving.size(name)
         except ObjectDamaged as fault:
@@ -107,7 +108,10 @@ class ServingLibrary:
         """Also raises NotFound for what is damaged: for others it is not here."""
         named = self._named(name) if self._objects.has(name) else []
         if not named:
-            raise _not_served(name)
+            data = None if self._evidence is None else self._evidence.read(name, offset, length)
+            if data is None:
+                raise _not_served(name)
+            return data
         try:
             return self._giving.read(name, offset, length)
         except ObjectDamaged as fault:
@@ -120,7 +124,10 @@ class ServingLibrary:
         for name in names:
             named = self._named(name, within) if self._objects.has(name) else []
             if not named:
-                return
+                if (data := self._small_evidence(name, largest)) is None:
+                    return
+                yield data
+                continue
             try:
                 if self._objects.size(name) > largest:
                     return
@@ -129,6 +136,12 @@ class ServingLibrary:
                 self._tell(fault, named)
                 return
             yield data
+
+    def _small_evidence(self, name: Multihash, largest: int) -> bytes | None:
+        size = None if self._evidence is None else self._evidence.size(name)
+        if self._evidence is None or size is None or size > largest:
+            return None
+        return self._evidence.read(name, 0, largest)
 
     def _named(self, name: Multihash, within: dict[DatasetId, int] | None = None) -> list[tuple[DatasetId, int]]:
         """The blocks that name an object, when one of them is within reach; else none.

@@ -14,6 +14,7 @@ from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
 from odfd.services.datasets import DatasetService
 from odfd.services.doctor import Doctor
+from odfd.services.evidence import EvidenceDesk
 from odfd.services.flow import FlowService, Hands
 from odfd.services.home import UPLOADS
 from odfd.services.lineage import LineageService
@@ -67,7 +68,7 @@ class ControlPorts:
             parts.docket,
             ground.clock,
             parts.policy_changed,
-            parts.shelf,
+            EvidenceDesk(home, parts.shelf, parts.evidence_fetcher, ground.board),
             parts.rulebook.policy,
         )
         self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground, parts.moved)

@@ -38,6 +38,7 @@ UPLOADS: Final = "uploads"
 STAGED: Final = "staged"
 """Blocks that came as one stream, until they are taken over; these outlive a restart too."""
 PARTIAL: Final = "partial"
+PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 
 

@@ -37,10 +37,12 @@ from odfd.mirrors.meeting import Meeting
 from odfd.mirrors.mending import ChainMender
 from odfd.mirrors.sync import MirrorSync
 from odfd.mirrors.turning import following
+from odfd.network.evidence import EvidenceFetcher
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary
 from odfd.network.membership import Membership
 from odfd.network.noticeboard import Hearers, LedgerNoticeboard, News
+from odfd.network.offering import Offering
 from odfd.network.outbox import Outbox
 from odfd.network.room import Room
 from odfd.resources.store import Resources
@@ -51,7 +53,7 @@ from odfd.services.collecting import CollectionService
 from odfd.services.damage import DamageDesk
 from odfd.services.engine import NodeEngine
 from odfd.services.heads import HeadKeeper
-from odfd.services.home import PARTIAL, STAGING, Home, open_home
+from odfd.services.home import PARTIAL, PARTIAL_EVIDENCE, STAGING, Home, open_home
 from odfd.services.options import cap_anew, engine_environ, host_options, object_limits, spark_options
 from odfd.services.places import Places
 from odfd.services.publications import PublicationService
@@ -124,6 +126,7 @@ class NodeParts:
         hearers = Hearers(self._heard, self._proven, self._witnessed)
         self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, hearers, self._room())
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)
+        self.shelf = Shelf(home.folder("evidence"))
         self.library = ServingLibrary(
             home.database,
             home.chains,
@@ -131,6 +134,7 @@ class NodeParts:
             self._served,
             ground.clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
+            Offering(self.shelf),
         )
         self.line = Line(settings.p2p.download_rate, settings.p2p.upload_rate)
         self.membership = membership(
@@ -151,7 +155,6 @@ class NodeParts:
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
-        self.shelf = Shelf(home.folder("evidence"))
         self.validator = self._validator()
         self.observer = self._observer()
         self.reviewing = Reviewing(
@@ -176,6 +179,9 @@ class NodeParts:
         replication = self.places.replication
         keeping = Keeping(home.database, home.chains, home.objects, self.views.own_reader)
         limits = object_limits(settings)
+        self.evidence_fetcher = EvidenceFetcher(
+            replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.places.reserve
+        )
         self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         holders = Holders(replication, replication.inquire)
         self.following = following(lambda: self.settings.policy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +11,8 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid
 from chain.ids import KeyDid
-from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
@@ -22,6 +21,7 @@ from odfd.control import wire
 from odfd.kit.clock import Clock
 from odfd.mirrors.meeting import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
+from odfd.services.evidence import EvidenceDesk
 from odfd.services.home import Home
 from odfd.services.resolving import Docket
 from odfd.services.rulebook import GROUP
@@ -35,7 +35,6 @@ from odfd.trust.proofs import Proofs
 from odfd.trust.resolutions import VERSION, Resolution
 from odfd.trust.runs import Run
 from odfd.trust.sanctions import Sanctions, Suspended
-from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Known
 
 
@@ -48,14 +47,14 @@ class TrustService:
         docket: Docket,
         clock: Clock,
         changed: Callable[[], None],
-        shelf: Shelf,
+        evidence: EvidenceDesk,
         policy_with: Callable[[sqlite3.Connection], Policy],
     ) -> None:
         """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
         self._policy_with = policy_with
         self._docket = docket
         self._home = home
-        self._shelf = shelf
+        self._evidence = evidence
         self._standing = docket.standing
         self._clock = clock
         self._changed = changed
@@ -64,17 +63,10 @@ class TrustService:
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
-        """The bundle of a mismatch, as a file, or the JSON of a proof."""
-        return await trio.to_thread.run_sync(self._evidence, evidence_id)
+        return await self._evidence.find(evidence_id)
 
-    def _evidence(self, evidence_id: str) -> bytes | Path:
-        try:
-            name = Multihash.parse(evidence_id)
-        except Invalid as error:
-            raise NotFound(f"{evidence_id[:60]!r} is not the id of evidence", rule="evidence", hint=_LISTED) from error
-        with self._home.database.read() as connection:
-            proof = Proofs(connection).body(name)
-        return self._shelf.path(name) if proof is None else proof
+    async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
+        return self._evidence.fetch(evidence_id)
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
         policy = self._standing.policy
@@ -172,6 +164,7 @@ class TrustService:
             evidence=(
                 *(proof_view(entry.name, proof) for proof in proofs),
                 *(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
+                *self._offered(entry.name, known),
             ),
             choices=tuple(
                 wire.ChoiceView(hash=str(each.name), message=each.message)
@@ -179,6 +172,25 @@ class TrustService:
             ),
             decisions=tuple(decision_view(each) for each in known.decided.all),
         )
+
+    def _offered(self, name: str, known: Known) -> Iterator[wire.EvidenceView]:
+        """Bundles that validators who count name, whether they are here or not."""
+        seen = {run.bundle for run in known.runs.values()}
+        for key, said in sorted(known.heard.items()):
+            group = None if key == self._standing.me else self._group(key)
+            for wrong in said.mismatch if group is not None else ():
+                if wrong.bundle is not None and wrong.bundle not in seen:
+                    seen.add(wrong.bundle)
+                    yield wire.EvidenceView(
+                        id=str(wrong.bundle),
+                        kind="mismatch",
+                        bundle=str(wrong.bundle),
+                        dataset=name,
+                        block=wrong.sequence_number,
+                        at=said.finished_at,
+                        message=f"{group} computed another answer, {wrong.runs} times",
+                        kept=self._evidence.has_bundle(wrong.bundle),
+                    )
 
     def _why(self, known: Known, found: Reach) -> wire.Why | None:
         if found.blocks >= known.size:
@@ -253,7 +265,6 @@ class TrustService:
         return tuple(affirming), tuple(denying)
 
 
-_LISTED: Final = "odfctl trust show REF lists what is kept"
 _REASONS: Final = {
     "refuted": "validators re-ran it and got another answer",
     "own-mismatch": "this node re-ran it and got another answer",

@@ -51,6 +51,9 @@ class Shelf:
                 draft.unlink(missing_ok=True)
         return name
 
+    def has(self, name: Multihash) -> bool:
+        return self._path(name).is_file()
+
     def path(self, name: Multihash) -> Path:
         """The file of a bundle, by its id. Raises NotFound."""
         path = self._path(name)
@@ -58,7 +61,7 @@ class Shelf:
             raise NotFound(
                 f"no evidence {name.short} is kept here",
                 rule="evidence",
-                hint="odfctl trust show REF lists what is kept; who heard of it from others has to ask them",
+                hint="odfctl trust show REF lists what is known; odfctl trust evidence ID --fetch asks connected peers",
             )
         return path
 

@@ -11,6 +11,7 @@ from typing import Any
 from chain.errors import Environment
 from odfd.cli import kinds, words
 from odfd.cli.commands import authority, policy
+from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import Column, clean, render
 from odfd.control.client import part
@@ -31,10 +32,14 @@ def register(subparsers: Any) -> None:
     evidence = actions.add_parser(
         "evidence",
         help="what proves a verdict",
-        description="Save what proves a verdict: a bundle that anyone can check.",
+        description=(
+            "Save what proves a verdict: a bundle that anyone can check. With --fetch connected peers are asked for\n"
+            "one that is not kept here; every byte of it is checked, and it is kept here from then on."
+        ),
         epilog="example:  odfctl trust evidence f162044d0… -O lie.odfe",
     )
     evidence.add_argument("id", metavar="ID")
+    evidence.add_argument("--fetch", action="store_true", help="ask connected peers for it")
     evidence.add_argument("-O", "--out", metavar="FILE", help="where to; else standard output")
     evidence.set_defaults(run=_evidence)
     recheck = actions.add_parser(
@@ -150,7 +155,8 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
         lines.append(f"  To decide: {session.again} trust resolve {view['ref']} --follow HASH, or --abandon")
     for proof in view.get("evidence", []):
         if proof.get("bundle"):
-            lines.append(f"  Evidence: {session.again} trust evidence {proof['bundle']} -O evidence.odfe")
+            fetch = "" if proof.get("kept", True) else " --fetch"
+            lines.append(f"  Evidence: {session.again} trust evidence {proof['bundle']}{fetch} -O evidence.odfe")
     return "\n".join(lines)
 
 
@@ -178,6 +184,8 @@ def cell_lines(proof: dict[str, Any]) -> list[str]:
 def _evidence(args: argparse.Namespace) -> int:
     session = Session(args)
     path = f"/evidence/{part(args.id)}"
+    if args.fetch:
+        follow(session, session.client.post(path))
     if args.out is None:
         sys.stdout.buffer.write(session.client.raw(path))
         return ExitCode.OK

@@ -160,6 +160,16 @@ class EvidenceView(Value, frozen=True, kw_only=True):
     at: str | None = None
     message: str = ""
     cells: tuple[CellView, ...] = ()
+    kept: bool = True
+    """Whether the file is here; else ``odfctl trust evidence ID --fetch`` asks peers for it."""
+
+
+class EvidenceFetched(Value, frozen=True, kw_only=True):
+    """Result of the task ``evidence``: it is kept here now."""
+
+    id: str
+    size: int
+    """Bytes of the file."""
 
 
 class ChoiceView(Value, frozen=True, kw_only=True):

@@ -1,0 +1,169 @@
+"""Brings a bundle of evidence from peers that keep it: its manifest, whose hash is the bundle's id, then its objects.
+
+Only when a person asks, one bundle at a time, within the limits of bundles, so much disk and ten minutes. Every byte is
+hashed, the accused head must be signed by a writer of its dataset, and nothing shows on the shelf before all is here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import trio
+
+from chain.errors import Environment, Invalid, NotFound, Remote
+from chain.multihash import Multihash
+from chain.store.objects import disk
+from odfd.trust.bundle import MAX_MANIFEST, Manifest, decode_manifest
+from odfd.trust.shelf import Shelf
+from p2p.ports import PeerId, Replication
+from p2p.wire.limits import MAX_PACKED
+
+SECONDS: Final = 600.0
+"""For one bundle."""
+PROBE_SECONDS: Final = 10.0
+"""For a peer to say whether it keeps it."""
+ASKED: Final = 16
+"""Peers asked at one time."""
+
+
+class EvidenceFetcher:
+    """See the module. ``reserve``: bytes of the disk that stay free."""
+
+    def __init__(self, replication: Replication, shelf: Shelf, folder: Path, reserve: Callable[[], int]) -> None:
+        self._replication = replication
+        self._shelf = shelf
+        self._folder = folder
+        self._reserve = reserve
+        self._alone = trio.Lock()
+
+    async def fetch(self, name: Multihash) -> Path:
+        """The bundle, as a file on our own shelf. Raises NotFound, Remote, Invalid (no evidence), Environment."""
+        async with self._alone:
+            with TemporaryDirectory(dir=self._folder, prefix="bundle-") as folder, trio.move_on_after(SECONDS):
+                return await self._fetch(name, Path(folder))
+            raise Remote(
+                f"evidence {name.short} did not come within {SECONDS / 60:.0f} minutes",
+                rule="evidence-time",
+                hint="try again when a peer with a faster line is connected: odfctl peer list",
+            )
+
+    async def _fetch(self, name: Multihash, folder: Path) -> Path:
+        holders = await self._holders(name)
+        if not holders:
+            raise NotFound(
+                f"no connected peer keeps evidence {name.short}",
+                rule="evidence",
+                hint="who reported it may be away: odfctl peer list; or get the file from them in another way",
+            )
+        manifest = await self._manifest(name, holders, folder)
+        self._check_disk(manifest.size)
+        peers = [peer for peer, _ in holders]
+        files = {each.hash: folder / str(each.hash) for each in manifest.objects}
+        small = [each.hash for each in manifest.objects if each.size <= MAX_PACKED]
+        if small:
+            await self._replication.fetch_small(peers, small, _Files(folder, small))
+        for each in manifest.objects:
+            if each.size > MAX_PACKED:
+                await self._replication.fetch_object(peers, each.hash, each.size, _File(files[each.hash], each.hash))
+        await trio.to_thread.run_sync(self._shelf.keep, manifest, files)
+        return self._shelf.path(name)
+
+    async def _holders(self, name: Multihash) -> list[tuple[PeerId, int]]:
+        """Peers that say to keep it, and how large its manifest is."""
+        found: list[tuple[PeerId, int]] = []
+
+        async def ask(peer: PeerId) -> None:
+            with trio.move_on_after(PROBE_SECONDS):
+                try:
+                    size = await self._replication.object_size(peer, name)
+                except Remote:
+                    return  # one that does not answer keeps nothing for us
+                if size is not None and 0 < size <= MAX_MANIFEST:
+                    found.append((peer, size))
+
+        views = [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
+        while views and not found:
+            async with trio.open_nursery() as nursery:
+                for peer in views[:ASKED]:
+                    nursery.start_soon(ask, peer)
+            views = views[ASKED:]
+        return found
+
+    async def _manifest(self, name: Multihash, holders: Sequence[tuple[PeerId, int]], folder: Path) -> Manifest:
+        """From one after the other, each at its word: a wrong size spoils nothing for others."""
+        path, reasons = folder / "manifest", []
+        for peer, size in holders:
+            try:
+                await self._replication.fetch_object([peer], name, size, _File(path, name))
+            except (Remote, Invalid) as fault:
+                reasons.append(f"{peer}: {fault.message}")
+                continue
+            return _read(name, path)
+        raise Remote(f"evidence {name.short}: {'; '.join(reasons[:3])}", rule="no-peer", hint="odfctl peer list")
+
+    def _check_disk(self, size: int) -> None:
+        """It is here twice for a moment: in pieces, and as one file."""
+        reserve, free = self._reserve(), shutil.disk_usage(self._folder).free
+        if free - 2 * size < reserve:
+            raise Environment(
+                f"the evidence has {size:,} bytes, which take twice as much, and the disk has {free:,} free",
+                rule="disk-reserve",
+                hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
+            )
+
+
+def _read(name: Multihash, path: Path) -> Manifest:
+    """Raises Invalid for what is named so and is no evidence."""
+    manifest = decode_manifest(path.read_bytes())
+    if manifest.id != name:
+        raise Invalid(f"{name.short} is not a manifest as this node writes it", rule="bundle-manifest")
+    manifest.accused()
+    return manifest
+
+
+class _File:
+    """One object, into a file of our own naming. Implements ``p2p.ports.ObjectSink``."""
+
+    def __init__(self, path: Path, name: Multihash) -> None:
+        self._path, self._name = path, name
+        self.abandon()
+
+    def write(self, data: bytes) -> None:
+        with disk(self._path), self._path.open("ab") as file:
+            file.write(data)
+        self._hash.update(data)
+        self.received += len(data)
+
+    def finish(self) -> None:
+        if self._hash.digest() != self._name.digest:
+            self.abandon()
+            raise Invalid(f"object {self._name.short}: the bytes hash to something else", rule="object-hash")
+
+    def abandon(self) -> None:
+        with disk(self._path):
+            self._path.write_bytes(b"")
+        self._hash = hashlib.sha3_256()
+        self.received = 0
+
+
+class _Files:
+    """Small objects, each into a file. Implements ``p2p.ports.PackSink``."""
+
+    def __init__(self, folder: Path, names: Sequence[Multihash]) -> None:
+        self._folder, self._names = folder, names
+        self.received = 0
+
+    def take(self, objects: Sequence[bytes]) -> None:
+        for data in objects:
+            name = self._names[self.received]
+            if Multihash.sha3_256(data) != name:
+                raise Invalid(f"object {name.short}: the bytes hash to something else", rule="object-hash")
+            path = self._folder / str(name)
+            with disk(path):
+                path.write_bytes(data)
+            self.received += 1

@@ -1,0 +1,140 @@
+"""Bundles of evidence for others: a manifest by the bundle's id, which is its hash, and then its objects by theirs.
+
+They are given by hash alone, whatever policy makes of the chains they are about: evidence must not depend on whoever is
+accused. A bundle is read whole, and every hash checked, when its manifest is first asked for; what an answer is cut
+from is compared again. Implements part of ``p2p.ports.Library``; called from worker threads; memory is bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment, Invalid, NotFound
+from chain.multihash import Multihash
+from chain.store.objects import disk
+from odfd.trust.bundle import Reader
+from odfd.trust.shelf import Shelf
+
+MAX_PLACES: Final = 65_536
+"""Objects of all bundles that are given at one time; bundles asked for longest ago make room."""
+_PART: Final = 1 << 20
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where an object lies in its file, and a check of every MiB against bit rot."""
+
+    offset: int
+    size: int
+    checks: tuple[int, ...]
+
+
+class _Open(msgspec.Struct, frozen=True):
+    path: Path
+    manifest: bytes
+    places: dict[Multihash, _Place]
+
+
+class Offering:
+    """See the module."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._open: OrderedDict[Multihash, _Open] = OrderedDict()
+        self._spoilt: dict[Multihash, tuple[int, int]] = {}
+        """Files that were found damaged, as they were then: nobody makes us read them again and again."""
+        self._lock = threading.Lock()
+
+    def size(self, name: Multihash) -> int | None:
+        """Of a manifest or an object; ``None``: not here, or damaged."""
+        with self._lock:
+            bundle = self._opened(name)
+            if bundle is not None:
+                return len(bundle.manifest)
+            found = self._place(name)
+        return None if found is None else found[1].size
+
+    def read(self, name: Multihash, offset: int, length: int) -> bytes | None:
+        """At most ``length`` bytes; ``None`` as for ``size``."""
+        with self._lock:
+            bundle = self._opened(name)
+            if bundle is not None:
+                return bundle.manifest[offset : offset + length]
+            found = self._place(name)
+        if found is None:
+            return None
+        data = self._read(*found, offset, length)
+        if data is None:
+            with self._lock:
+                self._forget(found[0])
+        return data
+
+    def _place(self, name: Multihash) -> tuple[Path, _Place] | None:
+        for bundle in self._open.values():
+            if name in bundle.places:
+                return bundle.path, bundle.places[name]
+        return None
+
+    def _opened(self, name: Multihash) -> _Open | None:
+        try:
+            path = self._shelf.path(name)
+        except NotFound:
+            self._open.pop(name, None)
+            return None
+        if name not in self._open and not self._open_it(name, path):
+            return None
+        self._open.move_to_end(name)
+        while len(self._open) > 1 and sum(len(each.places) for each in self._open.values()) > MAX_PLACES:
+            self._open.popitem(last=False)
+        return self._open[name]
+
+    def _open_it(self, name: Multihash, path: Path) -> bool:
+        """Whether it is whole; one that is not is, for others, not here."""
+        try:
+            with disk(path):
+                found = path.stat()
+            state = found.st_mtime_ns, found.st_size
+            if self._spoilt.get(name) == state:
+                return False
+            self._spoilt[name] = state
+            self._open[name] = _read_through(path)
+        except (Invalid, Environment):
+            return False
+        del self._spoilt[name]
+        return True
+
+    def _forget(self, path: Path) -> None:
+        for name in [name for name, bundle in self._open.items() if bundle.path == path]:
+            del self._open[name]
+
+    def _read(self, path: Path, place: _Place, offset: int, length: int) -> bytes | None:
+        first, stop = offset // _PART, min(-(-(offset + length) // _PART), len(place.checks))
+        parts = []
+        try:
+            with disk(path), path.open("rb") as file:
+                file.seek(place.offset + first * _PART)
+                for number in range(first, stop):
+                    part = file.read(min(_PART, place.size - number * _PART))
+                    if zlib.crc32(part) != place.checks[number]:
+                        return None
+                    parts.append(part)
+        except Environment:
+            return None
+        skip = offset - first * _PART
+        return b"".join(parts)[skip : skip + length]
+
+
+def _read_through(path: Path) -> _Open:
+    """Raises Invalid for a bundle that is damaged."""
+    places = {}
+    with disk(path), path.open("rb") as file:
+        reader = Reader(file, path.name)
+        for each, pieces in reader.objects():
+            offset, checks = file.tell(), tuple(zlib.crc32(piece) for piece in pieces)
+            places[each.hash] = _Place(offset, each.size, checks)
+    return _Open(path, reader.manifest.encode(), places)
