@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block, SealedBlock
@@ -112,6 +112,9 @@ def check_distinct(appends: Sequence[Append]) -> None:
         raise Invalid("one commit appends twice to a chain", rule="append-distinct")
 
 
+BLOCK_UNKNOWN: Final = "block-unknown"
+
+
 def no_block(what: str) -> NotFound:
     hint = "odfctl log lists those that are there; where one should be, odfctl verify tells what is damaged"
-    return NotFound(f"no block {what}", rule="block-unknown", hint=hint)
+    return NotFound(f"no block {what}", rule=BLOCK_UNKNOWN, hint=hint)

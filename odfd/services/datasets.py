@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -18,6 +19,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.state import load_state
+from chain.store.append import BLOCK_UNKNOWN
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
@@ -144,14 +146,27 @@ class DatasetService:
         return self._home.chains.former(entry.id, epoch)
 
     def _block(self, ref: str, at: str) -> wire.BlockDetail:
-        block = named_block(self._home.chains.chain(self._resolve(ref).id), at)
+        block, epoch = self._found(self._resolve(ref), at)
         return wire.BlockDetail(
+            former_epoch=epoch,
             hash=str(block.hash),
             manifest_version=block.version,
             size=len(block.raw),
             manifest=block_to_builtins(block),
             unknown_fields=block.unknown_fields,
         )
+
+    def _found(self, entry: Entry, at: str) -> tuple[Block, int | None]:
+        """A block of the chain, or, by its hash, of a former epoch that is kept, the newest first. Raises NotFound."""
+        try:
+            return named_block(self._home.chains.chain(entry.id), at), None
+        except NotFound as fault:
+            if fault.rule != BLOCK_UNKNOWN:
+                raise
+            for epoch in reversed(self._home.chains.former_epochs(entry.id)):
+                with suppress(NotFound):
+                    return named_block(self._home.chains.former(entry.id, epoch), at), epoch
+            raise
 
     def _tail(self, ref: str, limit: int) -> wire.Records:
         entry = self._resolve(ref)

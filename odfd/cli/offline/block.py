@@ -102,6 +102,8 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     at = of_dataset["number"] or of_dataset["hash"]
     told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}")
     beside = {name: told[name] for name in ("hash", "manifestVersion", "size")}
+    if told.get("formerEpoch") is not None:
+        beside["formerEpoch"] = told["formerEpoch"]
     return _described(told["manifestVersion"], told["manifest"], beside, told["unknownFields"])
 
 
@@ -129,6 +131,8 @@ def _beside(block: Block) -> dict[str, Any]:
 
 def _text(detail: dict[str, Any]) -> str:
     head = f"# {detail['hash']}\n# {detail['size']:,} bytes, manifest version {detail['manifestVersion']}\n"
+    if (epoch := detail.get("formerEpoch")) is not None:
+        head += f"# of the history of epoch {epoch}, which a later one gave up\n"
     if unknown := detail.get("unknownFields"):
         head += f"# of a newer schema, not shown: {', '.join(unknown)}\n"
     return head + render_yaml({name: detail[name] for name in ("kind", "version", "content")})

@@ -76,6 +76,8 @@ class BlockDetail(Value, frozen=True, kw_only=True):
     """Of an event of a newer schema only its number and variant."""
     unknown_fields: tuple[str, ...] = ()
     """What a newer schema wrote, and the manifest cannot say."""
+    former_epoch: int | None = None
+    """The epoch whose history it is of, where a later one gave it up."""
 
 
 class Column(Value, frozen=True, kw_only=True):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import shutil
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -16,6 +18,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier
 from chain.store.base import Rewrite
 from config import model
+from odfd.cli.offline import block as offline
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.trust import drafting, signing
@@ -334,6 +337,13 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
         assert "dataset.forked" not in bob.kinds()
 
 
+def shown(detail: wire.BlockDetail) -> str:
+    """As ``odfctl block show`` prints it."""
+    client = SimpleNamespace(get=lambda _: msgspec.to_builtins(detail, enc_hook=str))
+    session: Any = SimpleNamespace(client=client)
+    return offline._text(offline._detail(session, f"cities@{detail.hash}"))
+
+
 async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any, worlds: Any) -> None:
     """Where they are rewritten and where a mirror follows; one epoch more than is kept, and the oldest goes."""
     keeps = model.Policy(rewrite=model.Rewrite(follow="follow", keep_epochs=2))
@@ -353,6 +363,15 @@ async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any
                 gone = [block for block in before if block.sequence_number > int(at[1:])]
                 assert list(kept) == (gone if epoch == 0 else [block for block in gone if block.sequence_number == 3])
                 assert len(await node.api.datasets.log(ref, ["AddData"], 1, None, epoch)) == 1
+                for block in kept:
+                    detail = await node.api.datasets.block(ref, block.hash)
+                    assert (detail.hash, detail.former_epoch) == (block.hash, epoch)
+                    assert f"history of epoch {epoch}, which" in shown(detail)
+                detail = await node.api.datasets.block(ref, "#1")
+                assert detail.former_epoch is None
+                with pytest.raises(NotFound, match="no block") as caught:
+                    await node.api.datasets.block(ref, str(Multihash.sha3_256(b"never")))
+                assert caught.value.rule == "block-unknown"
                 for _ in range(2):  # what was asked for lately outlives one
                     await node.done(node.api.collection.collect(wire.CollectRequest()))
                 assert all(node.home.objects.has(name) for name in first) == (epoch == 0)
