@@ -10,7 +10,6 @@ import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import trio
@@ -32,7 +31,7 @@ ASKED: Final = 16
 
 
 class EvidenceFetcher:
-    """See the module. ``reserve``: bytes of the disk that stay free."""
+    """See the module. ``folder`` is ours alone; ``reserve``: bytes of the disk that stay free."""
 
     def __init__(self, replication: Replication, shelf: Shelf, folder: Path, reserve: Callable[[], int]) -> None:
         self._replication = replication
@@ -44,8 +43,14 @@ class EvidenceFetcher:
     async def fetch(self, name: Multihash) -> Path:
         """The bundle, as a file on our own shelf. Raises NotFound, Remote, Invalid (no evidence), Environment."""
         async with self._alone:
-            with TemporaryDirectory(dir=self._folder, prefix="bundle-") as folder, trio.move_on_after(SECONDS):
-                return await self._fetch(name, Path(folder))
+            # One that was killed leaves pieces behind.
+            await trio.to_thread.run_sync(self._clear)
+            try:
+                with trio.move_on_after(SECONDS):
+                    return await self._fetch(name, self._folder)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._clear)
             raise Remote(
                 f"evidence {name.short} did not come within {SECONDS / 60:.0f} minutes",
                 rule="evidence-time",
@@ -72,6 +77,11 @@ class EvidenceFetcher:
                 await self._replication.fetch_object(peers, each.hash, each.size, _File(files[each.hash], each.hash))
         await trio.to_thread.run_sync(self._shelf.keep, manifest, files)
         return self._shelf.path(name)
+
+    def _clear(self) -> None:
+        with disk(self._folder):
+            for piece in self._folder.iterdir():
+                piece.unlink()
 
     async def _holders(self, name: Multihash) -> list[tuple[PeerId, int]]:
         """Peers that say to keep it, and how large its manifest is."""
@@ -103,7 +113,7 @@ class EvidenceFetcher:
             except (Remote, Invalid) as fault:
                 reasons.append(f"{peer}: {fault.message}")
                 continue
-            return _read(name, path)
+            return await trio.to_thread.run_sync(_read, name, path)
         raise Remote(f"evidence {name.short}: {'; '.join(reasons[:3])}", rule="no-peer", hint="odfctl peer list")
 
     def _check_disk(self, size: int) -> None:

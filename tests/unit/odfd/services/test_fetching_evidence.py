@@ -59,6 +59,7 @@ async def test_evidence_that_a_peer_keeps_is_fetched(world: Any, worlds: Any) ->
         assert known.message == "others computed another answer, 3 times"
         with pytest.raises(NotFound, match="is kept here"):
             await carol.api.trust.evidence(name)
+        (carol.home.directory / "partial-evidence" / "left-by-one-that-was-killed").write_bytes(b"x")
         done = await fetch(carol, name)
         here, there = [await node.api.trust.evidence(name) for node in (carol, bob)]
         assert isinstance(here, Path)
@@ -140,4 +141,13 @@ async def test_damaged_evidence_never_leaves(world: Any, worlds: Any) -> None:
             library.read_object(listed.hash, 0, listed.size)
         with pytest.raises(NotFound, match="no connected peer keeps"):
             await fetch(carol, name)
+        assert nothing_left(carol)
+
+
+async def test_what_does_not_come_in_time_is_given_up(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(evidence, "SECONDS", 0.0)
+    async with accused(world, worlds) as (_, carol, name):
+        with pytest.raises(Remote) as caught:
+            await fetch(carol, name)
+        assert caught.value.rule == "evidence-time"
         assert nothing_left(carol)
