@@ -61,7 +61,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
+        manager.settimeout(120)
         command = [sys.executable, "-m", "odfd.daemon.main", "run", "--state", str(state)]
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         try:
