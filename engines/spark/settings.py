@@ -72,6 +72,7 @@ JVM: Final[tuple[tuple[str, str], ...]] = (
     ("-XX:+UseSerialGC", "two cores and a small heap: least memory, fastest start"),
     ("-XX:-UsePerfData", "no files in /tmp/hsperfdata"),
     ("-XX:+ExitOnOutOfMemoryError", "a JVM that ran out of memory answers wrongly or never; a dead one is replaced"),
+    ("-XX:+DisplayVMOutputToStderr", "that a JVM ran out of memory is not for standard output"),
     ("-Xlog:disable", "warnings about archives are not for standard output"),
     ("-Xlog:all=error:stderr", "errors are"),
 )
