@@ -2,7 +2,7 @@
 
 | kept | what |
 |---|---|
-| while its dataset is known, and a year | versions of authorities, proofs, decisions, what contradicts others |
+| while its dataset is known, and a year | versions of authorities, proofs, decisions, chosen heads, contradictions |
 | as long as it holds | the live set, observations and policies in force, what a decision rests on |
 | likewise | the last head of each signer, and the newest head of the blocks that are here: a proof may need it |
 | the last three | attestations of a validator on a dataset |
@@ -37,7 +37,8 @@ ATTESTATIONS: Final = 3
 PAGE: Final = 500
 """Entries looked at, and dropped, in one transaction: others may write in between."""
 _PASSING: Final = frozenset({HEAD, ATTESTATION, OBSERVATION, POLICY})
-_FORK: Final = "fork"
+_LASTING: Final = frozenset({"fork", "followed"})
+"""Outcomes that tell of more than the word itself: with a head that a person chose, those of all others went."""
 _SID: Final = re.compile(rb"f1620[0-9a-f]{64}")
 _LIVE: Final = ("trust_live", "trust_observed", "trust_rules")
 _KNOWN: Final = (
@@ -96,7 +97,7 @@ class _Page:
             return False
         if self._is_gone(row.dataset):
             return True
-        if row.type not in _PASSING or row.outcome == _FORK or row.sid in self._rested_on(row.dataset):
+        if row.type not in _PASSING or row.outcome in _LASTING or row.sid in self._rested_on(row.dataset):
             return False
         later = self._later(row)
         if row.type == ATTESTATION:
