@@ -48,6 +48,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "streaming": "bench.transactions",
         "history": "bench.transactions",
         "large": "bench.transactions",
+        "cluster": "bench.cluster",
     }
 )
 """Measurements by name; each is the function ``measure_<name>`` of its module. Cheap ones first."""

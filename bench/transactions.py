@@ -32,7 +32,7 @@ from chain.instant import Instant, from_millis
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
-from engines.provision.host import SparkOptions, spark_engine
+from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.spark.checkpoint import open_blocks
 from odfd.transform.execute import sha3_file
 
@@ -126,9 +126,11 @@ class Derived:
 
 
 @asynccontextmanager
-async def warm_engine(folder: Path, heap: str = "1g") -> AsyncIterator[tuple[Engine, str]]:
+async def warm_engine(
+    folder: Path, heap: str = "1g", cluster: OnCluster | None = None
+) -> AsyncIterator[tuple[Engine, str]]:
     """An engine as a node has it, and its sandbox."""
-    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", cores=2, heap=heap)
+    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", cores=2, heap=heap, cluster=cluster)
     host = await spark_engine(options, os.environ, lambda _, __: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
@@ -240,12 +242,12 @@ async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSessio
 
         async def ours() -> None:
             _, data = await derived.transact(engine, stay=True)
-            await trio.to_thread.run_sync(_hash, data)
+            await trio.to_thread.run_sync(hash_both, data)
             shutil.rmtree(data.parent)
 
         async def bare() -> None:
             target = folder / f"bare-{next(targets)}"
-            await trio.to_thread.run_sync(_write_bare, spark, source, target)
+            await trio.to_thread.run_sync(write_bare, spark, source, target)
             shutil.rmtree(target)
 
         costs, peer = await in_turns_async(ours, bare, size.pick(1, 5), 1)
@@ -258,12 +260,13 @@ async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSessio
     )
 
 
-def _hash(data: Path) -> None:
+def hash_both(data: Path) -> None:
+    """What a node does with each slice that an engine made."""
     logical_hash_file(data)
     sha3_file(data)
 
 
-def _write_bare(spark: SparkSession, source: str, target: Path) -> None:
+def write_bare(spark: SparkSession, source: str, target: Path) -> None:
     """The same columns in the same order: one task, since offsets follow the rows of one file."""
     session = spark.newSession()
     session.read.parquet(source).createOrReplaceTempView("x")

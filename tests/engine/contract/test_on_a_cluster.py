@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import trio
 
+from bench.standalone import standalone_cluster
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from engines.errors import EngineLost
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.sandbox.base import Level
 from odfd.transform.driver import Committed, run_transform
-from worlds.standalone_cluster import standalone_cluster
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bench.standalone import standalone_cluster
 from chain.data.logical_hash import logical_hash
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
-from worlds.standalone_cluster import standalone_cluster
 
 pytestmark = pytest.mark.engine
 TREE = Path(__file__).parents[3]

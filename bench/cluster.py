@@ -1,0 +1,70 @@
+"""The same transaction where a Spark cluster does the work: a master and two workers of one core each on this machine.
+
+Against a bare session on the same cluster, with the engine's settings, which writes the same Parquet to the same place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Final
+
+import trio
+from pyspark.sql import SparkSession
+
+from bench.engine import DAY
+from bench.measure import Row, Side, Size, in_turns_async
+from bench.standalone import standalone_cluster
+from bench.transactions import MAP, START, Derived, hash_both, warm_engine, write_bare
+from engines.provision.host import OnCluster
+from engines.spark.cluster import Cluster
+from engines.spark.session import SessionOptions, start_session, stop_session
+
+HEAP: Final = "512m"
+"""Of each driver and executor: two of these have room on a worker."""
+_SHARE: Final = {"spark.cores.max": "2"}
+"""Of the four that the workers offer: engine and peer are there at once and work in turns."""
+
+
+def measure_cluster(size: Size, folder: Path) -> list[Row]:
+    """A large map whose rows executors read and write."""
+    rows = size.pick(50_000, 4_000_000)
+    with standalone_cluster(folder / "cluster") as master:
+        spark = start_session(
+            SessionOptions(scratch=folder / "spark", heap=HEAP, cluster=Cluster(master, settings=_SHARE))
+        )
+        try:
+            return [trio.run(_measure_cluster, size, folder, rows, (master, spark))]
+        finally:
+            stop_session(spark)
+
+
+async def _measure_cluster(size: Size, folder: Path, rows: int, cluster: tuple[str, SparkSession]) -> Row:
+    master, spark = cluster
+    settings = folder / "cluster.conf"
+    settings.write_text("".join(f"{name} {value}\n" for name, value in _SHARE.items()))
+    (folder / "derived").mkdir()
+    derived = Derived(folder / "derived", MAP)
+    derived.grow(rows, START, 10 * DAY, START + 11 * DAY)
+    source, targets = derived.blocks[0].data_path or "", itertools.count()
+    async with warm_engine(folder, HEAP, OnCluster(master, settings=settings)) as (engine, sandbox):
+
+        async def ours() -> None:
+            _, data = await derived.transact(engine, stay=True)
+            await trio.to_thread.run_sync(hash_both, data)
+            shutil.rmtree(data.parent)
+
+        async def bare() -> None:
+            target = folder / f"bare-{next(targets)}"
+            await trio.to_thread.run_sync(write_bare, spark, source, target)
+            shutil.rmtree(target)
+
+        costs, peer = await in_turns_async(ours, bare, size.pick(1, 5), 1)
+    return Row(
+        name="cluster",
+        measures=f"{rows:,} rows through a map and a filter into one file, on two workers",
+        ours=Side(name=f"request to both hashes, sandbox {sandbox}", costs=costs, amount=rows, unit="rows"),
+        peer=Side(name="a bare session on the same workers", costs=peer, amount=rows, unit="rows"),
+        goal="≤ 1.15",
+    )
