@@ -40,7 +40,9 @@ def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str
         url = _until(master, "Starting Spark master at")
         for number in range(workers):
             place = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"), url)
-            worker = running.enter_context(_daemon(java.home, "worker.Worker", (*ports, *place), env | dict(environ or {})))
+            worker = running.enter_context(
+                _daemon(java.home, "worker.Worker", (*ports, *place), env | dict(environ or {}))
+            )
             _until(worker, "Successfully registered with master")
         yield url
 

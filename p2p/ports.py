@@ -13,6 +13,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.pace import Pace
 
 PeerId = NewType("PeerId", str)
 """Base58 peer id of libp2p, ``12D3Koo…``; for Ed25519 keys it is the key itself."""
@@ -138,8 +139,12 @@ class Replication(Protocol):
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """One range answer, within limits, split into raw blocks, unchecked. Raises Remote."""
 
-    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+    async def pull_chain(
+        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
+    ) -> None:
         """Fill ``sink`` up to ``size`` blocks from any of ``peers``, many ranges under way at once, then finish it.
+
+        ``pace``: a cap of the caller's own, under that of the node; so for objects.
 
         Raises Remote, naming peers and reasons, when they cannot give blocks that the sink takes; what it took stays.
         A peer is to blame for wrong blocks only if it shows to hold the right ones: it may hold another history.
@@ -154,13 +159,17 @@ class Replication(Protocol):
         ``False`` when what they told proves nothing: then ``old`` is to be doubted. Raises Remote when none answered.
         """
 
-    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+    async def fetch_object(
+        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
+    ) -> None:
         """Fill ``sink`` from any of ``peers``, resuming at ``sink.received``; the hash is checked before it returns.
 
         Raises Remote, naming the peer, when no peer could give the right bytes.
         """
 
-    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+    async def fetch_small(
+        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
+    ) -> None:
         """Fill ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
 
         Goes on at ``sink.received``. Raises Remote, naming the peers, when they could not give all; what came stays.

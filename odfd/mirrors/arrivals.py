@@ -26,6 +26,7 @@ from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
 from odfd.mirrors.keeping import Keeping
+from odfd.mirrors.pacing import Paces
 from odfd.mirrors.packs import Bringing, Packs, together
 from odfd.mirrors.room import Room
 from odfd.mirrors.sinks import PartialObject
@@ -33,6 +34,7 @@ from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Terms, bringing_objects
+from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 
 AT_ONCE: Final = 4
@@ -75,6 +77,7 @@ class Arrivals:
         self._replication = replication
         self._packs = Packs(objects, replication)
         self.limits = limits or ObjectLimits()
+        self.paces = Paces()
         self._on_the_way: dict[Multihash, trio.Event] = {}
         self.room = Room(keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way])
         self._turn = 0
@@ -99,14 +102,14 @@ class Arrivals:
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
         missing = await trio.to_thread.run_sync(self._missing, wanted)
         promised = await trio.to_thread.run_sync(self._promise, wish, missing)
-        counted = _Counted(self.keeping, self.room, wish)
+        counted, pace = _Counted(self.keeping, self.room, wish), self.paces.of(wish)
 
         async def take(group: Sequence[Bringing]) -> None:
-            sound = await self._packs.take(peers, group, missing) if len(group) > 1 else set()
+            sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
             for place, (said, block) in enumerate(group):
                 for name, size in objects_of(block):
                     if place not in sound:
-                        await self._have(peers, name, size)
+                        await self._have(peers, name, size, pace)
                     await counted.add(name, size, block.sequence_number)
                     tally.slices += 1
                     tally.bytes += size
@@ -209,7 +212,7 @@ class Arrivals:
         """The promise is taken back when the object is counted, or here when it does not come."""
         promised = await trio.to_thread.run_sync(self._promise, wish, {name: size})
         try:
-            await self._fetch([peer], name, size)
+            await self._fetch([peer], name, size, self.paces.of(wish))
         except BaseException:
             await self._take_back(promised)
             raise
@@ -248,11 +251,11 @@ class Arrivals:
                 hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
             )
 
-    async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
+    async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None) -> None:
         """Fetch an object unless it is here."""
         async with self._alone(name):
             if not await trio.to_thread.run_sync(self.objects.has, name):
-                await self._fetch(peers, name, size)
+                await self._fetch(peers, name, size, pace)
 
     @asynccontextmanager
     async def _alone(self, name: Multihash) -> AsyncIterator[None]:
@@ -266,12 +269,12 @@ class Arrivals:
             del self._on_the_way[name]
             here.set()
 
-    async def _fetch(self, peers: Sequence[PeerId], name: Multihash, size: int) -> None:
+    async def _fetch(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None = None) -> None:
         sink = await trio.to_thread.run_sync(PartialObject, self._partial, self.objects, name)
         try:
             if sink.received > size:
                 await trio.to_thread.run_sync(sink.abandon)
-            await self._replication.fetch_object(peers, name, size, sink)
+            await self._replication.fetch_object(peers, name, size, sink, pace)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(sink.close)

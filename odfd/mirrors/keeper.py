@@ -144,6 +144,7 @@ class MirrorKeeper:
         if known is None or known.wish.paused:
             return self._begin(wish)
         known.wish = wish
+        self._sync.wished(wish)
         known.fresh = known.passes + (2 if known.passing else 1)
         self.poke(wish.id)
         return known

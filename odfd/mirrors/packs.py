@@ -20,6 +20,7 @@ from chain.store.objects import DiskObjects
 from odfd.mirrors.sinks import SmallObjects
 from odfd.verify.objects import check_event
 from odfd.verify.terms import Terms
+from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
 
@@ -54,7 +55,13 @@ class Packs:
         self._checking = trio.CapacityLimiter(1)
         """Looking at thousands of small slices is Python's work: several threads would only get in each other's way."""
 
-    async def take(self, peers: Sequence[PeerId], group: Sequence[Bringing], missing: Container[Multihash]) -> set[int]:
+    async def take(
+        self,
+        peers: Sequence[PeerId],
+        group: Sequence[Bringing],
+        missing: Container[Multihash],
+        pace: Pace | None = None,
+    ) -> set[int]:
         """Bring what of a group is ``missing``; places of the blocks whose objects are here and as they say.
 
         Raises Environment.
@@ -62,7 +69,7 @@ class Packs:
         names = list(dict.fromkeys(name for _, block in group for name, _ in objects_of(block) if name in missing))
         if names:
             with suppress(Remote):
-                await self._replication.fetch_small(peers, names, SmallObjects(self._objects, names))
+                await self._replication.fetch_small(peers, names, SmallObjects(self._objects, names), pace)
         return await trio.to_thread.run_sync(self._sound, group, limiter=self._checking)
 
     def _sound(self, group: Sequence[Bringing]) -> set[int]:

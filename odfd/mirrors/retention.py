@@ -16,6 +16,7 @@ from chain.errors import Invalid
 from chain.instant import DAY, SECOND, Instant
 
 ALL: Final = "all"
+UNCAPPED: Final = "none"
 _SPAN: Final = re.compile(r"([1-9]\d{0,5})([dhw])\Z")
 _SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(B|[kKMGTP]i?B)\Z")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
@@ -71,6 +72,19 @@ def parse_size(text: str) -> int:
     unit = found[2]
     power = 0 if unit == "B" else _POWERS.index(unit[0].replace("K", "k")) + 1
     return int(float(found[1]) * (1024 if "i" in unit else 1000) ** power)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second, of ``2MiB`` or ``2MiB/s``. Raises Invalid."""
+    try:
+        rate = parse_size(text.removesuffix("/s"))
+    except Invalid:
+        rate = 0
+    if not rate:
+        raise Invalid(
+            f"{text[:60]!r} is no rate", rule="mirror-rate", hint="write bytes a second, like 500kB or 2MiB, or none"
+        )
+    return rate
 
 
 def giving_way(

@@ -122,7 +122,7 @@ class Steps:
         until = signed.size if whole else min(signed.size, start.state.size + STEP)
         sink = VerifiedChain(start.state, start.frontier, signed, until)
         try:
-            await self._replication.pull_chain(goal.peers, wish.id, until, sink)
+            await self._replication.pull_chain(goal.peers, wish.id, until, sink, self._arrivals.paces.of(wish))
         except Full:
             if whole:
                 raise

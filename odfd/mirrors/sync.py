@@ -129,6 +129,10 @@ class MirrorSync:
             return outcome
         return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, wish))
 
+    def wished(self, wish: Wish) -> None:
+        """A wish was changed: its cap holds for what is under way too."""
+        self._arrivals.paces.of(wish)
+
     async def ask_around(self, dataset: DatasetId) -> None:
         """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
         await self._holders.news(dataset)

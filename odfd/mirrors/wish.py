@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
-from odfd.mirrors.retention import parse_keep
+from odfd.mirrors.retention import parse_keep, parse_rate
 from odfd.resources.store import Resources
 from odfd.trust.policy import Expression, parse_expression
 
@@ -29,6 +29,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where room is short, data of lower ones is let go for higher ones."""
     keep: str | None = None
     """How much of the data, as ``odfd.mirrors.retention`` reads it; ``None``: all."""
+    rate: str | None = None
+    """Bytes a second that it may take of the line, like ``2MiB``; ``None``: no more than the node's cap."""
     use: str | None = None
     serve: str | None = None
     expect: str | None = None
@@ -58,6 +60,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise Invalid(
                     "a mirror of the chain alone keeps no data", rule="mirror-keep", hint="leave out --keep or --want"
                 )
+        if self.rate is not None:
+            parse_rate(self.rate)
         for text in (self.use, self.serve):
             if text is not None:
                 parse_expression(text)

@@ -32,7 +32,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
-from p2p.peers.pace import Line
+from p2p.pace import Line, Pace
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 
 KIND: Final = "network"
@@ -285,8 +285,10 @@ class Membership:
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         return await self._joined().fetch_blocks(peer, dataset, start, max_bytes)
 
-    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
-        await self._joined().pull_chain(peers, dataset, size, sink)
+    async def pull_chain(
+        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
+    ) -> None:
+        await self._joined().pull_chain(peers, dataset, size, sink, pace)
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         return await self._joined().holds(peer, dataset, tip)
@@ -294,11 +296,15 @@ class Membership:
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         return await self._joined().prove_prefix(peers, dataset, old, signed)
 
-    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
-        await self._joined().fetch_small(peers, names, sink)
+    async def fetch_small(
+        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
+    ) -> None:
+        await self._joined().fetch_small(peers, names, sink, pace)
 
-    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
-        await self._joined().fetch_object(peers, name, size, sink)
+    async def fetch_object(
+        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
+    ) -> None:
+        await self._joined().fetch_object(peers, name, size, sink, pace)
 
     async def seek(self, dataset: DatasetId) -> int:
         return await self._driver.seek(dataset) if self._driver is not None else 0

@@ -7,7 +7,7 @@ place gives what they cannot. What it gives is checked by the same sinks, so tha
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
@@ -22,6 +22,7 @@ from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.store.layout import DirectoryChain
 from odfd.published.source import Edition, Source, as_written
+from p2p.pace import Pace
 from p2p.ports import (
     ChainSink,
     Judgement,
@@ -35,6 +36,7 @@ from p2p.ports import (
     Topic,
     TreeHead,
 )
+from p2p.web.paced import paced
 
 BATCH: Final = 1024
 """Blocks shown to a sink at once."""
@@ -161,15 +163,17 @@ class WithPublished:
         except (Invalid, NotFound) as fault:
             raise Remote(f"{as_written(shown.root)}: {fault.message}", rule=fault.rule) from fault
 
-    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+    async def pull_chain(
+        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
+    ) -> None:
         async def ask(others: Sequence[PeerId]) -> None:
-            await self._network.pull_chain(others, dataset, size, sink)
+            await self._network.pull_chain(others, dataset, size, sink, pace)
 
         async def read(shown: Shown) -> None:
             edition = self._edition(shown.peer, dataset)
             if edition is None:
                 raise Remote(f"{dataset.short} is not known to be at {as_written(shown.root)}", rule="no-peer")
-            await self._blocks(shown, edition, size, sink)
+            await self._blocks(shown, edition, size, sink, pace or Pace())
 
         await self._first(peers, ask, read)
 
@@ -183,21 +187,25 @@ class WithPublished:
             return True
         return any([await self._proves(shown, dataset, old, signed) for shown in places])
 
-    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+    async def fetch_object(
+        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
+    ) -> None:
         async def ask(others: Sequence[PeerId]) -> None:
-            await self._network.fetch_object(others, name, size, sink)
+            await self._network.fetch_object(others, name, size, sink, pace)
 
         async def read(shown: Shown) -> None:
-            await self._object(shown, name, size, sink)
+            await self._object(shown, name, size, sink, pace or Pace())
 
         await self._first(peers, ask, read)
 
-    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+    async def fetch_small(
+        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
+    ) -> None:
         """A place gives each object by itself: ask ``fetch_object`` for what does not come from peers."""
         others, _ = self._parted(peers)
         if not others:
             raise Remote("no peer to ask for small objects", rule="no-peer")
-        await self._network.fetch_small(others, names, sink)
+        await self._network.fetch_small(others, names, sink, pace)
 
     async def seek(self, dataset: DatasetId) -> int:
         return await self._network.seek(dataset)
@@ -252,9 +260,9 @@ class WithPublished:
 
         return await trio.to_thread.run_sync(holds)
 
-    async def _blocks(self, shown: Shown, edition: Edition, size: int, sink: ChainSink) -> None:
+    async def _blocks(self, shown: Shown, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
         try:
-            await self._fill(shown, edition, size, sink)
+            await self._fill(shown, edition, size, sink, pace)
         except Invalid as fault:
             raise await self._does_not_hold(shown, edition, fault) from fault
 
@@ -266,32 +274,36 @@ class WithPublished:
             hint="its owner has to publish it anew, or who serves it lies",
         )  # fmt: skip
 
-    async def _fill(self, shown: Shown, edition: Edition, size: int, sink: ChainSink) -> None:
+    async def _fill(self, shown: Shown, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
         start, whole = sink.size, edition.head.size
         if whole - start <= shown.source.few:
             few = await shown.source.last_blocks(edition.root, edition.head.head, whole - start)
             if few is not None:
+                pace.take(sum(map(len, few)), trio.current_time())
                 await trio.to_thread.run_sync(sink.append, shown.peer, start, few[: size - start])
                 await trio.to_thread.run_sync(sink.finish)
                 return
         chain = await self._staged(shown, edition, start)
 
-        def show() -> None:
-            raws = chain.raw_blocks(start, size)
+        def show() -> int:
+            raws, count = chain.raw_blocks(start, size), 0
             while page := list(islice(raws, BATCH)):
                 sink.append(shown.peer, sink.size, page)
+                count += sum(map(len, page))
             sink.finish()
+            return count
 
-        await trio.to_thread.run_sync(show)
+        # They came in one piece, which what comes next has to wait for.
+        pace.take(await trio.to_thread.run_sync(show), trio.current_time())
         if size == whole:
             await shown.source.forget(edition.head.dataset.multibase)
 
-    async def _object(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink) -> None:
+    async def _object(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
         """As often as it breaks off only after it gave much."""
         while True:
             before = sink.received
             try:
-                await self._rest(shown, name, size, sink)
+                await self._rest(shown, name, size, sink, pace)
                 break
             except Remote:
                 if sink.received < before + WRITE:
@@ -301,14 +313,17 @@ class WithPublished:
         except Invalid as fault:
             raise Remote(f"{as_written(shown.root)} gave wrong bytes: {fault.message}", rule=fault.rule) from fault
 
-    async def _rest(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink) -> None:
+    async def _rest(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
         if sink.received == size:
             return
         at = as_written(shown.root)
         waiting = bytearray()
-        async with shown.source.object_from(shown.root, name, sink.received) as parts:
+        async with (
+            shown.source.object_from(shown.root, name, sink.received) as parts,
+            aclosing(paced(parts, pace)) as slowed,
+        ):
             try:
-                async for part in parts:
+                async for part in slowed:
                     waiting += part
                     if sink.received + len(waiting) > size:
                         raise Remote(f"{at} gives more of {name.short} than it has", rule="object-size")

@@ -20,7 +20,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.ipfs.way import home_of
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
-from odfd.mirrors.retention import ALL
+from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.network.membership import Membership, Network
@@ -126,6 +126,7 @@ class MirrorService:
             want=request.want,
             priority=request.priority,
             keep=None if request.keep == ALL else request.keep,
+            rate=None if request.rate == UNCAPPED else request.rate,
             use=request.use,
             serve=request.serve,
             expect=request.expect,
@@ -145,6 +146,7 @@ class MirrorService:
             state=mirror.state.value,
             want=wish.want,
             keep=wish.keep,
+            rate=wish.rate,
             priority=wish.priority,
             held_from=extent.first,
             held=held,

@@ -79,7 +79,7 @@ from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
 from p2p.kubo.rpc import Ipfs
-from p2p.peers.pace import Line
+from p2p.pace import Line
 from p2p.ports import Topic
 
 

@@ -17,7 +17,7 @@ from odfd.services.home import Home
 from odfd.services.places import Places
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
-from p2p.peers.pace import Line
+from p2p.pace import Line
 from p2p.yamux.limits import Limits as YamuxLimits
 
 

@@ -18,7 +18,7 @@ from odfd.published.source import Source
 from odfd.published.web import WebWay
 from odfd.services.home import STAGED, Home
 from p2p.kubo.rpc import Ipfs, Kubo
-from p2p.peers.pace import Line
+from p2p.pace import Line
 from p2p.ports import Noticeboard, Replication
 from p2p.web import place as web_place
 from p2p.web.site import Web

@@ -43,6 +43,7 @@ from p2p.driver.statements import Statements
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
+from p2p.pace import Pace
 from p2p.peers.book import PeerBook
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 from p2p.wire import chains, objects
@@ -194,10 +195,12 @@ class ReplicationDriver:
             raise PeerFault(peer, f"{what}: {describe(answer)}", rule="refused")
         raise TooSlow(peer, f"no answer in {patience:.0f} s", rule="question-patience")
 
-    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+    async def pull_chain(
+        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
+    ) -> None:
         errand = ChainErrand(self._chains, self._alive(), dataset, sink, self._histories)
         start = await trio.to_thread.run_sync(errand.resume_at)
-        machine = Transfer(start, size, self._shaped(CHAIN_SHAPE), self._rng)
+        machine = Transfer(start, size, self._shaped(CHAIN_SHAPE, pace), self._rng)
         usable = self._usable(peers)
         fit = await self._histories.fit(usable, dataset, sink.tip)
         if usable and not fit:
@@ -206,7 +209,7 @@ class ReplicationDriver:
                 rule="no-peer",
                 hint="its owner may have rewritten it; others may have this one, or they may follow yet",
             )
-        await TransferRun(errand, machine, self._standing, self._pace).run(fit)
+        await TransferRun(errand, machine, self._standing, self._paces(pace)).run(fit)
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         return await self._histories.holds(peer, dataset, tip)
@@ -214,23 +217,31 @@ class ReplicationDriver:
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         return await self._statements.prove_prefix(self._usable(peers), dataset, old, signed)
 
-    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+    async def fetch_object(
+        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
+    ) -> None:
         errand = ObjectErrand(self._objects, self._alive(), name, size, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
-        machine = Transfer(start, size, self._shaped(OBJECT_SHAPE), self._rng, inherited=start > 0)
-        await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
+        machine = Transfer(start, size, self._shaped(OBJECT_SHAPE, pace), self._rng, inherited=start > 0)
+        await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))
 
-    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+    async def fetch_small(
+        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
+    ) -> None:
         errand = PackErrand(self._objects, self._alive(), names, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
-        machine = Transfer(start, len(names), self._shaped(PACK_SHAPE), self._rng)
-        await TransferRun(errand, machine, self._standing, self._pace).run(self._usable(peers))
+        machine = Transfer(start, len(names), self._shaped(PACK_SHAPE, pace), self._rng)
+        await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))
 
-    def _shaped(self, shape: Shape) -> Shape:
-        return msgspec.structs.replace(paced(shape, self._pace.rate), patience=self._settings.transfer_patience)
+    def _shaped(self, shape: Shape, own: Pace | None) -> Shape:
+        rate = min((pace.rate for pace in self._paces(own) if pace.rate), default=0)
+        return msgspec.structs.replace(paced(shape, rate), patience=self._settings.transfer_patience)
+
+    def _paces(self, own: Pace | None) -> Sequence[Pace]:
+        return (self._pace,) if own is None else (self._pace, own)
 
     def _usable(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return [peer for peer in dict.fromkeys(peers) if not self._standing.is_shut_out(peer)]

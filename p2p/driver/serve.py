@@ -23,7 +23,7 @@ from p2p.driver.ports import StreamHandler, StreamPort
 from p2p.driver.standing import Standing
 from p2p.errors import Violation
 from p2p.machines.serving import Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
-from p2p.peers.pace import Pace
+from p2p.pace import Pace
 from p2p.peers.score import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
 from p2p.wire import chains, objects, refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from p2p.peers.pace import Line
+from p2p.pace import Line
 
 
 class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ from p2p.machines.transfer import (
     Transfer,
     WakeAt,
 )
-from p2p.peers.pace import Pace
+from p2p.pace import Pace
 from p2p.ports import PeerId
 
 LEAST_PART: Final = 16 << 10
@@ -53,9 +53,9 @@ MAX_NAMED: Final = 5
 class TransferRun:
     """One machine at work. ``run`` returns when all is here and good."""
 
-    def __init__(self, errand: Errand, machine: Transfer, standing: Standing, pace: Pace) -> None:
+    def __init__(self, errand: Errand, machine: Transfer, standing: Standing, paces: Sequence[Pace]) -> None:
         self._errand = errand
-        self._pace = pace
+        self._paces = paces
         self._machine = machine
         self._standing = standing
         self._events, self._inbox = trio.open_memory_channel[Input](MAX_EVENTS)
@@ -110,7 +110,8 @@ class TransferRun:
     async def _keep_pace(self, payloads: Sequence[Payload]) -> None:
         """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
         size = sum(len(each) if isinstance(each, bytes) else sum(map(len, each)) for each in payloads)
-        await trio.sleep_until(self._pace.take(size, trio.current_time()))
+        now = trio.current_time()
+        await trio.sleep_until(max(pace.take(size, now) for pace in self._paces))
 
     async def _judge(self, effect: Deliver | Finish) -> None:
         event: Input

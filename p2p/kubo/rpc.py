@@ -22,7 +22,7 @@ from chain.errors import Remote
 from p2p.files import Content, Files, Missing
 from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.form import CHUNK, FORM, Addition, Form
-from p2p.peers.pace import Pace
+from p2p.pace import Pace
 from p2p.web.body import body_of
 from p2p.web.paced import paced
 

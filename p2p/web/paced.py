@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import trio
 
-from p2p.peers.pace import Pace
+from p2p.pace import Pace
 
 
 async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:

@@ -19,7 +19,7 @@ import trio
 
 from chain.errors import Remote
 from p2p.files import Content, Missing
-from p2p.peers.pace import Pace
+from p2p.pace import Pace
 from p2p.web.body import body_of
 from p2p.web.paced import paced
 from p2p.web.place import SCHEMES, is_inside

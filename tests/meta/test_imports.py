@@ -58,7 +58,7 @@ LAYERS = {
         "address",
         "identity",
         "ports files",
-        "errors",
+        "errors pace",
         ".",
     ],
     "odfd": [
@@ -90,6 +90,7 @@ PURE = [
     "p2p.wire",
     "p2p.yamux",
     "p2p.peers",
+    "p2p.pace",
     "p2p.address",
     "p2p.ipfs",
     "p2p.identity",

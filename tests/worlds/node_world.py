@@ -37,6 +37,7 @@ from odfd.obs.events import Event, EventLog
 from odfd.services.home import Home, open_home
 from odfd.services.node import NodeParts
 from p2p.host.identity import peer_of_seed
+from p2p.pace import Pace
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.manifests import DERIVED, ROOT
@@ -216,7 +217,9 @@ class Member:
         given = await trio.to_thread.run_sync(other.library.blocks, dataset, start, max_bytes)
         return other.lies.blocks(list(given))
 
-    async def pull_chain(self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink) -> None:
+    async def pull_chain(
+        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
+    ) -> None:
         reasons = []
         for peer in peers:
             try:
@@ -225,6 +228,7 @@ class Member:
                     blocks = (await self.fetch_blocks(peer, dataset, start, PART))[: size - start]
                     if not blocks:
                         raise Remote("has no more")
+                    _pay(pace, sum(map(len, blocks)))
                     await trio.to_thread.run_sync(sink.append, peer, start, blocks)
                 await trio.to_thread.run_sync(sink.finish)
             except (Remote, Invalid) as fault:
@@ -247,7 +251,9 @@ class Member:
 
         return any([await trio.to_thread.run_sync(prove, peer) for peer in peers])
 
-    async def fetch_object(self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink) -> None:
+    async def fetch_object(
+        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
+    ) -> None:
         reasons = []
         for peer in peers:
             try:
@@ -257,6 +263,7 @@ class Member:
                     if not data:
                         raise Remote("has no more")
                     self.bytes += len(data)
+                    _pay(pace, len(data))
                     await trio.to_thread.run_sync(sink.write, other.lies.object(data))
                 await trio.to_thread.run_sync(sink.finish)
             except (Remote, Invalid) as fault:
@@ -265,7 +272,9 @@ class Member:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
 
-    async def fetch_small(self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink) -> None:
+    async def fetch_small(
+        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
+    ) -> None:
         reasons = []
         for peer in peers:
             try:
@@ -276,6 +285,7 @@ class Member:
                     if not found:
                         raise Remote("has no more")
                     self.bytes += sum(map(len, found))
+                    _pay(pace, sum(map(len, found)))
                     await trio.to_thread.run_sync(sink.take, [other.lies.object(data) for data in found])
             except (Remote, Invalid) as fault:
                 reasons.append(f"{peer}: {fault}")
@@ -455,6 +465,12 @@ def add_to_first(column: str, more: int, request: Any) -> None:
     rows = rows.set_column(place, rows.schema.field(place), pa.array(values, rows.schema.field(place).type))
     path.unlink()
     write_slice(rows, path)
+
+
+def _pay(pace: Pace | None, amount: int) -> None:
+    """Nobody waits here: what it came to is to be seen in ``due``."""
+    if pace is not None:
+        pace.take(amount, trio.current_time())
 
 
 def _small(library: Library, names: Sequence[Multihash]) -> list[bytes]:

@@ -77,6 +77,7 @@ def _register_add(actions: Any) -> None:
         default=0,
         help="when limits.mirror-bytes is reached, lower ones give way (0)",
     )
+    add.add_argument("--rate", metavar="SIZE", help="bytes a second at most: 500kB, 2MiB, none (none)")
     add.add_argument("--use", metavar="EXPR", help="what must be known before it is used here")
     add.add_argument("--serve", metavar="EXPR", help="what must be known before it is passed on")
     add.add_argument("--expect", metavar="HASH", help="a block that the chain must contain")
@@ -102,6 +103,7 @@ def _add(args: argparse.Namespace) -> int:
         "want": args.want,
         "keep": args.keep,
         "priority": args.priority,
+        "rate": args.rate,
         "use": args.use,
         "serve": args.serve,
         "expect": args.expect,

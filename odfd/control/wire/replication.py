@@ -24,6 +24,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     """How much of the data: ``30d`` and ``10GiB`` for the newest, ``30d,10GiB`` for both bounds; ``None``: all."""
     priority: int = 0
     """Where ``limits.mirror-bytes`` is reached, data of mirrors of a lower one is let go for it."""
+    rate: str | None = None
+    """Bytes a second that it may take of the line, like ``2MiB``, under ``p2p.download-rate``; ``None``: no cap."""
     use: str | None = None
     """An expression of policy, for using it here; ``None``: the node's."""
     serve: str | None = None
@@ -41,6 +43,7 @@ class MirrorView(Value, frozen=True, kw_only=True):
     want: str = "data"
     keep: str | None = None
     priority: int = 0
+    rate: str | None = None
     held_from: int = 0
     """The block from which on data is here, as far as it came."""
     held: int = 0

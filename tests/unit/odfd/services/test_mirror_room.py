@@ -148,6 +148,25 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
             assert (low.held, high.held, on_disk(carol)) == (sum(first), 0, sum(first))
 
 
+async def test_a_mirror_keeps_to_a_rate_of_its_own(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, 2)
+        towns = alice.dataset("towns")
+        async with world.running("bob") as bob:
+            began = trio.current_time()
+            view = await bob.mirror(cities, "cities", rate="100B/s")
+            assert (view.state, view.rate) == ("current", "100B/s")
+            paces = bob.parts.arrivals.paces
+            pace = paces.of(bob.parts.keeper.get(cities).wish)
+            assert pace.due(began) - began > sum(sizes(alice, "cities")) / 100
+            assert (await bob.mirror(towns, "towns")).rate is None
+            assert paces.of(bob.parts.keeper.get(towns).wish) is None
+            assert (await bob.mirror(cities, "cities", rate="none")).rate is None
+            assert pace.due(began) == began, "what is under way is free at once"
+            with pytest.raises(Invalid, match="'fast' is no rate"):
+                await bob.mirror(towns, "towns", rate="fast")
+
+
 async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 2)

@@ -15,6 +15,7 @@ from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.mirrors import steps
 from odfd.published import packs, replication, source, web
+from p2p.pace import BURST
 from worlds.linked_world import FILES, linked
 from worlds.web_site import Site, plain
 
@@ -244,6 +245,22 @@ async def test_a_web_server_that_lies_achieves_nothing(
         site.lie = lambda _path, raw: raw
         await settled(bob, cities, "current")
         assert blocks_of(bob, cities) == blocks
+
+
+@pytest.mark.parametrize("few", [0, 100])
+async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int
+) -> None:
+    monkeypatch.setattr(web.WebWay, "few", few)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+        size = sum(len(raw) for raw in blocks_of(alice, cities))
+    size += sum(each.stat().st_size for each in (site.folder / "cities" / "data").iterdir())
+    async with world.running("bob") as bob:
+        began, rate = trio.current_time(), int(size / 1.2)
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities", rate=f"{rate}B")).state == "current"
+        pace = bob.parts.arrivals.paces.of(bob.parts.keeper.get(cities).wish)
+        assert pace.due(began) >= began - BURST + size / rate
 
 
 async def test_another_dataset_under_the_same_place_is_refused(world: Any, worlds: Any, site: Site) -> None:

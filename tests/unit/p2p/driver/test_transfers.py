@@ -12,7 +12,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
 from p2p.errors import PeerFault
-from p2p.peers.pace import Line
+from p2p.pace import Line, Pace
 from p2p.ports import PeerId
 from p2p.wire import chains, frames, objects, packs
 from p2p.wire.chains import Blocks
@@ -492,6 +492,26 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
     least = (2 * len(BIG) - 2 * rate) / rate
     assert least <= took <= least + 10
     assert [puller.score(giver) for giver in givers] == [0.0, 0.0]
+
+
+async def test_a_cap_of_ones_own_holds_under_that_of_the_node(autojump_clock: Any, town: Any) -> None:
+    giver, rate = await town.node("giver"), 100_000
+    giver.shelf.things[NAME] = BIG
+    puller, took = await town.node("puller", connect=[giver], line=Line(down=10 * rate)), {}
+
+    async def fetch(name: str, pace: Pace | None) -> None:
+        part = town.Part(NAME)
+        await puller.driver.fetch_object([giver.peer], NAME, len(BIG), part, pace)
+        assert part.visible == BIG
+        took[name] = trio.current_time() - began
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch, "capped", Pace(rate))
+        nursery.start_soon(fetch, "free", None)
+    assert took["capped"] >= (len(BIG) - 2 * rate) / rate
+    assert took["free"] < took["capped"] / 3
+    assert puller.score(giver) == 0.0
 
 
 async def test_a_cap_that_changes_counts_from_then_on(autojump_clock: Any, town: Any) -> None:

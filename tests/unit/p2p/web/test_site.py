@@ -16,7 +16,7 @@ import trio.lowlevel
 
 from chain.errors import Invalid, Remote
 from p2p.files import Missing
-from p2p.peers.pace import BURST, Pace
+from p2p.pace import BURST, Pace
 from p2p.web import site as site_module
 from p2p.web.paced import paced
 from p2p.web.place import is_inside, name_in, place_of

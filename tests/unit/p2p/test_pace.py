@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from p2p.driver.errands import CHAIN_SHAPE, OBJECT_SHAPE
 from p2p.driver.transfers import LEAST_PART, paced
-from p2p.peers.pace import BURST, Pace
+from p2p.pace import BURST, Pace
 
 
 def test_without_a_cap_nothing_waits() -> None:

@@ -1,0 +1,28 @@
+"""Caps of single mirrors on what they take of the line, under the node's own."""
+
+from __future__ import annotations
+
+from chain.ids import DatasetId
+from odfd.mirrors.retention import parse_rate
+from odfd.mirrors.wish import Wish
+from p2p.pace import Pace
+
+
+class Paces:
+    """One for each dataset with a cap; it outlives passes, so that many small ones keep it too."""
+
+    def __init__(self) -> None:
+        self._by_dataset: dict[DatasetId, Pace] = {}
+
+    def of(self, wish: Wish | None) -> Pace | None:
+        """``None``: no cap of its own. A cap that was changed holds for what is under way too."""
+        if wish is None:
+            return None
+        if wish.rate is None:
+            freed = self._by_dataset.pop(wish.id, None)
+            if freed is not None:
+                freed.rate = 0
+            return None
+        pace = self._by_dataset.setdefault(wish.id, Pace())
+        pace.rate = parse_rate(wish.rate)
+        return pace
