@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Environment, Invalid, NotFound
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from odfd.trust import bundle, gathering
 from odfd.trust.bundle import Listed, Reader
 from odfd.trust.gathering import Gathered, TooLarge
 from odfd.trust.recheck import Answer, recheck
-from odfd.trust.shelf import Shelf
+from odfd.trust.shelf import Room, Shelf
 from odfd.trust.unpacking import Lacking, unpacked
 
 
@@ -205,17 +205,22 @@ async def test_what_is_too_large_is_refused_before_it_is_read(accused: Any, accu
 
 
 async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A step that reads too much is accused without a bundle; and the shelf gives its oldest away."""
+    """A step that reads too much is accused without a bundle; four are kept of a dataset, and the oldest goes."""
     await accused.publish(1)
     made = await accused.gathered()
     (tmp_path / "shelf").mkdir()
-    shelf = Shelf(tmp_path / "shelf", budget=1)
-    one = shelf.keep(made.manifest, made.sources)
-    second = with_manifest(made, actual=msgspec.structs.replace(made.manifest.actual, records=99))
-    other = shelf.keep(second.manifest, second.sources)
-    assert shelf.path(other).is_file()
+    shelf = Shelf(tmp_path / "shelf")
+    kept = []
+    for records in range(90, 95):
+        each = with_manifest(made, actual=msgspec.structs.replace(made.manifest.actual, records=records))
+        kept.append(shelf.keep(each.manifest, each.sources))
+    assert [shelf.has(name) for name in kept] == [False, True, True, True, True]
     with pytest.raises(NotFound):
-        shelf.path(one)
+        shelf.path(kept[0])
+    small = Shelf(tmp_path / "shelf", Room(total=100))
+    with pytest.raises(Environment, match="100 are kept"):
+        small.keep(made.manifest, made.sources)
+    assert small.has(kept[1]), "what does not fit pushes nothing out"
     monkeypatch.setattr(gathering, "BUDGET", 100)
     with pytest.raises(AssertionError) as caught:
         await accused.gathered()
