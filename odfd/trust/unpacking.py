@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 from chain.codec.blocks import MAX_BLOCK, decode_block
 from chain.errors import Invalid
@@ -58,6 +58,7 @@ class Lacking:
 
 
 Unpacked: TypeAlias = Case | Lacking
+_OMIT: Final = "whoever reports may leave out, not add: nobody is to keep and give away what is no evidence"
 
 
 @contextmanager
@@ -82,18 +83,38 @@ def unpacked(file: BinaryIO, place: str, folder: Path) -> Iterator[Unpacked]:
 def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> Unpacked:
     try:
         step = _accused_step(head, manifest, stores.objects)
-        *_, (before, _) = _restore(head.dataset, step.hash, stores)
+        accused = _restore(head.dataset, step.hash, stores)
+        before, _ = accused[-1]
         assert isinstance(step.event, ExecuteTransform)
+        named = {block.hash for _, block in accused} | _named_by(step.event)
         for dataset, cut in recorded_cuts(step.event.query_inputs).items():
             for state, block in _restore(dataset, cut, stores):
+                named |= {block.hash} | _slice_of(block)
                 for wrong in _check_slice(stores.objects, state, block):
                     raise Invalid(wrong.message, rule=wrong.rule, place=f"{dataset.short} #{block.sequence_number}")
     except _Missing as missing:
         return Lacking(manifest, head, str(missing))
+    if strange := stores.listed.keys() - named:
+        raise Invalid(
+            f"it holds {min(strange).short}, which nothing that was signed names", rule="bundle-object", hint=_OMIT
+        )
     published = step.event.new_data
     is_whole = published is not None and stores.objects.has(published.physical_hash)
     is_sound = is_whole and not _check_slice(stores.objects, before, step)
     return Case(manifest, head, step, stores.chains, stores.objects, published if is_sound else None)
+
+
+def _named_by(event: ExecuteTransform) -> set[Multihash]:
+    """What a step reads and made, beside its inputs."""
+    made = None if event.new_data is None else event.new_data.physical_hash
+    return {name for name in (event.prev_checkpoint, made) if name is not None}
+
+
+def _slice_of(block: Block) -> set[Multihash]:
+    event = block.event
+    if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+        return {event.new_data.physical_hash}
+    return set()
 
 
 class _Missing(Exception):

@@ -114,6 +114,17 @@ async def test_bundle_adds_no_claims(accused: Any, accused_world: Any, tmp_path:
     assert forged.dataset == mallory.dataset_id
 
 
+async def test_a_reporter_adds_nothing(accused: Any, accused_world: Any, tmp_path: Path) -> None:
+    """Bytes that nothing signed names are no evidence, and nobody is made to keep and give them away."""
+    await accused.publish(2)
+    made = await accused.gathered()
+    name = Multihash.sha3_256(b"contraband")
+    more = (*made.manifest.objects, Listed(hash=name, size=10))
+    added = Gathered(msgspec.structs.replace(made.manifest, objects=more), {**made.sources, name: b"contraband"})
+    fault = refused(accused_world.packed(added), tmp_path / "added")
+    assert (fault.rule, name.short in fault.message) == ("bundle-object", True)
+
+
 async def test_nothing_may_be_left_out_of_a_chain(accused: Any, accused_world: Any, tmp_path: Path) -> None:
     """A reporter who could leave out the newest SetTransform could accuse an honest publisher."""
     await accused.publish(2)
