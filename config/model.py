@@ -120,6 +120,9 @@ class Validators:
     spot_check: float | None = setting(
         None, "share of steps re-run without attesting; not said: by profile", low=0, high=1
     )
+    recheck: bool = setting(
+        True, "fetch the evidence that listed validators name of datasets held here, and run the step again"
+    )
     groups: tuple[Group, ...] = setting((), "whose verdicts count")
 
 

@@ -38,7 +38,8 @@ def gather_validators(stage: Stage) -> None:
 
 def _listing(keys: Sequence[tuple[str, str]]) -> str:
     groups = ", ".join(f'{{name = "{group}", keys = ["{key}"]}}' for group, key in keys)
-    return f"[policy.validators]\nf = 1\ngroups = [{groups}]\n"
+    # Here words are counted; the evidence is run again by hand, from the file alone.
+    return f"[policy.validators]\nf = 1\nrecheck = false\ngroups = [{groups}]\n"
 
 
 def lie(stage: Stage) -> None:

@@ -1,7 +1,8 @@
 """Brings a bundle of evidence from peers that keep it: its manifest, whose hash is the bundle's id, then its objects.
 
-Only when a person asks, one bundle at a time, within the limits of bundles, so much disk and ten minutes. Every byte is
-hashed, the accused head must be signed by a writer of its dataset, and nothing shows on the shelf before all is here.
+When a person asks, or ``odfd.trust.rechecking``, one bundle at a time, within the limits of bundles, so much disk and
+ten minutes. Every byte is hashed, the accused head must be signed by a writer of its dataset, and nothing shows on
+the shelf before all is here.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class EvidenceFetcher:
     async def fetch(self, name: Multihash) -> Path:
         """The bundle, as a file on our own shelf. Raises NotFound, Remote, Invalid (no evidence), Environment."""
         async with self._alone:
+            if self._shelf.has(name):
+                return self._shelf.path(name)
             # One that was killed leaves pieces behind.
             await trio.to_thread.run_sync(self._clear)
             try:

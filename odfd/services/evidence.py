@@ -46,8 +46,6 @@ class EvidenceDesk:
 
     async def _bring(self, name: Multihash, report: Report) -> wire.EvidenceFetched:
         found: bytes | Path | None = await trio.to_thread.run_sync(self._proof, name)
-        if found is None and self._shelf.has(name):
-            found = self._shelf.path(name)
         if found is None:
             report.begin("asking peers for it")
             found = await self._fetcher.fetch(name)

@@ -6,7 +6,7 @@ The one place that knows every room. It makes things and hands them on; what the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -65,12 +65,14 @@ from odfd.services.trust import proof_view
 from odfd.services.views import Views
 from odfd.services.witnessing import Witnessing
 from odfd.transform.driver import Workshop as TransformShop
-from odfd.trust import observer, validator
+from odfd.trust import observer, rechecking, validator
 from odfd.trust.admission import Outcome
 from odfd.trust.observer import Observer
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.post import Post
 from odfd.trust.profiles import cosigns
+from odfd.trust.rechecking import Rechecking
+from odfd.trust.rechecks import Rechecks
 from odfd.trust.reviewing import Reviewing, contradicted
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
@@ -126,7 +128,7 @@ class NodeParts:
         hearers = Hearers(self._heard, self._proven, self._witnessed)
         self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, hearers, self._room())
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)
-        self.shelf = Shelf(home.folder("evidence"))
+        self.shelf = Shelf(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
             home.database,
             home.chains,
@@ -155,7 +157,7 @@ class NodeParts:
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
-        self.validator = self._validator()
+        self.validator, self.rechecking = self._validator(), self._rechecking()
         self.observer = self._observer()
         self.reviewing = Reviewing(
             home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
@@ -220,6 +222,7 @@ class NodeParts:
             Child("mirrors", self.keeper.run, restart),
             Child("heads", self.heads.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
+            Child("rechecking", self.rechecking.rounds.run, restart),
             Child("observer", self.observer.rounds.run, restart),
             Child("review", self.reviewing.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
@@ -275,6 +278,7 @@ class NodeParts:
         self.validator.rounds.poke()
         self.observer.rounds.poke()
         self.reviewing.touch_all()
+        self.rechecking.touch_all()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -376,12 +380,14 @@ class NodeParts:
         self.keeper.poke(said.dataset)
         self.validator.rounds.poke()
         self.reviewing.touch(said.dataset)
+        self.rechecking.touch(said.dataset)
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
 
     def moved(self, dataset: DatasetId) -> None:
         self.reviewing.touch(dataset)
+        self.rechecking.touch(dataset)
         self.validator.rounds.poke()
         self.observer.rounds.poke()
         self.witnessing.rounds.poke()
@@ -432,6 +438,29 @@ class NodeParts:
         if self.policy.attest:
             return 1.0
         return 0.0 if self.engine.why_not else self.policy.spot_check
+
+    def _rechecking(self) -> Rechecking:
+        settings = rechecking.Settings(
+            shelf=self.shelf,
+            fetch=self.evidence_fetcher.fetch,
+            engine=self.engine,
+            fresh_engine=self.engine.fresh,
+            has_engine=lambda: self.engine.why_not is None,
+            staging=self.home.folder(STAGING),
+            wanted=lambda: self.policy.recheck,
+            is_free=lambda: self.validator.busy is None,
+            changed=self._rechecked,
+        )
+        return Rechecking(self._post(), self.home.chains, self.standing, settings)
+
+    def _rechecked(self, dataset: DatasetId) -> None:
+        """How far it may be relied on is another, and so is what derives from it."""
+        self.keeper.poke(dataset)
+        self.reviewing.touch(dataset)
+
+    def _untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:
+        with self.home.database.read() as connection:
+            return Rechecks(connection).untrue(bundles)
 
     def _validator(self) -> Validator:
         settings = validator.Settings(

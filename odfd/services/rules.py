@@ -132,6 +132,7 @@ def policy_view(profile: str, policy: Policy, network: Sequence[wire.NetworkRule
             "f": policy.tolerated,
             "maxStaleSeconds": policy.max_stale,
             "spotCheck": policy.spot_check,
+            "recheck": policy.recheck,
             "minEngines": policy.min_engines,
             "minSandbox": policy.min_sandbox,
             "witnesses": {name: str(key) for key, name in policy.witnesses.groups.items()},

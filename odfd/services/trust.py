@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ import trio
 from chain import instant
 from chain.errors import Invalid
 from chain.ids import KeyDid
+from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
@@ -32,6 +33,7 @@ from odfd.trust.ledger import Ledger
 from odfd.trust.observations import Sighting
 from odfd.trust.policy import Policy
 from odfd.trust.proofs import Proofs
+from odfd.trust.rechecks import Rechecks
 from odfd.trust.resolutions import VERSION, Resolution
 from odfd.trust.runs import Run
 from odfd.trust.sanctions import Sanctions, Suspended
@@ -144,6 +146,7 @@ class TrustService:
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(entry.id)
             proofs = Proofs(connection).of(entry.id)
+            looked_into = {name: each.result for name, each in Rechecks(connection).of(entry.id).items()}
         head = chain.head()
         agree, dissent = self._voices(known)
         sightings, have = standing.sighted(entry.id)
@@ -163,8 +166,8 @@ class TrustService:
             unlisted=sum(self._group(key) is None for key in known.heard),
             evidence=(
                 *(proof_view(entry.name, proof) for proof in proofs),
-                *(evidence_view(entry.name, run) for run in known.runs.values() if run.evidence),
-                *self._offered(entry.name, known),
+                *(evidence_view(entry.name, run, looked_into) for run in known.runs.values() if run.evidence),
+                *self._offered(entry.name, known, looked_into),
             ),
             choices=tuple(
                 wire.ChoiceView(hash=str(each.name), message=each.message)
@@ -173,9 +176,9 @@ class TrustService:
             decisions=tuple(decision_view(each) for each in known.decided.all),
         )
 
-    def _offered(self, name: str, known: Known) -> Iterator[wire.EvidenceView]:
+    def _offered(self, name: str, known: Known, looked_into: Mapping[Multihash, str]) -> Iterator[wire.EvidenceView]:
         """Bundles that validators who count name, whether they are here or not."""
-        seen = {run.bundle for run in known.runs.values()}
+        seen = {run.bundle for run in known.runs.values() if run.evidence}
         for key, said in sorted(known.heard.items()):
             group = None if key == self._standing.me else self._group(key)
             for wrong in said.mismatch if group is not None else ():
@@ -190,6 +193,7 @@ class TrustService:
                         at=said.finished_at,
                         message=f"{group} computed another answer, {wrong.runs} times",
                         kept=self._evidence.has_bundle(wrong.bundle),
+                        recheck=looked_into.get(wrong.bundle),
                     )
 
     def _why(self, known: Known, found: Reach) -> wire.Why | None:
@@ -338,7 +342,7 @@ def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
     )
 
 
-def evidence_view(name: str, run: Run) -> wire.EvidenceView:
+def evidence_view(name: str, run: Run, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
     finding = Finding.from_bytes(run.evidence or b"")
     return wire.EvidenceView(
         id=str(run.bundle or run.block),
@@ -348,6 +352,7 @@ def evidence_view(name: str, run: Run) -> wire.EvidenceView:
         block=run.sequence_number,
         at=instant.render(run.at),
         message=finding.message,
+        recheck=None if run.bundle is None else looked_into.get(run.bundle),
         cells=tuple(
             wire.CellView(
                 block=run.sequence_number,

@@ -58,8 +58,12 @@ ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
 _SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
 SEALED: Final = (*_SEALED_LATE, *tables.ALL)
 """Tables whose rows nothing else vouches for; the log is linked."""
-REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED, tables.OBSERVED)
+REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED, tables.OBSERVED, tables.RECHECKED)
 """Those of which a damaged row may go: it is made or heard anew."""
+_CONCLUDED: Final = (
+    *("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"),
+    "trust_rechecked",
+)
 ROOM: Final = "trust"
 STEPS: Final = (
     """
@@ -359,5 +363,5 @@ class Ledger:
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
-        for table in ("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"):
+        for table in _CONCLUDED:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

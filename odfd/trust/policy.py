@@ -162,6 +162,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     observe: bool = False
     spot_check: float = 0.0
     """Share of steps that this node re-runs though it does not attest."""
+    recheck: bool = True
+    """Whether evidence that listed validators name is fetched and looked into unasked."""
     floors: tuple[Expression | None, Expression | None] = (None, None)
     """For use and serve: what a network asks of each dataset too, whatever a person wished for that one."""
     witnesses: Witnesses = Witnesses()
@@ -220,6 +222,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     attest: bool = False
     observe: bool = False
     spot_check: float = 0.0
+    recheck: bool = True
 
 
 def load_policy(
@@ -271,6 +274,7 @@ def load_policy(
         attest=terms.attest,
         observe=terms.observe,
         spot_check=terms.spot_check,
+        recheck=terms.recheck,
         max_stale=seconds_of(terms.max_stale),
         witnesses=witnesses,
         min_engines=terms.min_engines,

@@ -71,6 +71,7 @@ def _terms(settings: model.Policy, profile: Profile) -> Terms:
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
         observe=settings.publish.observe,
         spot_check=profile.spot_check if said.spot_check is None else said.spot_check,
+        recheck=said.recheck,
     )
 
 

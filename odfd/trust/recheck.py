@@ -31,6 +31,7 @@ from odfd.transform.plan import Blocked, TransformPlan, vocabulary
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.attesting import actual_of
 from odfd.trust.evidence import Finding, compare
+from odfd.trust.steps import STEP
 from odfd.trust.unpacking import Case, Lacking, Unpacked
 
 MAX_ROWS: Final = 5_000_000
@@ -61,7 +62,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     head: Multihash
     signed_at: str
     state: str | None = None
-    """``genesis``: run from the first step on; ``compared``: from the checkpoint that the accused published."""
+    """``genesis``: run from the first step on; ``compared``: from the checkpoint that the accused published, or none.
+
+    What a published checkpoint hides is not seen so: a step that is right after it may still be wrong.
+    """
     engine: str | None = None
     published: Actual | None = None
     claimed: Actual
@@ -112,14 +116,18 @@ class _Recheck:
         return (state.set_transform.transform.version or "") if state.set_transform else ""
 
     async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> Answer:
-        """From the state that the step says it started from; without one it is the first, or the query keeps none."""
+        """From the state that the step says it started from; without one it is the first, or its query keeps none."""
         case = self._case
         if name is not None and case.objects.size(name) > MAX_CHECKPOINT:
             raise Invalid("a checkpoint larger than any may be", rule="open-blocks")
         checkpoint = None if name is None else case.objects.read(name)
         async with fresh_folder(self._shop.staging) as folder:
             outcome = await replay_step(self._shop, case.head.dataset, self._number, checkpoint, folder)
-            return await self._judged(outcome, "compared" if name else "genesis", identity, checkpoint)
+            state = "genesis" if await trio.to_thread.run_sync(self._is_first) else "compared"
+            return await self._judged(outcome, state, identity, checkpoint)
+
+    def _is_first(self) -> bool:
+        return self._case.chains.chain(self._case.head.dataset).last_of(STEP, self._number) is None
 
     async def _from_genesis(self, identity: EngineIdentity) -> Answer:
         checkpoint: bytes | None = None

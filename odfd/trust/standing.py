@@ -48,6 +48,7 @@ from odfd.trust.observations import Observations, Sighting
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.proofs import Proofs
 from odfd.trust.quorum import Roots, witnessed
+from odfd.trust.rechecks import Rechecks, with_rechecks
 from odfd.trust.resolutions import Decided, Resolutions
 from odfd.trust.runs import Run, Runs, run_at
 from odfd.trust.sanctions import Sanctions
@@ -72,6 +73,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     heard: Mapping[KeyDid, Attestation]
     """Live attestations that speak of this chain (their root is mine), by validator."""
     runs: Mapping[int, Run]
+    """Own runs, and where there is none what re-checks of others' evidence found."""
     root: bool
     quorum: int
     """K of ``attested:K`` as asked of this dataset; 0 when nobody asks."""
@@ -131,7 +133,7 @@ class Standing:
             checked = ledger.chain(dataset)
             unseen = Holdings(connection).extent(dataset).seen
             heard = ledger.attestations(dataset)
-            runs = Runs(connection).of(dataset)
+            runs = _own_words(connection, chain, dataset, size)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
             cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
@@ -209,7 +211,8 @@ class Standing:
         head = chain.head()
         with self._database.read() as connection:
             ledger = Ledger(connection)
-            checked, runs = ledger.chain(dataset), Runs(connection).of(dataset)
+            size = head.size if head else 0
+            checked, runs = ledger.chain(dataset), _own_words(connection, chain, dataset, size)
             silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
             mine = {checked.frontier.size: checked.frontier.root}
             heard = {
@@ -219,7 +222,6 @@ class Standing:
             }
             accused, sanctions = Proofs(connection).double_voters(), Sanctions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
-        size = head.size if head else 0
         steps = list(_telling_steps(chain, size, heard, runs, ()))
         voices = {step: own_voice(run_at(runs, step)) for step in steps}
         machine = next((Machine(run.engine.digest, run.engine.platform) for run in reversed(runs.values())), None)
@@ -327,6 +329,13 @@ class Standing:
             if number >= within[each.dataset_id]:
                 return False
         return True
+
+
+def _own_words(connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, size: int) -> dict[int, Run]:
+    def hash_at(number: int) -> Multihash | None:
+        return chain.block_at(number).hash if number < size else None
+
+    return with_rechecks(Runs(connection).of(dataset), Rechecks(connection).of(dataset).values(), hash_at)
 
 
 def _is_root(chain: ChainReader) -> bool:

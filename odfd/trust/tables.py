@@ -20,7 +20,15 @@ OBSERVED: Final = Sealed(
     "odfctl pull REF --repair makes it anew",
 )
 RULES: Final = Sealed("trust_rules", ("key", "version", "sid", "payload", "envelope"), _RESTORE)
-ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET, OBSERVED, RULES)
+RECHECKED: Final = Sealed(
+    "trust_rechecked",
+    (
+        *("bundle", "dataset", "sequence", "block", "at", "grp", "result", "reason"),
+        *("verdict", "runs", "engine", "actual", "evidence"),
+    ),
+    "odfctl pull REF --repair makes it anew",
+)
+ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET, OBSERVED, RULES, RECHECKED)
 
 LATER: Final = (
     """
@@ -113,6 +121,25 @@ LATER: Final = (
         seal BLOB,
         PRIMARY KEY (key, version, sid)
     ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE trust_rechecked (
+        bundle BLOB PRIMARY KEY,
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        grp TEXT NOT NULL,
+        result TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        verdict TEXT NOT NULL,
+        runs INTEGER NOT NULL,
+        engine BLOB NOT NULL,
+        actual BLOB,
+        evidence BLOB,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_rechecked_dataset ON trust_rechecked (dataset);
     """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

@@ -154,8 +154,9 @@ class Validator:
     def _doubted(self, dataset: DatasetId) -> list[int]:
         chain = self._chains.chain(dataset)
         with self._post.database.read() as connection:
-            again = Runs(connection).looked_again(dataset)
-        found = sorted(self._settings.contradicted(dataset))
+            kept = Runs(connection)
+            again, runs = kept.looked_again(dataset), kept.of(dataset)
+        found = (number for number in sorted(self._settings.contradicted(dataset)) if run_at(runs, number) is not None)
         return [number for number in found if again.get(number) != chain.block_at(number).hash]
 
     async def _step_at(self, dataset: DatasetId, number: int) -> _Step | None:

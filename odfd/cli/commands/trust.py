@@ -6,7 +6,7 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from chain.errors import Environment
 from odfd.cli import kinds, words
@@ -172,8 +172,19 @@ def _reach(view: dict[str, Any]) -> str:
     return f"You may rely on blocks 0-{use - 1}.  {why}".rstrip()
 
 
+_LOOKED_INTO: Final = {
+    "confirmed": "run again here, it is wrong",
+    "refuted": "run again here, it is right",
+    "incomplete": "the evidence lacks what the step reads",
+    "unable": "this machine cannot tell",
+    "unfit": "what was named as evidence is none",
+}
+
+
 def cell_lines(proof: dict[str, Any]) -> list[str]:
     lines = [f"  #{proof.get('block')}  {clean(proof.get('message', ''), 200)}".rstrip()]
+    if proof.get("recheck") in _LOOKED_INTO:
+        lines[0] += f"; {_LOOKED_INTO[proof['recheck']]}"
     for cell in proof.get("cells", [])[:10]:
         known = "  ".join(f"{name}={value}" for name, value in cell.get("context", {}).items())
         lines.append(f"      row {cell['row']}  {known}".rstrip())

@@ -162,6 +162,9 @@ class EvidenceView(Value, frozen=True, kw_only=True):
     cells: tuple[CellView, ...] = ()
     kept: bool = True
     """Whether the file is here; else ``odfctl trust evidence ID --fetch`` asks peers for it."""
+    recheck: str | None = None
+    """What this node found when it ran the step again from the file: ``confirmed``, ``refuted``, ``incomplete``,
+    ``unable``, or ``unfit`` for what is no evidence; ``None``: it has not."""
 
 
 class EvidenceFetched(Value, frozen=True, kw_only=True):

@@ -24,7 +24,8 @@ ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
 
 def listens_to(*keys: str, serve: str = "data & attested:1") -> model.Policy:
     groups = tuple(model.Group(name=f"g{number}", keys=(key,)) for number, key in enumerate(keys))
-    return model.Policy(profile="mirror", serve=serve, validators=model.Validators(f=0, groups=groups))
+    validators = model.Validators(f=0, groups=groups, recheck=False, spot_check=0.0)
+    return model.Policy(profile="mirror", serve=serve, validators=validators)
 
 
 async def published(world: Any, worlds: Any, node: Any) -> None:
