@@ -153,6 +153,9 @@ class Rewrite:
 @dataclass(frozen=True, slots=True)
 class Publish:
     attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile")
+    attest_seconds: float = setting(
+        600.0, "between two attestations of one dataset; what is wrong is told at once", unit="s", low=0, high=86_400
+    )
     observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
     cosign: bool | None = setting(None, "sign heads of others as a witness; not said: by profile")
     ipfs: bool = setting(False, "keep every dataset of this node's own on IPFS")

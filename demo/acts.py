@@ -11,7 +11,7 @@ from typing import Any, Final
 from demo.data import LAST_DAY, airlines_files, cut_flights
 from demo.nodes import Broken, Node, until
 from demo.relay import Relay
-from demo.stage import DERIVED, HONEST, NETWORK, Stage, all_good, relies
+from demo.stage import AT_ONCE, DERIVED, HONEST, NETWORK, Stage, all_good, relies
 
 MANIFESTS: Final = Path(__file__).parent / "manifests"
 ROAD_SPEED: Final = 1_500_000
@@ -64,7 +64,7 @@ def mirror(stage: Stage) -> None:
     story.act("Act 2 · Bob and Carol mirror (nodes B and C, libp2p)")
     relay = Relay(int(stage.address.split("/")[4]), ROAD_SPEED)
     stage.facts["relay"] = relay
-    b = stage.node("B", "bob", '[policy]\nprofile = "validator"\n')
+    b = stage.node("B", "bob", f'[policy]\nprofile = "validator"\n{AT_ONCE}')
     key = b.do("status")["nodeId"]
     c = stage.node(
         "C",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from demo.nodes import Broken, Node, until
-from demo.stage import BAD, DERIVED, HONEST, NETWORK, Stage, all_good, relies, settings_of
+from demo.stage import AT_ONCE, BAD, DERIVED, HONEST, NETWORK, Stage, all_good, relies, settings_of
 
 GROUPS: Final = {"alice": "A", "bob": "B", "eve": "E"}
 """Three validators, each in a group of its own."""
@@ -21,8 +21,10 @@ def gather_validators(stage: Stage) -> None:
     story = stage.story
     story.act("Act 5 · Three validators, one of them bought (node E)")
     a, c = stage.nodes["A"], stage.nodes["C"]
-    a.reload(settings_of("alice", '[policy.publish]\nattest = true\n[policy.rewrite]\nfollow = "follow"\n'))
-    e = stage.node("E", "eve", '[policy]\nprofile = "validator"\n', program=(sys.executable, "-m", "demo.colluder"))
+    a.reload(settings_of("alice", f'{AT_ONCE}attest = true\n[policy.rewrite]\nfollow = "follow"\n'))
+    e = stage.node(
+        "E", "eve", f'[policy]\nprofile = "validator"\n{AT_ONCE}', program=(sys.executable, "-m", "demo.colluder")
+    )
     e.do("network", "join", NETWORK, "--bootstrap", stage.address)
     for name in DERIVED:
         e.do("mirror", "add", stage.ids[name], "--as", name)

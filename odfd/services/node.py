@@ -468,6 +468,7 @@ class NodeParts:
             fresh_engine=self.engine.fresh,
             determinism=self.check.determinism,
             wanted=lambda: self.policy.attest,
+            pause=lambda: self.settings.policy.publish.attest_seconds,
             share=self._share,
             contradicted=lambda dataset: contradicted(self.standing, dataset),
             shelf=self.shelf,

@@ -64,7 +64,7 @@ def attest(
 ) -> Attestation:
     """The next attestation after ``last`` (its serial and sid)."""
     runs = tried.runs
-    engines = sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
+    engines = engines_of(runs)
     return Attestation(
         validator=validator,
         dataset=subject.dataset,
@@ -85,6 +85,11 @@ def attest(
         ),
         head=subject.head,
     )
+
+
+def engines_of(runs: Mapping[int, Run]) -> list[EngineUsed]:
+    """In the order in which spans count them."""
+    return sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
 
 
 def spans_of(size: int, tried: Tried, engines: Sequence[EngineUsed]) -> tuple[Span, ...]:

@@ -1,27 +1,29 @@
 """Saying what this node's own runs found of a dataset: its living attestation, signed anew and told.
 
-Made with the validator. Spec: trust.md section 4.
+A statement replaces the one before after a pause, so that a million blocks cost one signature a sitting; what is wrong,
+or was taken back, is told at once. Made with the validator. Spec: trust.md section 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import trio
 
+from chain import instant
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
-from chain.statements.statement import InputTree
+from chain.statements.statement import InputTree, Span
 from chain.store.base import ChainReader, ChainStore
-from odfd.trust.attesting import Subject, Tried, attest
+from odfd.trust.attesting import NOT_ATTEMPTED, Subject, Tried, attest, engines_of, spans_of
 from odfd.trust.ledger import Ledger
 from odfd.trust.post import Post
-from odfd.trust.runs import Place, Runs
+from odfd.trust.runs import REPRODUCED, Place, Runs
 from odfd.trust.steps import first_step
 
 Determinism: TypeAlias = Callable[[DatasetId], Awaitable[str]]
@@ -36,12 +38,30 @@ class Speaker:
         self._chains = chains
         self._determinism = determinism
 
-    def is_unsaid(self, dataset: DatasetId) -> bool:
-        """Whether there are runs, and no attestation of ours speaks of the present tree."""
+    def due(self, dataset: DatasetId, pause: float) -> float | None:
+        """Seconds until what the runs found is to be said, ``pause`` after the last word; ``None``: all is said."""
         with self._post.database.read() as connection:
             ledger = Ledger(connection)
             mine = ledger.attestation(dataset, self._post.keys.node_key().did)
-            return bool(Runs(connection).of(dataset)) and (mine is None or mine.size < ledger.chain(dataset).data)
+            checked, newest, runs = ledger.chain(dataset), ledger.newest_head(dataset), Runs(connection).of(dataset)
+            place = Runs(connection).place(dataset)
+        if not runs:
+            return None
+        if mine is None or newest is None or mine.epoch != newest[0].epoch:
+            return 0.0
+        tried = Tried(runs, self._until(dataset, place, checked.data))
+        now_said = spans_of(checked.data, tried, engines_of(runs))
+        if mine.size >= checked.data and _verdicts(mine.spans) == _verdicts(now_said):
+            return None
+        if _against(mine.spans) != _against(now_said):
+            return 0.0
+        passed = (self._post.clock.now() - instant.parse(mine.finished_at)) / instant.SECOND
+        return min(max(0.0, pause - passed), pause)
+
+    def _until(self, dataset: DatasetId, place: Place | None, size: int) -> int:
+        """The first step that was not run, or ``size``."""
+        untried = step_after(self._chains.chain(dataset), place, size)
+        return size if untried is None else untried.sequence_number
 
     async def say(self, dataset: DatasetId) -> None:
         """Sign what was found of the newest tree that is here whole, and tell it."""
@@ -61,14 +81,13 @@ class Speaker:
         if newest is None or newest[0].root_hash != checked.frontier.root:
             return None
         head = newest[0]
-        untried = step_after(self._chains.chain(dataset), place, head.size)
         subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
         topic = f"attestation:{dataset}:{head.epoch}"
         journalled = self._post.keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
-        tried = Tried(runs, head.size if untried is None else untried.sequence_number)
+        tried = Tried(runs, self._until(dataset, place, head.size))
         said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._post.clock.now())
         payload = statement.encode(said)
         sealed = self._post.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
@@ -90,6 +109,15 @@ class Speaker:
                 if tree.size:
                     trees.append(InputTree(dataset=read, epoch=checked.epoch, size=tree.size, root_hash=tree.root))
         return trees
+
+
+def _verdicts(spans: Sequence[Span]) -> list[tuple[int, int, str]]:
+    return [(span.first, span.last, span.verdict) for span in spans]
+
+
+def _against(spans: Sequence[Span]) -> set[tuple[int, str]]:
+    """What is said of steps that do not give what was published."""
+    return {(span.last, span.verdict) for span in spans if span.verdict not in (REPRODUCED, NOT_ATTEMPTED)}
 
 
 def step_after(chain: ChainReader, place: Place | None, stop: int) -> Block | None:

@@ -18,8 +18,10 @@ import msgspec
 import pyarrow.parquet as pq
 import trio
 
+from chain import instant
 from chain.errors import Environment, Fault, Invalid
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import DatasetKind, ExecuteTransform, SetTransform
 from chain.multihash import Multihash
@@ -61,6 +63,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     determinism: Determinism
     wanted: Callable[[], bool] = lambda: True
     """Whether the policy in force says to attest; asked at each round."""
+    pause: Callable[[], float] = lambda: 600.0
+    """Seconds between two attestations of a dataset that tell nothing bad; asked at each round."""
     share: Callable[[], float] = lambda: 1.0
     """Of steps that are picked to be re-run, each with all before it; asked at each round."""
     contradicted: Callable[[DatasetId], Iterable[int]] = lambda _: ()
@@ -78,6 +82,8 @@ class Validator:
         self._speaker = Speaker(post, settings.shop.chains, settings.determinism)
         self.rounds = Rounds(self._round)
         self._picks = Picks(post.keys.node_key())
+        self._due: dict[DatasetId, Instant] = {}
+        """When what was found and is not urgent will be said."""
         self.busy: str | None = None
         """What it re-runs now, for people."""
 
@@ -94,7 +100,9 @@ class Validator:
         clear = True
         for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.share() else ():
             clear &= await self._attempt(dataset)
-        return UNTIL_POKED if clear else RETRY_SECONDS
+        now = self._post.clock.now()
+        waits = [max(0.0, (due - now) / instant.SECOND) for due in self._due.values()]
+        return min([*waits, UNTIL_POKED if clear else RETRY_SECONDS])
 
     async def _attempt(self, dataset: DatasetId) -> bool:
         """Validate one dataset; whether nothing is left that another try could change."""
@@ -120,7 +128,6 @@ class Validator:
     async def validate(self, dataset: DatasetId) -> bool:
         """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
         name = self._post.name_of(dataset)
-        done = 0
         complete = True
         while True:
             step = await trio.to_thread.run_sync(self._next_step, dataset)
@@ -131,25 +138,27 @@ class Validator:
             if run is None:
                 complete = False
                 break
-            done += 1
             self._tell(name, run)
-        taken_back = await self._look_again(dataset)
+        await self._look_again(dataset)
         if not self._settings.wanted():
             return complete
-        if done or taken_back or await trio.to_thread.run_sync(self._speaker.is_unsaid, dataset):
+        self._due.pop(dataset, None)
+        due = await trio.to_thread.run_sync(self._speaker.due, dataset, self._settings.pause())
+        if due == 0:
             await self._speaker.say(dataset)
+        elif due is not None:
+            self._due[dataset] = Instant(self._post.clock.now() + int(due * instant.SECOND))
         return complete
 
-    async def _look_again(self, dataset: DatasetId) -> bool:
-        """Run again what others contradict, once for each step; whether a verdict was taken back."""
+    async def _look_again(self, dataset: DatasetId) -> None:
+        """Run again what others contradict, once for each step, until a verdict is taken back."""
         for number in await trio.to_thread.run_sync(self._doubted, dataset):
             self.busy = f"{self._post.name_of(dataset)} #{number} again"
             step = await self._step_at(dataset, number)
             run = None if step is None else await self._run_again(dataset, step)
             if run is not None:
                 self._tell(self._post.name_of(dataset), run)
-                return True
-        return False
+                return
 
     def _doubted(self, dataset: DatasetId) -> list[int]:
         chain = self._chains.chain(dataset)

@@ -55,7 +55,7 @@ class Node:
         self.journal = Silence()
         self.shelf = Shelf(folder / "evidence")
         (folder / "evidence").mkdir()
-        clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
+        self.clock = clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
         settings = Settings(
             shop=accused.world.shop,
             fresh_engine=self._fresh_engine,
@@ -171,6 +171,43 @@ def steps_of(accused: Any) -> list[int]:
 
 def verdicts(node: Node) -> list[tuple[int, int, str]]:
     return [(span.first, span.last, span.verdict) for span in node.last_word.spans]
+
+
+async def more(accused: Any, node: Node, at: int, *, lies: bool = False) -> None:
+    """One more step, checked here."""
+    accused.world.add_rows([100 + at], 10_000 * at)
+    await accused.derive(lies=lies)
+    node.learn()
+    assert await node.validator.validate(accused.dataset)
+
+
+async def test_truths_are_told_every_ten_minutes_at_most_and_a_lie_at_once(accused: Any, node: Node) -> None:
+    await accused.publish(1, lies=False)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    node.clock.advance(100 * instant.SECOND)
+    await more(accused, node, 1)
+    await more(accused, node, 2)
+    assert (len(node.said), node.last_word.serial) == (1, 1)
+    assert await node.validator._round() == 500.0
+    node.clock.advance(499 * instant.SECOND)
+    assert await node.validator._round() == 1.0
+    node.clock.advance(instant.SECOND)
+    assert await node.validator._round() > 1e9
+    assert (len(node.said), node.last_word.serial, node.last_word.size) == (2, 2, accused.chain.head().size)
+    assert await node.validator._round() > 1e9
+    assert len(node.said) == 2, "said once"
+    await more(accused, node, 3, lies=True)
+    assert (len(node.said), len(node.last_word.mismatch)) == (3, 1)
+
+
+async def test_a_clock_that_went_back_silences_nobody_for_longer(accused: Any, node: Node) -> None:
+    await accused.publish(1, lies=False)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    node.clock.advance(-1000 * instant.SECOND)
+    await more(accused, node, 1)
+    assert await node.validator._round() == 600.0
 
 
 async def test_what_others_contradict_is_run_six_times_more_and_stands(accused: Any, node: Node) -> None:
