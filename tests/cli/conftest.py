@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
+TREE = HERE.parents[1]
+"""Whose programs run, wherever they are installed from."""
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +39,7 @@ def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPat
         environ = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(home),
+            "PYTHONPATH": str(TREE),
             "LANG": "C.UTF-8",
             "COLUMNS": "100",
             "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", ""),
@@ -54,6 +57,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
     environ = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(tmp_path),
+        "PYTHONPATH": str(TREE),
         "ODFD_NODE_NAME": "alice",
         "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
         "ODFD_HTTP_LISTEN": "127.0.0.1:0",
