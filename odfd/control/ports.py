@@ -158,6 +158,11 @@ class Lineage(Protocol):
     async def graph(self, ref: str) -> wire.LineageGraph: ...
 
 
+class Signers(Protocol):
+    async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
+        """Let keys sign again whose journals are gone. Raises Refused when no peer can be asked what they said."""
+
+
 class Trust(Protocol):
     async def show(self, ref: str) -> wire.TrustView: ...
 
@@ -253,6 +258,9 @@ class Node(Protocol):
 
     @property
     def networks(self) -> Networks: ...
+
+    @property
+    def signers(self) -> Signers: ...
 
     @property
     def policies(self) -> Policies: ...

@@ -166,6 +166,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/validators", lambda n, r: _then(body(r, wire.ValidatorRequest), n.trust.add_validator)),
     ("POST", "/validators/lift", lambda n, r: _then(body(r, wire.LiftRequest), n.trust.lift)),
     ("DELETE", "/validators/{key}", lambda n, r: n.trust.remove_validator(_name(r, "key"))),
+    ("POST", "/signers", lambda n, r: _then(body(r, wire.SignRequest), n.signers.sign_again)),
     ("GET", "/policy", lambda n, _: n.policies.policy()),
     ("POST", "/policy/network", lambda n, r: _then(body(r, wire.NetworkRulesRequest), n.policies.publish_rules)),
     ("POST", "/policy/accept", lambda n, r: _then(body(r, wire.AcceptRequest), n.policies.accept_rules)),

@@ -21,6 +21,7 @@ from odfd.network.membership import Membership
 from odfd.services.doctor import Doctor, failed, ok
 from odfd.services.engine import NodeEngine
 from odfd.services.home import DATABASE, Home
+from odfd.services.signers import Signers
 from odfd.services.views import Views
 from odfd.site.server import SiteServer
 
@@ -32,6 +33,7 @@ class Running(NamedTuple):
     membership: Membership
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
+    signers: Signers
 
 
 class AboutService:
@@ -52,6 +54,7 @@ class AboutService:
         self._engine = running.engine
         self._membership = running.membership
         self._site = running.site
+        self._signers = running.signers
         self._ground = ground
         self._name = name
         self._started = ground.clock.now()
@@ -86,6 +89,7 @@ class AboutService:
             datasets=states,
             engine=self._engine.view(),
             disk=disk,
+            lost_journals=len(self._signers.lost),
             tasks=sum(task.state in (State.RUNNING, State.WAITING) for task in self._ground.board.list()),
             started_at=instant.render(self._started),
             pid=os.getpid(),

@@ -38,8 +38,9 @@ class ControlPorts:
         home, ground = parts.home, parts.ground
         applying = Applying(home, parts.committer, parts.engine, ground)
         doctor = Doctor(home, parts.heads.troubles)
+        self.signers = parts.signers
         name = parts.settings.node.name
-        running = Running(parts.engine, parts.membership, parts.site)
+        running = Running(parts.engine, parts.membership, parts.site, parts.signers)
         self.about = AboutService(home, parts.views, doctor, running, ground, name)
         self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, parts.membership.serving)
         uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
@@ -70,6 +71,7 @@ class ControlPorts:
             parts.policy_changed,
             EvidenceDesk(home, parts.shelf, parts.evidence_fetcher, ground.board),
             parts.rulebook.policy,
+            parts.heads.troubles,
         )
         self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground, parts.moved)
         self.authority = AuthorityService(home, parts.committer, ground.clock, parts.signed)

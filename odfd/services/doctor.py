@@ -14,7 +14,7 @@ from typing import Final
 
 from chain.codec.blocks import decode_block
 from chain.errors import Fault
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
 from odfd.control import wire
 from odfd.datasets.references import references_hold
@@ -135,15 +135,27 @@ class Doctor:
         return ok("trust ledger", f"{entries} entries, every link holds")
 
     def _keys(self) -> wire.Probe:
-        count = self._home.keys.check()
+        count, lost = self._home.keys.check(), self._home.keys.lost()
+        if lost:
+            names = _few([self._signer(key) for key in lost])
+            return failed(
+                "keys",
+                f"signing journals are gone, and these sign nothing: {names}",
+                "odfctl trust sign asks peers what they have signed; with nobody to ask: odfctl trust sign --alone",
+            )
         return ok("keys", f"{count} keys and their journals can be read")
+
+    def _signer(self, key: KeyDid) -> str:
+        if key == self._home.keys.node_key().did:
+            return "the node's key"
+        return f"the key of {self._name(DatasetId.from_public_key(key.public_key))}"
 
     def _heads(self) -> wire.Probe:
         """Of our own datasets: what others are told must be what is here."""
         troubles = self._troubles()
         behind = [f"{self._name(dataset)}: {why}" for dataset, why in troubles.items()]
         if behind:
-            hint = "what hinders is said; when the state is an old one: odfctl mirror add ID, from who has more"
+            hint = "what hinders is said; when the state is an old one: odfctl pull REF --repair, from who has more"
             return failed("heads", f"not signed: {_few(behind)}", hint)
         unsigned = [self._name(dataset) for dataset in self._home.chains.datasets() if self._is_unsigned(dataset)]
         if unsigned:

@@ -270,10 +270,15 @@ class FlowService:
     async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
         repaired = await self._repairing.repair(entry)
+        told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
+        fetched = await self._repairing.catch_up(entry)
+        if fetched:
+            told.append(f"{fetched} more that are signed were fetched")
         return wire.PullItem(
             ref=entry.name,
-            outcome="updated" if any(repaired) else "up-to-date",
-            message=f"{repaired} made whole" if any(repaired) else "every block and object is whole",
+            outcome="updated" if any(repaired) or fetched else "up-to-date",
+            blocks=fetched,
+            message="; ".join(told),
         )
 
 

@@ -61,6 +61,7 @@ from odfd.services.repairing import Repairing
 from odfd.services.resolving import Docket
 from odfd.services.rulebook import Rulebook
 from odfd.services.shelf import open_site
+from odfd.services.signers import Signers
 from odfd.services.trust import proof_view
 from odfd.services.views import Views
 from odfd.services.witnessing import Witnessing
@@ -157,8 +158,7 @@ class NodeParts:
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
-        self.validator, self.rechecking = self._validator(), self._rechecking()
-        self.observer = self._observer()
+        self._hold_speakers()
         self.reviewing = Reviewing(
             home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
         )
@@ -168,7 +168,13 @@ class NodeParts:
         self.publications = PublicationService(
             home, self.places.publisher, self._served, lambda: self.settings.policy.publish.ipfs, ground
         )
+
+    def _hold_speakers(self) -> None:
+        """Who signs by itself what it found, and whoever lets keys sign again that do not know what they have said."""
+        self.validator, self.rechecking = self._validator(), self._rechecking()
+        self.observer = self._observer()
         self.witnessing = self._witnessing()
+        self.signers = Signers(self._post(), self.membership, self._may_sign_again)
 
     def _witnessing(self) -> Witnessing:
         home, ground = self.home, self.ground
@@ -198,7 +204,7 @@ class NodeParts:
         )
         self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved)
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
-        self.repairing = Repairing(home, self.sync, mender)
+        self.repairing = Repairing(home, self.sync, mender, self._caught_up)
         self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved)
 
     def _settle(self) -> None:
@@ -220,6 +226,7 @@ class NodeParts:
             Child("outbox", self.outbox.run, restart),
             Child("forks", self.forks.run, restart),
             Child("mirrors", self.keeper.run, restart),
+            Child("signers", self.signers.rounds.run, restart),
             Child("heads", self.heads.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
             Child("rechecking", self.rechecking.rounds.run, restart),
@@ -287,7 +294,7 @@ class NodeParts:
 
     def _room(self) -> Room:
         return Room(
-            is_listed=lambda key: self.policy.group_of(key) is not None,
+            is_listed=lambda key: key == self.standing.me or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
             is_wished=lambda connection, dataset: wishes.of(Resources(connection), dataset) is not None,
             speaks_for_us=self._speaks_for_us,
@@ -384,6 +391,15 @@ class NodeParts:
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
+        self.signers.rounds.poke()
+
+    def _caught_up(self, dataset: DatasetId) -> None:
+        self.moved(dataset)
+        self.heads.rounds.poke()
+
+    def _may_sign_again(self) -> None:
+        for rounds in (self.heads.rounds, self.validator.rounds, self.witnessing.rounds):
+            rounds.poke()
 
     def moved(self, dataset: DatasetId) -> None:
         self.reviewing.touch(dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,8 +14,12 @@ from chain.model.block import NamedObject, objects_of
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from odfd.datasets.catalog import Entry
+from odfd.mirrors import wish as wishes
 from odfd.mirrors.mending import ChainMender
-from odfd.mirrors.sync import MirrorSync
+from odfd.mirrors.sync import MirrorSync, Synced
+from odfd.mirrors.tally import Tally
+from odfd.mirrors.wish import Wish
+from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.transfer.linked import note_links
 from odfd.trust.ledger import Checked, Ledger
@@ -54,8 +59,12 @@ class Repaired(NamedTuple):
 class Repairing:
     """See the module."""
 
-    def __init__(self, home: Home, sync: MirrorSync, mender: ChainMender) -> None:
+    def __init__(
+        self, home: Home, sync: MirrorSync, mender: ChainMender, caught_up: Callable[[DatasetId], None]
+    ) -> None:
+        """``caught_up`` is told of a dataset of ours that got back what was signed of it."""
         self._home = home
+        self._caught_up = caught_up
         self._sync = sync
         self._mender = mender
 
@@ -74,6 +83,37 @@ class Repairing:
                 raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
         await trio.to_thread.run_sync(self._note_whole, entry.id, tree)
         return Repaired(mended.blocks, mended.rows, damaged.count)
+
+    async def catch_up(self, entry: Entry) -> int:
+        """Fetch what is signed of a dataset of ours and is not here, as after a backup; the number of blocks.
+
+        Mirrors of others do so by themselves. Raises NotFound when nobody serves it, Remote, and what syncing raises.
+        """
+        if not await trio.to_thread.run_sync(self._is_ours, entry.id):
+            return 0
+        await self._sync.ask_around(entry.id)
+        lacking = await trio.to_thread.run_sync(self._lacking, entry.id)
+        if not lacking:
+            return 0
+        outcome = await self._sync.sync(Wish(dataset=str(entry.id), name=entry.name), Tally())
+        if not isinstance(outcome, Synced):
+            raise NotFound(
+                f"{lacking} blocks of {entry.name} are signed and are not here, and no connected peer serves them",
+                rule="repair",
+                hint="try again when a peer that mirrors it is connected: odfctl peer list",
+            )
+        self._caught_up(entry.id)
+        return outcome.blocks
+
+    def _is_ours(self, dataset: DatasetId) -> bool:
+        with self._home.database.read() as connection:
+            return self._home.keys.has_dataset_key(dataset) and wishes.of(Resources(connection), dataset) is None
+
+    def _lacking(self, dataset: DatasetId) -> int:
+        with self._home.database.read() as connection:
+            ledger = Ledger(connection)
+            newest = ledger.newest_head(dataset)
+            return max(0, newest[0].size - ledger.chain(dataset).frontier.size) if newest else 0
 
     def _damaged(self, entry: Entry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)

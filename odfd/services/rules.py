@@ -22,6 +22,7 @@ from odfd.kit.clock import Clock
 from odfd.network.membership import Membership
 from odfd.services.home import Home
 from odfd.services.rulebook import Rulebook
+from odfd.trust import topics
 from odfd.trust.ledger import Ledger
 from odfd.trust.networks import Known, NetworkPolicies
 from odfd.trust.policy import Policy
@@ -92,7 +93,7 @@ class RulesService:
                 head=rules.digest,
             )
             payload = statement.encode(said)
-            sid, topic = envelope.sid(payload), f"policy/{network.name}"
+            sid, topic = envelope.sid(payload), topics.policy(network.name)
             sealed = self._home.keys.sign(key, topic, (said.version,), str(sid), payload)
             signed = envelope.unseal(sealed, statement.limit_of(said))
             kept.keep(said, signed, "signed", "", now)

@@ -12,7 +12,7 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid
-from chain.ids import KeyDid
+from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import sid
@@ -51,8 +51,13 @@ class TrustService:
         changed: Callable[[], None],
         evidence: EvidenceDesk,
         policy_with: Callable[[sqlite3.Connection], Policy],
+        unsigned: Callable[[], Mapping[DatasetId, str]],
     ) -> None:
-        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
+        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid.
+
+        ``unsigned``: datasets of this node of which no head can be signed, and why.
+        """
+        self._unsigned = unsigned
         self._policy_with = policy_with
         self._docket = docket
         self._home = home
@@ -173,6 +178,7 @@ class TrustService:
                 wire.ChoiceView(hash=str(each.name), message=each.message)
                 for each in resolving.choices(self._docket.case(entry))
             ),
+            unsigned=self._unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),
         )
 

@@ -3,12 +3,16 @@
 Before a signature leaves, a line ``<topic> <order> <subject> <sum>`` is appended to ``keys/<did>.journal`` and fsynced
 (trust.md section 1, "Signing safely"). The order of a topic never goes back, and one order never carries two subjects.
 The file is outside the database and its backups on purpose: restoring a backup must not make a signer forget.
+
+A journal is begun with its key: ``journal 0 new`` is its first line. One that is gone or empty although its key is here
+is lost. It then lets nothing be signed until it is begun again, with whatever others know of the key's words.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -19,6 +23,10 @@ from chain.errors import Environment, Refused
 Order: TypeAlias = tuple[int, ...]
 COMPACT_AT: Final = 1 << 20
 """Bytes from which a journal is rewritten, when it is opened, with the last line of each topic only."""
+BEGUN: Final = "journal"
+"""Topic of the first line. Its order is when the journal was begun, in seconds of Unix time, and 0 for a new key."""
+NEW: Final = "new"
+"""Its subject where the key was made with the journal; else who told what the key had said (``remembering``)."""
 _MODE: Final = 0o600
 
 
@@ -31,32 +39,80 @@ class Entry(msgspec.Struct, frozen=True):
 class Journal:
     """One key's journal; read once, then appended to."""
 
-    def __init__(self, path: Path) -> None:
+    is_lost: bool = False
+    """Whether it is gone although its key is here: then nobody knows what the key has said, and it says no more."""
+
+    def __init__(self, path: Path, *, begun: bool = False) -> None:
+        """``begun``: the key is here, and its journal was begun with it."""
         self._path = path
         self._last = _load(path)
+        self.is_lost = begun and not self._last
         if path.exists() and path.stat().st_size > COMPACT_AT:
-            _replace(path, "".join(_line(topic, entry) for topic, entry in sorted(self._last.items())))
+            _replace(path, self._text(self._last))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its key has said nothing ever."""
+        return self._last == _START
 
     def last(self, topic: str) -> Entry | None:
+        """What was said last. Raises Refused (``trust.journal``) when nobody knows."""
+        self._check_kept()
         return self._last.get(topic)
 
+    def begin(self, how: str, at: int, said: Mapping[str, Entry]) -> None:
+        """Make it anew, whole or not at all, with what is known that its key said last. Raises Environment."""
+        entries = {**said, BEGUN: Entry((at,), how)}
+        _replace(self._path, self._text(entries))
+        self._last, self.is_lost = entries, False
+
     def check(self, topic: str, order: Order, subject: str) -> None:
-        """Whether ``subject`` may be signed. Raises Refused (``trust.behind``) when more was said already."""
-        last = self._last.get(topic)
+        """Whether ``subject`` may be signed.
+
+        Raises Refused: ``trust.behind`` when more was said already, ``trust.journal`` when nobody knows what was.
+        """
+        last = self.last(topic)
         if last is not None and last != Entry(order, subject) and order <= last.order:
             raise Refused(
                 f"this key has already signed {topic} at {last.order}; it will not sign another at {order}",
                 rule="trust.behind",
-                hint="the state here is older than the signing journal: pull the dataset from a peer, then sign",
+                hint="the state here is older than the signing journal: odfctl pull REF --repair fetches what is newer",
             )
 
     def promise(self, topic: str, order: Order, subject: str) -> None:
-        """Note, durably, that ``subject`` is about to be signed. Raises Refused (``trust.behind``) or Environment."""
+        """Note, durably, that ``subject`` is about to be signed. Raises Refused as ``check`` does, or Environment."""
         self.check(topic, order, subject)
         entry = Entry(order, subject)
-        if self._last.get(topic) != entry:
+        if self._last.get(topic) == entry:
+            return
+        if self._path.exists():
             _append(self._path, _line(topic, entry))
             self._last[topic] = entry
+        else:
+            # Its first line, or it was deleted under a running node, which still knows all of it.
+            entries = {**_START, **self._last, topic: entry}
+            _replace(self._path, self._text(entries))
+            self._last = entries
+
+    def _check_kept(self) -> None:
+        if self.is_lost:
+            raise Refused(
+                f"the signing journal {self._path.name} is gone, and with it what this key has said",
+                rule="trust.journal",
+                hint="odfctl trust sign asks peers for it; with nobody to ask, odfctl trust sign --alone",
+            )
+
+    @staticmethod
+    def _text(entries: Mapping[str, Entry]) -> str:
+        return "".join(_line(topic, entry) for topic, entry in sorted(entries.items(), key=_place))
+
+
+_START: Final = {BEGUN: Entry((0,), NEW)}
+
+
+def _place(item: tuple[str, Entry]) -> tuple[bool, str]:
+    """The first line first."""
+    return item[0] != BEGUN, item[0]
 
 
 def _line(topic: str, entry: Entry) -> str:
@@ -95,32 +151,37 @@ def _load(path: Path) -> dict[str, Entry]:
         raise Environment(
             f"the signing journal {path.name} cannot be read: {error}",
             rule="signing-journal",
-            hint="without it this key must not sign: restore the file, or retire the key",
+            hint="this key signs nothing: restore the file, or move it away and let odfctl trust sign ask peers",
         ) from error
     return last
 
 
 def _append(path: Path, line: str) -> None:
-    fresh = not path.exists()
+    """To a file that is there: one that was deleted meanwhile must not come back with its last line alone."""
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _MODE), "w") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "w") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        if fresh:
-            sync_folder(path.parent)
     except OSError as error:
-        raise Environment(f"cannot write {path.name}: {error}", rule="signing-journal") from error
+        raise _cannot_write(path, error) from error
 
 
 def _replace(path: Path, text: str) -> None:
     fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_folder(path.parent)
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> Environment:
+    return Environment(f"cannot write {path.name}: {error}", rule="signing-journal")
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """Keys on disk: ``keys/node.key`` and one ``keys/<did>.key`` for each dataset that is ours, mode 0600.
 
-A key never signs but through its journal. The key of a dataset may be taken offline: then ``keys/<did>.offline`` says
-that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
+A key never signs but through its journal, begun before the key is kept: nobody knows what a key without one has said,
+and it says nothing more until ``renew``. The key of a dataset may be taken offline: then ``keys/<did>.offline``
+says that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
 Secrets are made from the entropy that the caller gives and are not printed,
 logged or backed up by us.
 """
@@ -10,15 +11,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from chain.errors import Environment, NotFound
 from chain.ids import DID_ODF, DatasetId, KeyDid
+from chain.instant import SECOND, Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
-from odfd.trust.journal import Entry, Journal, Order, sync_folder
+from odfd.trust.journal import BEGUN, NEW, Entry, Journal, Order, sync_folder
 
 _NODE: Final = "node"
 _MODE: Final = 0o600
@@ -42,7 +44,7 @@ class KeyStore:
         """The 32 secret bytes of this node's own key; made the first time."""
         path = self._directory / f"{_NODE}.key"
         if not path.exists():
-            self._write(path, self._entropy(32))
+            self._make(path, self._entropy(32))
         return self._read(path)
 
     def node_key(self) -> SigningKey:
@@ -51,7 +53,7 @@ class KeyStore:
     def new_dataset_key(self) -> SigningKey:
         seed = self._entropy(32)
         key = SigningKey(seed)
-        self._write(self._key_path(key.dataset_id), seed)
+        self._make(self._key_path(key.dataset_id), seed)
         return key
 
     def has_dataset_key(self, dataset: DatasetId) -> bool:
@@ -102,7 +104,12 @@ class KeyStore:
 
     def discard_dataset_key(self, dataset: DatasetId) -> None:
         """For a dataset that came to nothing: its key has signed nothing yet."""
-        self._key_path(dataset).unlink(missing_ok=True)
+        with self._signing:
+            unused = self._journal_of(dataset.public_key).is_new
+            self._key_path(dataset).unlink(missing_ok=True)
+            if unused:
+                self._journal_path(dataset.public_key).unlink(missing_ok=True)
+                del self._journals[dataset.public_key]
 
     def check(self) -> int:
         """Read every key and journal; the number of keys. Raises Environment at the first that cannot be."""
@@ -116,25 +123,39 @@ class KeyStore:
                 self._journal(key)
         return len(paths)
 
+    def lost(self) -> list[KeyDid]:
+        """Keys of this node whose journals are gone, its own first. Those that cannot be read are told by ``check``."""
+        paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
+        datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem != _NODE})
+        keys = [self.node_key().did, *(KeyDid.from_public_key(each.public_key) for each in datasets)]
+        return [key for key in keys if self._is_lost(key)]
+
+    def renew(self, key: KeyDid, said: Mapping[str, Entry], how: str, now: Instant) -> bool:
+        """Begin a lost journal anew with what others know that the key said; whether it was lost. Raises Environment.
+
+        ``how`` says who told it: it stands in the journal.
+        """
+        with self._signing:
+            journal = self._journal_of(key.public_key)
+            if not journal.is_lost:
+                return False
+            journal.begin(how, now // SECOND, said)
+            return True
+
+    def is_new(self, dataset: DatasetId) -> bool:
+        """Whether the dataset's key is here and has said nothing ever: then no other key can have spoken of it."""
+        with self._signing:
+            return self._journal_of(dataset.public_key).is_new
+
     def last_said(self, key: KeyDid, topic: str) -> Entry | None:
-        """By its journal here, wherever the key is."""
+        """By its journal here, wherever the key is. Raises Refused (``trust.journal``) when that is lost."""
         with self._signing:
             return self._journal_of(key.public_key).last(topic)
-
-    def check_others(self, dataset: DatasetId, topic: str, order: Order, subject: str) -> None:
-        """The journal of the dataset's own key, wherever that key is. Raises Refused (``trust.behind``)."""
-        with self._signing:
-            self._journal_of(dataset.public_key).check(topic, order, subject)
-
-    def may_sign(self, key: SigningKey, topic: str, order: Order, subject: str) -> None:
-        """Ask before doing what would have to be signed. Raises Refused (``trust.behind``)."""
-        with self._signing:
-            self._journal(key).check(topic, order, subject)
 
     def sign(self, key: SigningKey, topic: str, order: Order, subject: str, payload: bytes) -> bytes:
         """A sealed envelope of ``payload``; what it says of ``subject`` at ``order`` is journalled first.
 
-        Raises Refused (``trust.behind``) when the journal says otherwise.
+        Raises Refused when the journal says otherwise (``trust.behind``) or is lost (``trust.journal``).
         """
         with self._signing:
             self._journal(key).promise(topic, order, subject)
@@ -155,9 +176,25 @@ class KeyStore:
 
     def _journal_of(self, public: bytes) -> Journal:
         if public not in self._journals:
-            name = DatasetId.from_public_key(public).multibase
-            self._journals[public] = Journal(self._directory / f"{name}.journal")
+            self._journals[public] = Journal(self._journal_path(public), begun=self._is_here(public))
         return self._journals[public]
+
+    def _is_lost(self, key: KeyDid) -> bool:
+        with self._signing:
+            try:
+                return self._journal_of(key.public_key).is_lost
+            except Environment:
+                return False  # damaged: it is there, and nothing is signed either
+
+    def _is_here(self, public: bytes) -> bool:
+        """Whether the key is this node's; others' are journalled too, as far as they sign here."""
+        if self.has_dataset_key(DatasetId.from_public_key(public)):
+            return True
+        path = self._directory / f"{_NODE}.key"
+        return path.exists() and SigningKey(self._read(path)).public == public
+
+    def _journal_path(self, public: bytes) -> Path:
+        return self._directory / f"{DatasetId.from_public_key(public).multibase}.journal"
 
     def _offline_path(self, dataset: DatasetId) -> Path:
         return self._directory / f"{dataset.multibase}.offline"
@@ -177,6 +214,16 @@ class KeyStore:
         if whose and whose != [str(SigningKey(seed).did)]:
             raise _spoilt(path)
         return seed
+
+    def _make(self, path: Path, seed: bytes) -> None:
+        """The journal first: a crash in between leaves one without a key, which does no harm."""
+        public = SigningKey(seed).public
+        with self._signing:
+            journal = Journal(self._journal_path(public))
+            if journal.last(BEGUN) is None:
+                journal.begin(NEW, 0, {})
+            self._journals[public] = journal
+        self._write(path, seed)
 
     def _write(self, path: Path, seed: bytes) -> None:
         fresh = path.with_suffix(".new")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ import trio
 from chain import instant
 from chain.codec.blocks import encode_block
 from chain.errors import Conflict, Invalid, Refused
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.block import Block, MetadataBlock, objects_of
 from chain.model.events import MetadataEvent
@@ -32,12 +33,12 @@ from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement
-from chain.statements.tree import Frontier
+from chain.statements.tree import Frontier, Tree
 from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from chain.store.rewriting import Plan
 from odfd.datasets.references import keep_links, keep_references
-from odfd.trust import drafting
+from odfd.trust import drafting, topics
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Checked, Ledger
@@ -46,8 +47,6 @@ from odfd.trust.versioning import keep_version, note_newest, note_version, sign_
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """How long a head counts as fresh; it is signed anew at a third of this."""
-
-_TOPIC: Final = "head"
 
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
@@ -119,6 +118,7 @@ class OwnerCommitter:
         frontier = checked.frontier.extend(block.hash.digest for block in blocks)
         epoch = _epoch(dataset, checked, rights)
         _check_newest(newest[0] if newest else None, epoch, state.size)
+        self._check_behind(dataset, epoch, checked.frontier)
         self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
 
         named = {name for block in blocks for name, _ in objects_of(block)}
@@ -155,6 +155,7 @@ class OwnerCommitter:
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
         _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), plan.last.size)
         # A state from an old backup must not declare that it ended where it does not.
+        self._check_behind(dataset, checked.epoch, checked.frontier)
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
         told = Retold(self._chains.chain(dataset), plan)
         check_opening(said.epochs[-1] if said.epochs else None, told.kept, checked.frontier)
@@ -194,6 +195,7 @@ class OwnerCommitter:
             note_newest(connection, self._keys, dataset)
         rights = self._renewed(rights)
         epoch = _epoch(dataset, checked, rights)
+        self._check_behind(dataset, epoch, checked.frontier)
         signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
         if signed is not None and signed.size >= head.size and self._clock() < signed.issued + LIFETIME // 3:
             return False
@@ -230,10 +232,38 @@ class OwnerCommitter:
 
     def _may_sign(self, key: SigningKey, dataset: DatasetId, epoch: int, frontier: Frontier) -> None:
         """Whichever key signs: what the dataset's own key has said binds the node's too, and the other way round."""
+        if self._keys.is_new(dataset):
+            return
         order, subject = (epoch, frontier.size), frontier.root.hex()
-        self._keys.check_others(dataset, _TOPIC, order, subject)
-        for each in (self._keys.node_key(), key):
-            self._keys.may_sign(each, _topic(each, dataset), order, subject)
+        own = KeyDid.from_public_key(dataset.public_key)
+        for each in (own, self._keys.node_key().did, key.did):
+            self._keys.may_note(each, topics.head(each, dataset), order, subject)
+
+    def _check_behind(self, dataset: DatasetId, epoch: int, tree: Frontier) -> None:
+        """All that was signed must be here: several blocks at once would jump over what is not. Raises Refused."""
+        if self._keys.is_new(dataset):
+            return
+        keys = (KeyDid.from_public_key(dataset.public_key), self._keys.node_key().did)
+        said = [self._keys.last_said(key, topics.head(key, dataset)) for key in keys]
+        last = max((each for each in said if each is not None), key=lambda each: each.order, default=None)
+        if last is None or last.order[0] < epoch:
+            return
+        if last.order > (epoch, tree.size) or last.subject != self._root(dataset, tree, last.order[1]).hex():
+            raise Refused(
+                f"this node has signed {last.order[1]} blocks of {dataset.short} in epoch {last.order[0]}, and they"
+                f" are not the beginning of the {tree.size} that are here",
+                rule="trust.behind",
+                hint="the state here is older than the signing journal, or another one: odfctl pull REF --repair",
+            )
+
+    def _root(self, dataset: DatasetId, tree: Frontier, size: int) -> bytes:
+        """Of the first blocks; that of fewer than all is asked for after a crash only, and reads them."""
+        if size == tree.size:
+            return tree.root
+        return Tree(partial(self._leaves, dataset)).root(size)
+
+    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+        return [Multihash.sha3_256(raw).digest for raw in self._chains.chain(dataset).raw_blocks(start, stop)]
 
     def _sign(self, dataset: DatasetId, head: Multihash, frontier: Frontier, epoch: int, rights: Rights) -> None:
         now = self._clock()
@@ -250,16 +280,11 @@ class OwnerCommitter:
             head=head,
         )
         order, subject = (epoch, frontier.size), frontier.root.hex()
-        sealed = self._keys.sign(key, _topic(key, dataset), order, subject, statement.encode(said))
+        sealed = self._keys.sign(key, topics.head(key.did, dataset), order, subject, statement.encode(said))
         signed = envelope.unseal(sealed, statement.limit_of(said))
         with self._database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
         self._announce(dataset, signed)
-
-
-def _topic(key: SigningKey, dataset: DatasetId) -> str:
-    """Of heads in a key's journal: a dataset's own key speaks of one dataset only, another key of many."""
-    return _TOPIC if key.dataset_id == dataset else f"{_TOPIC}/{dataset.multibase}"
 
 
 def _epoch(dataset: DatasetId, checked: Checked, rights: Rights) -> int:
@@ -284,7 +309,7 @@ def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
         raise Refused(
             f"a head of {newest.size} blocks is signed already, and only {size} are here",
             rule="trust.behind",
-            hint="pull the dataset from a peer, then write; if a key was stolen, odfctl trust authority rotate REF",
+            hint="odfctl pull REF --repair fetches them; if a key was stolen: odfctl trust authority rotate REF",
         )
 
 

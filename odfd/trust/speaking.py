@@ -20,6 +20,7 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import InputTree, Span
 from chain.store.base import ChainReader, ChainStore
+from odfd.trust import topics
 from odfd.trust.attesting import NOT_ATTEMPTED, Subject, Tried, attest, engines_of, spans_of
 from odfd.trust.ledger import Ledger
 from odfd.trust.post import Post
@@ -83,7 +84,7 @@ class Speaker:
         head = newest[0]
         subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
-        topic = f"attestation:{dataset}:{head.epoch}"
+        topic = topics.attestation(dataset, head.epoch)
         journalled = self._post.keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))

@@ -8,7 +8,6 @@ catches up at the next start; a version that was noted and not kept could never 
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
 
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId, KeyDid
@@ -18,13 +17,11 @@ from chain.statements.authority import Rights, missing_signatures
 from chain.statements.envelope import Signed
 from chain.statements.statement import AUTHORITY, MAX_ENVELOPE, Authority
 from chain.store.database import Database
+from odfd.trust import topics
 from odfd.trust.admission import Outcome, admit_authority
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import Ledger
-
-_TOPIC: Final = "authority"
-"""Of the signing journal."""
 
 
 def sign_version(
@@ -64,7 +61,7 @@ def keep_version(
             hint="somebody was first, or the clock is wrong: ask for a new draft",
         )
     for key in signed.signers:
-        keys.may_note(key, _topic(key, said.dataset), (said.version,), str(signed.sid))
+        keys.may_note(key, topics.authority(key, said.dataset), (said.version,), str(signed.sid))
     authorities.keep(said, signed)
     ledger.close_epochs(rights)
     ledger.record_authority(said, signed, "signed", "", now)
@@ -82,7 +79,7 @@ def hold_instead(connection: sqlite3.Connection, said: Authority, signed: Signed
 def note_version(keys: KeyStore, said: Authority, signed: Signed) -> None:
     """In the journals of all who signed it, once it is kept and before it is told."""
     for key in signed.signers:
-        keys.note(key, _topic(key, said.dataset), (said.version,), str(signed.sid))
+        keys.note(key, topics.authority(key, said.dataset), (said.version,), str(signed.sid))
 
 
 def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: DatasetId) -> None:
@@ -92,13 +89,9 @@ def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: Dataset
         return
     said, signed = versions[-1]
     for key in signed.signers:
-        last = keys.last_said(key, _topic(key, dataset))
+        last = keys.last_said(key, topics.authority(key, dataset))
         if last is None or last.order < (said.version,):
-            keys.note(key, _topic(key, dataset), (said.version,), str(signed.sid))
-
-
-def _topic(key: KeyDid, dataset: DatasetId) -> str:
-    return _TOPIC if key.public_key == dataset.public_key else f"{_TOPIC}/{dataset.multibase}"
+            keys.note(key, topics.authority(key, dataset), (said.version,), str(signed.sid))
 
 
 def _lacking(count: int) -> Refused:

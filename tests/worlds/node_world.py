@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -386,6 +387,9 @@ class Node:
         request = wire.PullRequest(refs=refs, all=not refs, **more)
         return list((await self.done(self.api.flow.pull(request))).items)
 
+    async def sign_again(self, *, alone: bool = False) -> wire.SigningView:
+        return await self.api.signers.sign_again(wire.SignRequest(alone=alone))
+
     async def mirror(self, source: DatasetId, name: str, **more: Any) -> wire.MirrorView:
         return await self.done(self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name, **more)))
 
@@ -433,6 +437,17 @@ class World:
                 for life in reversed(lives):
                     life.stopping.set()
                 nursery.cancel_scope.cancel()
+
+    def steal(self, owner: str, thief: str, seed: bytes) -> None:
+        """The owner's state as it is now, in other hands: datasets' keys, no journals, and the thief's own node key.
+
+        What the journals said nobody tells the thief, who says ``sign_again(alone=True)``.
+        """
+        shutil.copytree(self.folder / owner / "state", self.folder / thief / "state")
+        keys = self.folder / thief / "state" / "keys"
+        for journal in keys.glob("*.journal"):
+            journal.unlink()
+        (keys / "node.key").write_text(seed.hex() + "\n")
 
     async def spread(self, node: Node, *names: str) -> None:
         """Until all others know the heads of these datasets."""

@@ -71,10 +71,15 @@ def status_text(status: dict[str, Any]) -> str:
             ("datasets", f"{total}  ({counted})" if counted else "none: odfctl apply, odfctl mirror add"),
             ("engine", shown),
             ("disk", _disk(disk)),
+            ("signing", _signing(status.get("lostJournals", 0))),
             ("memory", words.size(status["memory"]) if status.get("memory") else ""),
             ("tasks", str(status.get("tasks", 0))),
         ]
     )
+
+
+def _signing(lost: int) -> str:
+    return f"stopped for {words.plural(lost, 'key')}: odfctl doctor" if lost else ""
 
 
 def _disk(disk: dict[str, Any] | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from chain.errors import Environment
 from odfd.cli import kinds, words
-from odfd.cli.commands import authority, policy
+from odfd.cli.commands import authority, policy, signing
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import Column, clean, render
@@ -71,6 +71,7 @@ def register(subparsers: Any) -> None:
     resolve.set_defaults(run=_resolve)
     _register_validators(actions, type(parser))
     authority.register(actions, type(parser))
+    signing.register(actions)
     policy.register(actions, type(parser))
 
 
@@ -144,6 +145,8 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
     for seen in view.get("observations", []):
         who = seen.get("group") or words.identity(seen["observer"])
         lines.append(f"  {who} found #{seen['block']} at its source {words.ago(seen['at'], now)}: {seen['result']}")
+    if view.get("unsigned"):
+        lines.append(f"  This node signs no head of it: {clean(view['unsigned'], 200)}")
     if view.get("unlisted"):
         lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
     for made in view.get("decisions", []):

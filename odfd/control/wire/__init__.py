@@ -75,6 +75,7 @@ from odfd.control.wire.rewriting import (
     RewriteRequest,
     RewriteResult,
 )
+from odfd.control.wire.signing import SignerView, SigningView, SignRequest
 from odfd.control.wire.tasks import (
     EventView,
     TaskRef,
@@ -197,7 +198,10 @@ __all__ = [
     "RewriteResult",
     "Schema",
     "Share",
+    "SignRequest",
     "SignatureText",
+    "SignerView",
+    "SigningView",
     "Status",
     "TaskRef",
     "TaskView",

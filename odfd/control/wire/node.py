@@ -61,6 +61,8 @@ class Status(Value, frozen=True, kw_only=True):
     """Count by state."""
     engine: EngineView | None = None
     disk: DiskView | None = None
+    lost_journals: int = 0
+    """Keys of this node that sign nothing, as it is not known what they have said: ``odfctl trust sign``."""
     tasks: int = 0
     """Running or waiting."""
     started_at: str | None = None

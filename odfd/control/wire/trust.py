@@ -226,6 +226,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     evidence: tuple[EvidenceView, ...] = ()
     choices: tuple[ChoiceView, ...] = ()
     """What waits for a person's decision."""
+    unsigned: str = ""
+    """Why this node, which publishes it, signs no head of it now."""
     decisions: tuple[DecisionView, ...] = ()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,27 +15,19 @@ ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
 
 
-def copy_owner(folder: Path) -> None:
-    """Alice's state as it is now, in other hands: her datasets' keys, not her journals, and another node key."""
-    shutil.copytree(folder / "alice" / "state", folder / "mallory" / "state")
-    keys = folder / "mallory" / "state" / "keys"
-    for journal in keys.glob("*.journal"):
-        journal.unlink()
-    (keys / "node.key").write_text(SEED.hex() + "\n")
-
-
 @pytest.mark.parametrize("steps", [1, 2])
-async def test_both_branches_end_where_they_part(world: Any, worlds: Any, tmp_path: Path, steps: int) -> None:
+async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps: int) -> None:
     """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch."""
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)
         await alice.pull()
         cities, common = alice.dataset("cities"), alice.size("cities")
-    copy_owner(tmp_path)
+    world.steal("alice", "mallory", SEED)
     mallory_peer = worlds.peer_of_seed(SEED)
     world.wires.cut.add(mallory_peer)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
+        await mallory.sign_again(alone=True)
         for step in range(steps):
             world.write("alice", f"b{step}.csv", f"2024-01-0{3 + step}T00:00:00Z,Wels,{step}")
             await alice.pull("cities")
@@ -66,9 +56,9 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, tmp_pa
         assert await trio.to_thread.run_sync(bob.parts.library.size, cities) <= common
 
 
-async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any) -> None:
     """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
-    await test_both_branches_end_where_they_part(world, worlds, tmp_path, 1)
+    await test_both_branches_end_where_they_part(world, worlds, 1)
     async with world.running("bob"), world.running("carol") as carol:
         (event,) = await carol.heard("dataset.forked")
         assert "two histories" in event.message

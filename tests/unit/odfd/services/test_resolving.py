@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,22 +46,11 @@ def decisions(node: Any, name: str) -> list[dict[str, Any]]:
         return [msgspec.json.decode(row[0]) for row in rows]
 
 
-def copied_owner(folder: Path) -> None:
-    """Alice's state as it is now, in other hands: her datasets' keys, not her journals, and another node key."""
-    import shutil
-
-    shutil.copytree(folder / "alice" / "state", folder / "mallory" / "state")
-    keys = folder / "mallory" / "state" / "keys"
-    for journal in keys.glob("*.journal"):
-        journal.unlink()
-    (keys / "node.key").write_text(SEED.hex() + "\n")
-
-
 class Forked:
     """Alice and Mallory publish two histories of ``cities``; Bob mirrors Alice's and was shown both."""
 
-    def __init__(self, world: Any, worlds: Any, folder: Path) -> None:
-        self.world, self.worlds, self.folder = world, worlds, folder
+    def __init__(self, world: Any, worlds: Any) -> None:
+        self.world, self.worlds = world, worlds
         self.peer = worlds.peer_of_seed(SEED)
 
     async def before(self) -> None:
@@ -71,13 +59,14 @@ class Forked:
             await alice.apply(self.worlds.ROOT)
             await alice.pull()
             self.cities, self.common = alice.dataset("cities"), alice.size("cities")
-        copied_owner(self.folder)
+        self.world.steal("alice", "mallory", SEED)
         self.world.wires.cut.add(self.peer)
 
     async def part(self, alice: Any, bob: Any, mallory: Any) -> None:
         """Bob mirrors Alice's history, while nobody sees Mallory."""
         self.world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,1")
         await alice.pull("cities")
+        await mallory.sign_again(alone=True)
         await mallory.pull("cities")
         await bob.mirror(self.cities, "theirs")
         self.world.wires.cut.clear()
@@ -110,8 +99,8 @@ class Forked:
 
 
 @pytest.fixture
-async def forked(world: Any, worlds: Any, tmp_path: Path) -> Forked:
-    made = Forked(world, worlds, tmp_path)
+async def forked(world: Any, worlds: Any) -> Forked:
+    made = Forked(world, worlds)
     await made.before()
     return made
 

@@ -431,10 +431,7 @@ async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> 
     """As whoever has the dataset's key and not its journal can do it."""
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)
-    shutil.copytree(world.folder / "alice" / "state", world.folder / "mallory" / "state")
-    for file in (world.folder / "mallory" / "state" / "keys").glob("*.journal"):
-        file.unlink()
-    (world.folder / "mallory" / "state" / "keys" / "node.key").write_text((b"m" * 32).hex())
+    world.steal("alice", "mallory", b"m" * 32)
     mallory_peer = worlds.peer_of_seed(b"m" * 32)
     world.wires.cut.add(mallory_peer)
     async with (
@@ -446,6 +443,7 @@ async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> 
         size = alice.size("cities")
         assert bob.size("theirs") == size
         rewrite_in_secret(mallory, cities, size - 2)
+        await mallory.sign_again(alone=True)
         await mallory.pull("cities")
         assert mallory.size("cities") == size
         with mallory.home.database.read() as connection:
@@ -468,7 +466,8 @@ def rewrite_in_secret(node: Any, dataset: Any, keep: int) -> None:
 
     def together(connection: Any) -> None:
         give_up(connection, dataset, keep, checked)
-        connection.execute("DELETE FROM trust_live WHERE dataset = ?", (dataset,))
+        connection.execute("DELETE FROM trust_live")
+        connection.execute("DELETE FROM trust_ledger")
 
     home.chains.rewrite(Rewrite(dataset=dataset, expected=chain.head(), keep=keep), together)
 

@@ -11,7 +11,7 @@ import trio
 
 from chain import instant
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.events import DatasetKind, Seed, SetInfo, SetTransform
 from chain.model.source import SqlQueryStep, TransformSql
@@ -154,6 +154,42 @@ def test_restored_signer_refuses(tmp_path: Path) -> None:
     with pytest.raises(Refused):
         restored.committer.sign_unsigned(dataset)
     restored.database.close()
+
+
+def test_several_blocks_do_not_jump_over_what_was_signed(tmp_path: Path) -> None:
+    """Three blocks at once would be later than what was signed of two, and another history all the same."""
+    owner = Owner(tmp_path)
+    dataset = owner.found()
+    owner.database.close()
+    backup = (tmp_path / "odfd.sqlite").read_bytes()
+    owner = Owner(tmp_path)
+    owner.note(dataset, "one")
+    owner.database.close()
+    (tmp_path / "odfd.sqlite").write_bytes(backup)
+    restored = Owner(tmp_path)
+    head = restored.chains.chain(dataset).head()
+    events = [SetInfo(description=text) for text in ("another", "and one", "and one more")]
+    with pytest.raises(Refused) as caught:
+        restored.committer.commit_now(dataset, head, events, (), NOW)
+    assert caught.value.rule == "trust.behind"
+    assert restored.head(dataset) == (1, 1)
+    with pytest.raises(Refused, match="not the beginning"):
+        restored.committer.sign_unsigned(dataset)
+    restored.database.close()
+
+
+def test_another_history_of_the_same_length_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Whoever put other blocks in the place of those that were signed does not get them signed by adding one."""
+    owner = Owner(tmp_path)
+    dataset = owner.found()
+    owner.note(dataset, "one")
+    owner.keys.note(KeyDid.from_public_key(dataset.public_key), "head", (0, 3), "00" * 32)
+    owner.keys.note(KeyDid.from_public_key(dataset.public_key), "head", (1, 1), "00" * 32)
+    for refused in (lambda: owner.note(dataset, "two"), lambda: owner.committer.sign_unsigned(dataset)):
+        with pytest.raises(Refused) as caught:
+            refused()
+        assert caught.value.rule == "trust.behind"
+    owner.database.close()
 
 
 def test_a_head_that_ages_is_signed_anew(owner: Owner) -> None:

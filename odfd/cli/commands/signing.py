@@ -1,0 +1,50 @@
+"""``trust sign``: keys sign again whose signing journals are gone."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli import words
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.errors import ExitCode
+
+
+def register(actions: Any) -> None:
+    """Add ``sign`` to the actions of ``trust``."""
+    sign = actions.add_parser(
+        "sign",
+        help="let keys sign again whose signing journals are gone",
+        description=(
+            "A key that does not know what it has signed might contradict itself, which others prove and keep. When\n"
+            "its journal (keys/*.journal) is gone, connected peers are asked what they heard of it: by the node\n"
+            "itself where there are three, and by this command of whoever is there. What was signed and is not here\n"
+            "has to be fetched then: odfctl pull REF --repair."
+        ),
+        epilog="example:  odfctl trust sign --alone",
+    )
+    sign.add_argument(
+        "--alone",
+        action="store_true",
+        help="also when nobody can be asked: you say that nothing else was signed, or that nobody will ever tell",
+    )
+    sign.set_defaults(run=_sign)
+
+
+def _sign(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(session.client.post("/signers", {"alone": args.alone}), signing_text)
+    return ExitCode.OK
+
+
+def signing_text(view: dict[str, Any]) -> str:
+    if not view["begun"]:
+        return "every key of this node has its signing journal: nothing to do"
+    columns = (
+        Column("KEY", lambda row: words.identity(row["key"])),
+        Column("OF", lambda row: row.get("dataset") or "this node"),
+        Column("KNOWN", lambda row: words.plural(row["said"], "last word")),
+    )
+    asked = words.plural(view["peers"], "peer") if view["peers"] else "nobody"
+    return f"{render(columns, view['begun'])}\nThey sign again; {asked} could be asked."

@@ -1,0 +1,28 @@
+"""Keys of a node whose signing journals are gone, and how they come to sign again."""
+
+from __future__ import annotations
+
+from odfd.control.wire.value import Request, Value
+
+
+class SignRequest(Request, frozen=True, kw_only=True):
+    alone: bool = False
+    """Though no peer can be asked what the keys have signed before."""
+
+
+class SignerView(Value, frozen=True, kw_only=True):
+    """A key whose journal was begun anew."""
+
+    key: str
+    dataset: str | None = None
+    """Whose key it is, by its name here; ``null`` for the node's own."""
+    said: int
+    """Things of which its last word is known: datasets that it signed heads of, verdicts, cosigned trees."""
+
+
+class SigningView(Value, frozen=True, kw_only=True):
+    """None begun: no journal was gone."""
+
+    begun: tuple[SignerView, ...] = ()
+    peers: int = 0
+    """Peers that told what they know."""

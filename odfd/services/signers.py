@@ -1,0 +1,170 @@
+"""The port ``Signers``: keys of this node whose signing journals are gone, and how they come to sign again.
+
+Nothing leaves a node under a key of which nobody knows what it has said. Three connected peers are asked for all they
+know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
+(``alone``), once: from then on the journal is there. What was signed and is not here refuses by itself afterwards, as
+the journal says more than the state (``trust.behind``). Spec: trust.md section 1, "Signing safely".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from chain.errors import Fault, Refused, Remote
+from chain.ids import DatasetId, KeyDid
+from chain.statements import canonical
+from odfd.control import wire
+from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.trust.ledger import Ledger
+from odfd.trust.post import Post
+from odfd.trust.remembering import ENOUGH, may_go_on, recall
+from p2p.ports import PeerId, PeerView
+
+ASK_SECONDS: Final = 60.0
+"""For one peer to tell all it knows."""
+RETRY_SECONDS: Final = 30.0
+"""While too few were heard."""
+SOUGHT: Final = 16
+"""Datasets of ours whose holders are looked for."""
+PEERS: Final = "peers"
+ALONE: Final = "alone"
+"""Who told what the keys had said, as it stands in the journals."""
+
+
+class Peers(Protocol):
+    """What is asked of the replication layer."""
+
+    def peers(self) -> Sequence[PeerView]: ...
+
+    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+        """Raises Remote."""
+
+    async def seek(self, dataset: DatasetId) -> int: ...
+
+
+class Signers:
+    """See the module. Poke its ``rounds`` when a peer comes; ``resumed`` is told when the keys may sign again."""
+
+    def __init__(self, post: Post, peers: Peers, resumed: Callable[[], None]) -> None:
+        self._post = post
+        self._peers = peers
+        self._resumed = resumed
+        self.rounds = Rounds(self._round)
+        self.lost: tuple[KeyDid, ...] = ()
+        """Keys that sign nothing now, as of the last look."""
+        self._told: set[PeerId] = set()
+        self._since = math.inf
+        """When the first was asked (trio's clock)."""
+        self._alone = trio.Lock()
+
+    async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
+        """A person asks for it now: whoever is connected will do, and with ``alone`` nobody. Raises Refused."""
+        async with self._alone:
+            if not await self._look():
+                return wire.SigningView()
+            await self._ask()
+            if not self._told and not request.alone:
+                raise Refused(
+                    f"no peer could be asked what {_count(self.lost)} of this node has signed before",
+                    rule="trust.journal",
+                    hint="odfctl peer list; when nobody else can have heard of it, or they are gone for good:"
+                    " odfctl trust sign --alone",
+                )
+            return await self._begin_anew()
+
+    async def _round(self) -> float:
+        async with self._alone:
+            before = self.lost
+            if not await self._look():
+                return UNTIL_POKED
+            if not before:
+                self._tell_lost()
+            await self._ask()
+            if not may_go_on(len(self._told), trio.current_time() - self._since):
+                return RETRY_SECONDS
+            try:
+                await self._begin_anew()
+            except Fault as fault:
+                self._post.journal.error("signing journals not begun", fault=str(fault), rule=fault.rule)
+                return RETRY_SECONDS
+            return UNTIL_POKED
+
+    async def _look(self) -> bool:
+        self.lost = tuple(await trio.to_thread.run_sync(self._post.keys.lost))
+        return bool(self.lost)
+
+    def _tell_lost(self) -> None:
+        said = f"{_count(self.lost)} lost what it has signed, and signs nothing"
+        hint = "peers are asked for it; with nobody to ask: odfctl trust sign --alone"
+        self._post.journal.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
+        self._post.events.emit("journal.lost", "", said)
+
+    async def _ask(self) -> None:
+        """Until enough have told all they know, or everybody was asked."""
+        for key in self.lost[:SOUGHT]:
+            await self._peers.seek(DatasetId.from_public_key(key.public_key))
+        asked = set(self._told)
+        while len(self._told) < ENOUGH and (chosen := choose(self._peers.peers(), asked, ENOUGH - len(self._told))):
+            asked.update(chosen)
+            self._since = min(self._since, trio.current_time())
+            async with trio.open_nursery() as nursery:
+                for peer in chosen:
+                    nursery.start_soon(self._ask_one, peer)
+
+    async def _ask_one(self, peer: PeerId) -> None:
+        with trio.move_on_after(ASK_SECONDS):
+            try:
+                await self._peers.pull_statements(peer)
+            except Remote as fault:
+                self._post.journal.info("a peer does not tell what we signed", peer=peer, fault=str(fault))
+                return
+            self._told.add(peer)
+
+    async def _begin_anew(self) -> wire.SigningView:
+        told, how = len(self._told), PEERS if self._told else ALONE
+        signers = await trio.to_thread.run_sync(self._begin, how)
+        self._told.clear()
+        self._since = math.inf
+        self.lost = ()
+        self._post.journal.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
+        self._post.events.emit("journal.begun", "", f"{_count(signers)} signs again, {_heard(told)}", peers=told)
+        self._resumed()
+        return wire.SigningView(begun=signers, peers=told)
+
+    def _begin(self, how: str) -> tuple[wire.SignerView, ...]:
+        """The journal first: it is what keeps the key from contradicting itself, the ledger only tells of it."""
+        post, begun = self._post, []
+        with post.database.read() as connection:
+            known = recall(connection, self.lost)
+        for key, said in known.items():
+            if post.keys.renew(key, said, how, post.clock.now()):
+                begun.append(self._view(key, len(said)))
+                decision: dict[str, canonical.Json] = {"decision": "journal", "key": str(key), "how": how}
+                with post.database.write() as connection:
+                    Ledger(connection).decide_on(canonical.encode(decision), post.clock.now())
+        return tuple(begun)
+
+    def _view(self, key: KeyDid, said: int) -> wire.SignerView:
+        dataset = DatasetId.from_public_key(key.public_key)
+        ours = self._post.keys.has_dataset_key(dataset)
+        return wire.SignerView(key=str(key), dataset=self._post.name_of(dataset) if ours else None, said=said)
+
+
+def choose(views: Iterable[PeerView], asked: set[PeerId], count: int) -> list[PeerId]:
+    """Connected peers not yet asked, as far as there are any from different networks."""
+    free = [view for view in views if view.connected and not view.blocked and view.peer not in asked]
+    first = {view.network or view.peer: view.peer for view in reversed(free)}
+    ranked = dict.fromkeys([*reversed(first.values()), *(view.peer for view in free)])
+    return list(ranked)[:count]
+
+
+def _count(keys: Sequence[object]) -> str:
+    return "a key" if len(keys) == 1 else f"each of {len(keys)} keys"
+
+
+def _heard(told: int) -> str:
+    return f"as {told} peers knew what it had said" if told > 1 else "as a peer or this node alone knew"

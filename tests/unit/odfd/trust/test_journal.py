@@ -1,0 +1,323 @@
+"""Journals that are gone: what a key may not sign then, and how its journal is begun anew."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.errors import Environment, Refused
+from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements import cosignature, envelope, statement
+from chain.statements import proof as proofs
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Attestation, EngineUsed, HeadStatement, Span
+from chain.statements.tree import Tree
+from odfd.services.signers import choose
+from odfd.trust import topics
+from odfd.trust.journal import Entry
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import STEPS, Ledger
+from odfd.trust.remembering import ENOUGH, PATIENCE, may_go_on, recall
+from odfd.trust.witness import Cosignatures
+from p2p.ports import PeerId, PeerView
+
+ALICE, BOB = (SigningKey(seed * 32) for seed in (b"a", b"b"))
+NOW = instant.parse("2026-11-20T08:00:00Z")
+SIZES = st.lists(st.integers(1, 9), max_size=8)
+
+
+def keys_in(folder: Path) -> KeyStore:
+    """Opened again, with a node's key from its first time on."""
+    numbers = iter(range(1, 100))
+    keys = KeyStore(folder / "keys", lambda size: bytes([next(numbers)]) * size)
+    keys.node_key()
+    return keys
+
+
+def journals(folder: Path) -> list[Path]:
+    return sorted((folder / "keys").glob("*.journal"))
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def tear(path: Path) -> None:
+    """As a disk that was full leaves it."""
+    path.write_bytes(path.read_bytes()[:9])
+
+
+def test_a_new_key_needs_nothing(tmp_path: Path) -> None:
+    keys = keys_in(tmp_path)
+    node, dataset = keys.node_key(), keys.new_dataset_key()
+    assert [path.read_text().split()[:3] for path in journals(tmp_path)] == [["journal", "0", "new"]] * 2
+    for store in (keys, KeyStore(tmp_path / "keys", bytes)):
+        assert store.lost() == []
+        assert store.is_new(dataset.dataset_id)
+    keys.sign(dataset, "head", (0, 1), "aa", b"{}")
+    keys.sign(node, topics.head(node.did, dataset.dataset_id), (0, 1), "aa", b"{}")
+    assert not keys.is_new(dataset.dataset_id)
+
+
+@pytest.mark.parametrize("damage", [lose, empty, tear])
+def test_a_lost_journal_signs_nothing(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    keys = keys_in(tmp_path)
+    node, dataset = keys.node_key(), keys.new_dataset_key()
+    for path in journals(tmp_path):
+        damage(path)
+    keys = keys_in(tmp_path)
+    assert keys.lost() == [node.did, dataset.did]
+    assert keys.check() == 2
+    for key in (node, dataset):
+        for ask in (
+            lambda key=key: keys.sign(key, "head", (0, 1), "aa", b"{}"),
+            lambda key=key: keys.note(key.did, "head", (0, 1), "aa"),
+            lambda key=key: keys.may_note(key.did, "head", (0, 1), "aa"),
+            lambda key=key: keys.last_said(key.did, "head"),
+        ):
+            with pytest.raises(Refused, match="is gone") as caught:
+                ask()
+            assert caught.value.rule == "trust.journal"
+            assert "--alone" in caught.value.hint
+    assert [path.stat().st_size for path in journals(tmp_path)] == [0] * len(journals(tmp_path))
+
+
+def test_the_journal_of_a_key_that_is_offline_is_missed_too(tmp_path: Path) -> None:
+    keys = keys_in(tmp_path)
+    dataset = keys.new_dataset_key()
+    keys.take_offline(dataset.dataset_id)
+    for path in journals(tmp_path):
+        path.unlink()
+    assert dataset.did in keys_in(tmp_path).lost()
+
+
+def test_what_the_keys_of_others_sign_here_is_noted_from_nothing(tmp_path: Path) -> None:
+    keys = keys_in(tmp_path)
+    keys.may_note(BOB.did, "authority", (1,), "aa")
+    assert len(journals(tmp_path)) == 1
+    keys.note(BOB.did, "authority", (1,), "aa")
+    with pytest.raises(Refused) as caught:
+        keys_in(tmp_path).note(BOB.did, "authority", (1,), "bb")
+    assert caught.value.rule == "trust.behind"
+
+
+def test_a_key_that_came_to_nothing_leaves_no_journal(tmp_path: Path) -> None:
+    keys = keys_in(tmp_path)
+    one, other = keys.new_dataset_key(), keys.new_dataset_key()
+    keys.sign(other, "head", (0, 1), "aa", b"{}")
+    for key in (one, other):
+        keys.discard_dataset_key(key.dataset_id)
+    node = keys.node_key()
+    assert {path.stem for path in journals(tmp_path)} == {other.dataset_id.multibase, node.dataset_id.multibase}
+
+
+def test_a_journal_begun_anew_knows_the_last_words(tmp_path: Path) -> None:
+    dataset = keys_in(tmp_path).new_dataset_key()
+    for path in journals(tmp_path):
+        path.unlink()
+    keys = keys_in(tmp_path)
+    assert keys.renew(dataset.did, {"head": Entry((0, 8), "aa")}, "peers", NOW)
+    assert not keys.renew(dataset.did, {}, "alone", NOW), "it is not lost any more"
+    for store in (keys, keys_in(tmp_path)):
+        assert not store.is_new(dataset.dataset_id)
+        with pytest.raises(Refused) as caught:
+            store.sign(dataset, "head", (0, 8), "bb", b"{}")
+        assert caught.value.rule == "trust.behind"
+    keys.sign(dataset, "head", (0, 9), "bb", b"{}")
+    path = tmp_path / "keys" / f"{dataset.dataset_id.multibase}.journal"
+    lines = [line.split() for line in path.read_text().splitlines()]
+    assert [line[:3] for line in lines] == [
+        ["journal", str(NOW // instant.SECOND), "peers"],
+        ["head", "0,8", "aa"],
+        ["head", "0,9", "bb"],
+    ]
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "odfd.trust.journal.sync_folder"])
+def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = keys_in(tmp_path).new_dataset_key()
+    for path in journals(tmp_path):
+        path.unlink()
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "the disk fails")
+
+    keys = keys_in(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(step, fail)
+        with pytest.raises(Environment, match="cannot write"):
+            keys.renew(dataset.did, {"head": Entry((0, 8), "aa")}, "peers", NOW)
+    assert keys.lost() != [], "what was not said to be durable does not count"
+    again = keys_in(tmp_path)
+    again.renew(dataset.did, {"head": Entry((0, 8), "aa")}, "peers", NOW)
+    assert again.last_said(dataset.did, "head") == Entry((0, 8), "aa")
+
+
+def test_a_journal_that_is_deleted_under_a_node_comes_back_whole(tmp_path: Path) -> None:
+    keys = keys_in(tmp_path)
+    dataset = keys.new_dataset_key()
+    keys.sign(dataset, "head", (0, 8), "aa", b"{}")
+    keys.sign(dataset, "authority", (1,), "cc", b"{}")
+    for path in journals(tmp_path):
+        path.unlink()
+    assert keys.lost() == []
+    keys.sign(dataset, "head", (0, 9), "bb", b"{}")
+    again = keys_in(tmp_path)
+    assert again.lost() == [keys.node_key().did], "which said nothing meanwhile"
+    assert again.last_said(dataset.did, "authority") == Entry((1,), "cc")
+    assert again.last_said(dataset.did, "head") == Entry((0, 9), "bb")
+
+
+# What is known of a key's words
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    connection = ledger()
+    yield connection
+    connection.close()
+
+
+def ledger() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    for step in STEPS:
+        connection.executescript(step)
+    return connection
+
+
+def head(size: int, epoch: int = 0) -> HeadStatement:
+    return HeadStatement(
+        dataset=ALICE.dataset_id,
+        epoch=epoch,
+        size=size,
+        root_hash=bytes([size]) * 32,
+        authority=0,
+        issued_at=statement.when(NOW),
+        expires_at=statement.when(instant.Instant(NOW + 86400 * instant.SECOND)),
+        head=Multihash.sha3_256(b"block %d" % size),
+    )
+
+
+def verdict(serial: int, key: SigningKey) -> Attestation:
+    return Attestation(
+        dataset=ALICE.dataset_id,
+        epoch=0,
+        size=3,
+        root_hash=bytes(32),
+        serial=serial,
+        previous=None,
+        determinism="strict",
+        finished_at=statement.when(NOW),
+        engines=[EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")],
+        inputs=[],
+        spans=[Span(first=0, last=2, verdict="reproduced", state="genesis", engine=0)],
+        mismatch=[],
+        head=Multihash.sha3_256(b"block"),
+        validator=key.did,
+    )
+
+
+def record(db: sqlite3.Connection, said: statement.Predicate, key: SigningKey, outcome: str = "advance") -> None:
+    signed = envelope.unseal(envelope.seal(statement.encode(said), key), statement.MAX_ANY)
+    Ledger(db).record(signed, key.did, outcome, "", NOW, live=False)
+
+
+@given(sizes=SIZES, serials=SIZES, others=SIZES, outcome=st.sampled_from(["advance", "fork", "signed", "candidate"]))
+def test_the_last_word_counts_in_whatever_order_it_came(
+    sizes: list[int], serials: list[int], others: list[int], outcome: str
+) -> None:
+    db = ledger()
+    for size in sizes:
+        record(db, head(size), ALICE, outcome)
+    for serial in serials:
+        record(db, verdict(serial, BOB), BOB, outcome)
+    for size in others:
+        record(db, head(size, epoch=1), BOB)
+    found = recall(db, [ALICE.did, BOB.did])
+    db.close()
+    mine = {"head": Entry((0, max(sizes)), (bytes([max(sizes)]) * 32).hex())} if sizes else {}
+    assert found[ALICE.did] == mine
+    assert {topic: entry.order for topic, entry in found[BOB.did].items()} == {
+        **({topics.attestation(ALICE.dataset_id, 0): (max(serials),)} if serials else {}),
+        **({topics.head(BOB.did, ALICE.dataset_id): (1, max(others))} if others else {}),
+    }
+
+
+def test_cosignatures_and_what_a_proof_shows_are_words_too(db: sqlite3.Connection) -> None:
+    leaves = [[bytes([number]) * 32 for number in branch] for branch in ((1, 2, 3), (1, 9))]
+    trees = [Tree(lambda start, stop, branch=branch: branch[start:stop]) for branch in leaves]
+    made = [
+        cosignature.cosign(BOB, Checkpoint(ALICE.dataset_id, 0, len(branch), tree.root(len(branch))), NOW)
+        for branch, tree in zip(leaves, trees, strict=True)
+    ]
+    topic = topics.cosignature(made[0].checkpoint)
+    Cosignatures(db).keep(made[1])
+    assert recall(db, [BOB.did])[BOB.did][topic].order == (2,)
+    ours, theirs = ((lambda start, stop, branch=branch: branch[start:stop]) for branch in leaves)
+    Ledger(db).record_proof(proofs.double_cosign(made[0].encode(), made[1].encode(), ours, theirs), "", NOW)
+    assert recall(db, [BOB.did])[BOB.did][topic] == Entry((3,), trees[0].root(3).hex())
+    votes = [envelope.seal(statement.encode(verdict(serial, BOB)), BOB) for serial in (4, 5)]
+    Ledger(db).record_proof(proofs.double_vote(*votes), "", NOW)
+    said = recall(db, [BOB.did, ALICE.did])
+    assert said[BOB.did][topics.attestation(ALICE.dataset_id, 0)].order == (5,)
+    assert said[ALICE.did] == {}
+
+
+def test_a_ledger_with_a_flipped_bit_tells_nothing(db: sqlite3.Connection) -> None:
+    record(db, head(3), ALICE)
+    db.execute("UPDATE trust_ledger SET outcome = 'advanbe'")
+    with pytest.raises(Environment, match="altered"):
+        recall(db, [ALICE.did])
+
+
+# Who is asked
+
+
+def test_three_are_asked_and_fewer_only_after_a_while() -> None:
+    assert may_go_on(ENOUGH, 0.0)
+    assert not may_go_on(ENOUGH - 1, PATIENCE - 1)
+    assert may_go_on(1, PATIENCE)
+    assert not may_go_on(0, 100 * PATIENCE)
+
+
+NAMES = st.sampled_from([PeerId(f"p{number}") for number in range(8)])
+VIEWS = st.lists(
+    st.builds(
+        PeerView,
+        peer=NAMES,
+        connected=st.booleans(),
+        blocked=st.booleans(),
+        network=st.sampled_from(["", "10.0.0.0/16", "10.1.0.0/16"]),
+    ),
+    unique_by=lambda view: view.peer,
+)
+
+
+@given(
+    views=VIEWS, asked=st.sets(st.sampled_from([PeerId(f"p{number}") for number in range(8)])), count=st.integers(1, 3)
+)
+def test_peers_of_different_networks_are_asked_first(views: list[PeerView], asked: set[PeerId], count: int) -> None:
+    free = [view for view in views if view.connected and not view.blocked and view.peer not in asked]
+    chosen = choose(views, asked, count)
+    assert len(chosen) == len(set(chosen)) == min(count, len(free))
+    assert set(chosen) <= {view.peer for view in free}
+    places = {view.peer: view.network or view.peer for view in free}
+    assert len({places[peer] for peer in chosen}) == min(count, len(set(places.values())))
+
+
+def test_keys_are_known_by_their_bytes() -> None:
+    assert topics.head(ALICE.did, ALICE.dataset_id) == "head"
+    assert topics.head(KeyDid.from_public_key(ALICE.public), ALICE.dataset_id) == "head"
+    assert topics.head(BOB.did, ALICE.dataset_id) == f"head/{ALICE.dataset_id.multibase}"
