@@ -22,6 +22,7 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
 from chain.store.database import Database
+from odfd.trust import topics
 from odfd.trust.authorities import Authorities
 from odfd.trust.disputes import is_disputed
 from odfd.trust.keystore import KeyStore
@@ -116,21 +117,24 @@ class Witness:
         made = cosignature.cosign(self._keys.node_key(), tree, self._clock())
         WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, evidence)
         Cosignatures(connection).keep(made)
-        self._keys.note(made.witness, f"cosign/{tree.origin}", (tree.size,), tree.root_hash.hex())
+        topic, entry = topics.cosigned(made)
+        self._keys.note(made.witness, topic, entry.order, entry.subject)
         return made
 
     def _is_due(self, connection: sqlite3.Connection, tree: Checkpoint, mine: Tree) -> bool:
+        """Raises Refused. The journal is asked too: it knows what a database from a backup has forgotten."""
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
-        if row is None:
-            return True
-        _, size, root, at, _ = row
-        if not may_follow((size, root), tree.size, mine.root):
-            raise Refused(
-                f"this node cosigned {size} blocks of {tree.origin} that are not the beginning of what is here",
-                rule="trust.behind",
-                hint="nothing is cosigned for it any more; the head that was cosigned is kept as evidence",
-            )
-        return bool(size < tree.size or self._clock() >= at + RENEW)
+        said = self._keys.last_said(self._keys.node_key().did, topics.cosignature(tree))
+        kept = {(row[1], row[2])} if row else set()
+        noted = {(said.order[0], bytes.fromhex(said.subject))} if said else set()
+        for size, root in sorted(kept | noted):
+            if not may_follow((size, root), tree.size, mine.root):
+                raise Refused(
+                    f"this node cosigned {size} blocks of {tree.origin} that are not the beginning of what is here",
+                    rule="trust.behind",
+                    hint="nothing is cosigned for it any more; the head that was cosigned is kept as evidence",
+                )
+        return row is None or bool(row[1] < tree.size or self._clock() >= row[3] + RENEW)
 
 
 def _is_here(head: HeadStatement, checked: Checked) -> bool:

@@ -107,6 +107,18 @@ async def test_a_witness_never_signs_another_history(world: Any, worlds: Any) ->
     assert cosigned(bob, cities) == []
 
 
+async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world: Any, worlds: Any) -> None:
+    """The journal remembers a tree that the database does not: a larger one must begin with it."""
+    bob, cities = await mirrored(world, worlds)
+    now, key = [world.clock.now()], bob.home.keys.node_key().did
+    size = bob.size("theirs")
+    bob.home.keys.note(key, f"cosign/{cities}/0", (size - 1,), "00" * 32)
+    with pytest.raises(Refused, match="not the beginning") as caught:
+        witness_of(bob, now).consider(cities)
+    assert caught.value.rule == "trust.behind"
+    assert cosigned(bob, cities) == []
+
+
 async def test_own_datasets_are_for_others_to_witness(world: Any, worlds: Any) -> None:
     async with world.running("alice", COSIGNS) as alice:
         await alice.apply(worlds.ROOT)
