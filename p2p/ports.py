@@ -6,7 +6,7 @@ The layer moves bytes and names who moved them; whether bytes are true is decide
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
@@ -175,9 +175,10 @@ class Replication(Protocol):
         Goes on at ``sink.received``. Raises Remote, naming the peers, when they could not give all; what came stays.
         """
 
-    async def seek(self, dataset: DatasetId) -> int:
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Find peers that say they serve ``dataset`` and connect to some; how many connections are new.
 
+        ``beyond``: networks as in ``PeerView`` of which enough is known: then one peer each of some others is met.
         Whether they do serve it is for ``chain_size`` to find out. Costs a few dials at most, and never raises Remote.
         """
 

@@ -58,8 +58,15 @@ class Holders:
         self._said[dataset] = _Said(trio.current_time(), frozenset(found))
         return found
 
-    async def networks(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip) -> int:
-        """In how many networks peers show to hold this very chain; a few are asked in each."""
+    async def networks(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, enough: int) -> int:
+        """In how many networks peers show to hold this very chain; others elsewhere are met when those are too few."""
+        found = await self._showing(peers, dataset, tip)
+        if len(found) < enough and await self._replication.seek(dataset, found):
+            found |= await self._showing([each for each in self.connected() if each not in peers], dataset, tip)
+        return len(found)
+
+    async def _showing(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip) -> set[str]:
+        """The networks; a few are asked in each."""
         places = {view.peer: view.network for view in self._replication.peers() if view.connected and view.network}
         found: set[str] = set()
 
@@ -73,7 +80,7 @@ class Holders:
                 if peer in places and asked[places[peer]] < ASKED_OF_ONE and asked.total() < ASKED:
                     asked[places[peer]] += 1
                     nursery.start_soon(ask, peer)
-        return len(found)
+        return found
 
     async def published(self, dataset: DatasetId, place: str) -> Fault | None:
         """Hear what is published at a place; why that cannot be told, as peers may serve it all the same.

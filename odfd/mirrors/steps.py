@@ -29,7 +29,7 @@ from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.meeting import FIRST_SIGHT, Meeting
+from odfd.mirrors.meeting import ENOUGH, FIRST_SIGHT, Meeting
 from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base
@@ -39,7 +39,7 @@ from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import Terms
 from p2p.peers.score import BAD_BYTES
-from p2p.ports import PeerId, Replication, TreeHead
+from p2p.ports import PeerId, Replication, Tip, TreeHead
 
 STEP: Final = 50_000
 """Blocks that are committed together when the signed head is farther, some 40 MB in memory; fewer if they are large.
@@ -139,10 +139,15 @@ class Steps:
         if wish.brings_data:
             objects += await self._arrivals.bring(wish, goal.peers, Terms.of(sink.start), sink.blocks, tally)
         # Asked now: once it is kept nobody tells how it was met.
-        networks = 0 if sink.start.size else await self._holders.networks(goal.peers, wish.id, sink.tip)
+        networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
         head = await trio.to_thread.run_sync(self._commit, wish, sink, networks)
         tally.blocks = sink.size
         return Kept(head, objects)
+
+    async def _networks(self, goal: Goal, tip: Tip) -> int:
+        """In how many networks the chain is shown alike; nobody is sought who could change nothing."""
+        enough = ENOUGH if self._meeting.rung(goal.wish) == FIRST_SIGHT else 0
+        return await self._holders.networks(goal.peers, goal.wish.id, tip, enough)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
         """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""

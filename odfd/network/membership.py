@@ -6,7 +6,7 @@ asking peers for anything is a Remote fault that says what to do. One network at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -306,8 +306,8 @@ class Membership:
     ) -> None:
         await self._joined().fetch_object(peers, name, size, sink, pace)
 
-    async def seek(self, dataset: DatasetId) -> int:
-        return await self._driver.seek(dataset) if self._driver is not None else 0
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+        return await self._driver.seek(dataset, beyond) if self._driver is not None else 0
 
     def serving(self, dataset: DatasetId) -> int:
         """Peers that say they serve a dataset."""

@@ -6,7 +6,7 @@ place gives what they cannot. What it gives is checked by the same sinks, so tha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -207,8 +207,8 @@ class WithPublished:
             raise Remote("no peer to ask for small objects", rule="no-peer")
         await self._network.fetch_small(others, names, sink, pace)
 
-    async def seek(self, dataset: DatasetId) -> int:
-        return await self._network.seek(dataset)
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+        return await self._network.seek(dataset, beyond)
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         """A place cannot be shut out; what it showed is looked at anew."""

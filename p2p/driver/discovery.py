@@ -7,7 +7,7 @@ are reached at ourselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Final
 
@@ -17,7 +17,7 @@ import trio
 from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.statements.keys import SigningKey
-from p2p.address import is_worth_dialling, parse_address
+from p2p.address import is_worth_dialling, network_of, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.places import Places
@@ -177,26 +177,41 @@ class Discovery:
         finally:
             await stream.reset()
 
-    async def holders(self, dataset: DatasetId) -> list[Presence]:
-        """Peers that we are not connected with and that say they serve ``dataset``; asks around when none is known."""
+    async def holders(self, dataset: DatasetId, beyond: Collection[str] = ()) -> list[Presence]:
+        """Peers that we are not connected with and that say they serve ``dataset``; asks around when none is known.
+
+        ``beyond``: one peer of each network but these, by the addresses that they say they have.
+        """
         tag = wire.tag_of(dataset)
-        found = self._unmet(tag)
+        found = self._unmet(tag, beyond)
         if not found:
             connected = self._standing.book.connected_peers()
             ask = PeersAsk(wanted=SOUGHT * 2, tags=(tag,), own=self._own)
             async with trio.open_nursery() as nursery:
                 for peer in self._rng.sample(connected, min(ASKED, len(connected))):
                     nursery.start_soon(contained, self.ask, peer, ask)
-            found = self._unmet(tag)
+            found = self._unmet(tag, beyond)
         return found[:SOUGHT]
 
     def serving(self, dataset: DatasetId) -> int:
         """Peers whose presence names a dataset."""
         return self.directory.count(wire.tag_of(dataset), self._now())
 
-    def _unmet(self, tag: int) -> list[Presence]:
+    def _unmet(self, tag: int, beyond: Collection[str]) -> list[Presence]:
         met = set(self._standing.book.connected_peers())
-        return [one for one in self.directory.holders(tag, self._now()) if one.peer not in met]
+        found = [one for one in self.directory.holders(tag, self._now()) if one.peer not in met]
+        return self._elsewhere(found, beyond) if beyond else found
+
+    def _elsewhere(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:
+        """The first of each network, by lot: whoever tells of many in one network is one voice."""
+        seen, chosen = set(beyond), []
+        for presence in self._rng.sample(found, len(found)):
+            hosts = [parse_address(address).host for address in self.addresses(presence)]
+            networks = {network_of(host) or host for host in hosts}
+            if networks and not networks & seen:
+                seen |= networks
+                chosen.append(presence)
+        return chosen
 
     def stranger(self) -> Presence | None:
         """Somebody whom we have not met, by lot."""

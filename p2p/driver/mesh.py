@@ -4,7 +4,7 @@ statements and by telling of peers, and rounds of anti-entropy with random peers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import Final
 
@@ -112,9 +112,9 @@ class Mesh:
                 await contained(self._discovery.meet, peer)
                 await self._statements.pull(peer)
 
-    async def seek(self, dataset: DatasetId) -> int:
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
-        found = await self._discovery.holders(dataset)
+        found = await self._discovery.holders(dataset, beyond)
         met: list[PeerId] = []
 
         async def call_on(presence: Presence) -> None:

@@ -6,7 +6,7 @@ order, ``drain`` first and then cancel. It moves bytes; whether they are true is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -146,8 +146,8 @@ class ReplicationDriver:
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
         return await self._statements.pull(peer, datasets)
 
-    async def seek(self, dataset: DatasetId) -> int:
-        return await self._mesh.seek(dataset)
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+        return await self._mesh.seek(dataset, beyond)
 
     def serving(self, dataset: DatasetId) -> int:
         """How many peers said lately that they serve a dataset. Nobody checked it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,6 +148,8 @@ class Member:
         """Of its address, as others see it."""
         self.gate = trio.Lock()
         """Held by whoever shows something to this node's board: it does not go away under them."""
+        self.strangers: set[PeerId] = set()
+        """Members that were told of, and that nothing connects with this one yet."""
         self.asked = 0
         """Questions put to others."""
         self.bytes = 0
@@ -170,7 +172,7 @@ class Member:
     def _others(self) -> dict[PeerId, Member]:
         if self.peer_id in self._wires.cut:
             return {}
-        gone = {self.peer_id, *self._wires.cut}
+        gone = {self.peer_id, *self._wires.cut, *self.strangers}
         return {peer: other for peer, other in self._wires.members.items() if peer not in gone}
 
     def _other(self, peer: PeerId) -> Member:
@@ -294,8 +296,15 @@ class Member:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
 
-    async def seek(self, dataset: DatasetId) -> int:
-        return 0
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+        """Meets those who were told of and not met, of each network one."""
+        met: dict[str, PeerId] = {}
+        for peer in self.strangers & self._wires.members.keys():
+            other = self._wires.members[peer]
+            if other.block not in beyond and other.library.size(dataset):
+                met.setdefault(other.block, peer)
+        self.strangers -= set(met.values())
+        return len(met)
 
     def serving(self, dataset: DatasetId) -> int:
         return 0

@@ -261,6 +261,26 @@ async def test_three_networks_that_show_the_same_are_told(
         assert (await alice.api.trust.show("cities")).facts.met is None
 
 
+async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any, worlds: Any) -> None:
+    """It is connected with one alone, and was told of two elsewhere: it meets them before it says how it was met."""
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
+        cities = await published(world, worlds, alice)
+        for node, block in zip((alice, bob, dora), (1, 2, 3), strict=True):
+            node.member.block = f"10.{block}.0.0/16"
+        for node in (bob, dora):
+            await node.mirror(cities, "theirs")
+        async with world.running("carol") as carol:
+            carol.member.strangers = {bob.member.peer_id, dora.member.peer_id}
+            await carol.mirror(cities, "theirs")
+            assert (await carol.api.trust.show("theirs")).facts.met == "networks"
+            assert not carol.member.strangers
+        async with world.running("erna") as erna:
+            erna.member.strangers = {bob.member.peer_id, dora.member.peer_id}
+            expect = str(alice.home.chains.chain(cities).block_at(0).hash)
+            await erna.mirror(cities, "theirs", expect=expect)
+            assert len(erna.member.strangers) == 2, "who learned a hash elsewhere asks nobody"
+
+
 async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, worlds, alice)
@@ -273,9 +293,9 @@ async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) ->
             tip = Tip(alice.size("cities"), Multihash.sha3_256(last).digest)
             peers = [node.member.peer_id for node in (alice, bob, dora)]
             holders = carol.parts.keeper._sync._holders
-            assert await holders.networks(peers, cities, tip) == 3
+            assert await holders.networks(peers, cities, tip, 3) == 3
             other = msgspec.structs.replace(tip, last=bytes(32))
-            assert await holders.networks(peers, cities, other) == 0
+            assert await holders.networks(peers, cities, other, 0) == 0
 
 
 async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds: Any) -> None:

@@ -131,6 +131,25 @@ async def test_a_dead_address_costs_one_dial_and_a_rest(town: Any, autojump_cloc
     assert len(newcomer.host.dials) == before + 1
 
 
+async def test_holders_elsewhere_are_met_one_of_each_network(town: Any, autojump_clock: Any) -> None:
+    """Who knows peers of one network alone asks them for others, and dials no network twice, whatever it is told."""
+    hub = await town.known(1, degree=0)
+    holders = []
+    for seed, network in enumerate((0, 0, 1, 1, 1, 2, 3), start=2):
+        holder = await town.known(seed, degree=0)
+        holder.host.address = holder.host.address.replace("/ip4/10.0.", f"/ip4/10.{network}.")
+        holder.shelf.chains[WANTED] = town.made_chain("w", 5)
+        await holder.driver.connect(hub.host.address)
+        holders.append((holder, f"10.{network}.0.0/16"))
+    await until(lambda: len(hub.driver._discovery.directory.holders(TAG, now())) == 7)
+    newcomer = await town.known(50, connect=[hub], degree=0)
+    newcomer.driver._discovery.directory._known.clear()
+    assert await newcomer.driver.seek(WANTED, ["10.0.0.0/16"]) == 3
+    met = [network for holder, network in holders if holder.peer in newcomer.host.links]
+    assert sorted(met) == ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]
+    assert await newcomer.driver.seek(WANTED, ["10.0.0.0/16", *met]) == 0
+
+
 async def test_nobody_is_made_to_dial_into_its_own_house(town: Any, autojump_clock: Any) -> None:
     """A presence names the loopback and a printer of whoever reads it, beside a public address."""
     node = await town.known(1, degree=0)
