@@ -70,6 +70,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     published: Actual | None = None
     claimed: Actual
     computed: Actual | None = None
+    determinism: str | None = None
+    """As the engine's analysis says, where it is why nobody is blamed."""
     finding: Finding | None = None
 
 
@@ -151,7 +153,8 @@ class _Recheck:
             return self._answer(Result.REFUTED, identity, "it gives what was published", state=state, computed=computed)
         determinism = await self._determinism(checkpoint)
         if determinism != "strict":
-            return self._unable(f"the query's determinism is {determinism!r}, so nobody is blamed", identity)
+            reason = f"the query's determinism is {determinism!r}, so nobody is blamed"
+            return msgspec.structs.replace(self._unable(reason, identity), determinism=determinism)
         if computed != self._case.manifest.actual:
             return self._unable("a third answer: neither what was published nor what the bundle says", identity)
         return self._answer(

@@ -1,7 +1,7 @@
 """Looks by itself into evidence that listed validators name of datasets held here: fetches it, runs the step again.
 
 One bundle at a time, the most urgent first, beside nothing that the validator does. What is found is this node's own
-word (trust.md section 5): the published step is wrong where three runs, two of them in fresh engine processes, gave one
+word (trust.md section 5): the published step is wrong where three more runs, each in a fresh engine process, gave one
 and the same other answer; it is right where the run began at the first step, for what a published checkpoint hides is
 not seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after growing
 pauses. Alive while its ``rounds`` are. Spec: trust.md sections 5 and 7.
@@ -40,7 +40,7 @@ from odfd.trust.runs import REPRODUCED, Run
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Standing
 from odfd.trust.unpacking import Lacking, Unpacked, unpacked
-from odfd.trust.validator import RUNS
+from odfd.trust.validator import NONDETERMINISTIC, RUNS
 
 SECONDS: Final = 600.0
 """For the runs of one bundle."""
@@ -49,7 +49,6 @@ RETRY: Final = 600 * instant.SECOND
 MAX_RETRY: Final = 24 * 3600 * instant.SECOND
 BUSY_SECONDS: Final = 30.0
 """Before another look whether the validator has done."""
-_WAVERING: Final = "nondeterministic"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,13 +236,13 @@ class Rechecking:
         return None if head is None or claim.step >= head.size else chain.block_at(claim.step).hash
 
     async def _thrice(self, case: Unpacked, staging: Path) -> tuple[Answer, int]:
-        """A difference is looked at twice more, each time in a process of its own: nobody is accused for less."""
+        """A difference is looked at thrice more, each time in a process of its own: nobody is accused for less."""
         first = await recheck(case, self._settings.engine, staging)
-        for number in range(2, RUNS + 1) if first.result == CONFIRMED else ():
+        for number in range(1, RUNS + 1) if first.result == CONFIRMED else ():
             async with self._settings.fresh_engine() as own:
                 another = await recheck(case, own, staging)
             if (another.result, another.computed) != (first.result, first.computed):
-                return msgspec.structs.replace(first, result=UNABLE, reason=_WAVERING), number
+                return msgspec.structs.replace(first, result=UNABLE, reason=NONDETERMINISTIC), number
         return first, RUNS if first.result == CONFIRMED else 1
 
     async def _keep(self, claim: Claim, run: Run, result: str) -> None:
@@ -284,8 +283,8 @@ def _run(claim: Claim, answer: Answer, runs: int, engine: EngineIdentity, now: I
         return msgspec.structs.replace(run, verdict=Said.MISMATCH.value, actual=answer.computed, evidence=evidence)
     if answer.result == Result.REFUTED.value and answer.state == "genesis":
         return msgspec.structs.replace(run, verdict=REPRODUCED, actual=answer.computed)
-    if answer.reason == _WAVERING:
-        return msgspec.structs.replace(run, verdict=Said.NONDETERMINISTIC.value)
+    if answer.reason == NONDETERMINISTIC or answer.determinism == "no":
+        return msgspec.structs.replace(run, verdict=Said.NONDETERMINISTIC.value, reason=NONDETERMINISTIC)
     return run
 
 

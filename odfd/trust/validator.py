@@ -3,9 +3,10 @@
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
 Alive while its ``rounds`` are; poked when a head moves or an input comes. One dataset at a time, oldest step first;
 each step starts from the checkpoint that this node's own run of the step before made, which it keeps over restarts. It
-accuses only after three runs, each in a fresh engine process, gave one and the same other answer, on the very engine
-that the transform pins; anything less is an abstention. What more than f groups contradict it runs six times more, and
-takes back what deviates. It never blocks ingestion or mirrors. Spec: trust.md sections 4 and 5.
+accuses only after three more runs, each in a fresh engine process, gave one and the same other answer, on the very
+engine that the transform pins, of a query that its own analysis calls strict; anything less is an abstention. What more
+than f groups contradict it runs six times more, and takes back what deviates. It never blocks ingestion or mirrors.
+Spec: trust.md sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from odfd.trust.steps import STEP
 
 RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""
+NONDETERMINISTIC: Final = "nondeterministic"
 RUNS_AGAIN: Final = 6
 """More, when more than f groups are of one other mind: any that deviates takes the verdict back."""
 RETRY_SECONDS: Final = 30.0
@@ -200,7 +202,7 @@ class Validator:
             if answer is None:
                 return None
             if answer.actual != said.actual if said.verdict == "mismatch" else not answer.reproduced:
-                run = self._run(step, said.engine, "not-reproducible-here", answer, reason="nondeterministic",
+                run = self._run(step, said.engine, "not-reproducible-here", answer, reason=NONDETERMINISTIC,
                                 runs=said.runs + RUNS_AGAIN)  # fmt: skip
                 return await trio.to_thread.run_sync(self._take_back, dataset, step, run)
         await trio.to_thread.run_sync(self._note_again, dataset, step.block)
@@ -245,20 +247,26 @@ class Validator:
         if not engine.pinned:
             run = self._run(step, engine, "not-reproducible-here", first, reason="engine-not-pinned")
             return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
-        again = [first]
-        for _ in range(RUNS - 1):
+        again = []
+        for _ in range(RUNS):
             async with self._settings.fresh_engine() as own:
                 another = await self._once(dataset, step, own)
             if another is None:
                 return None
             again.append(another)
         same = all(each.actual == first.actual for each in again)
-        verdict, reason = ("mismatch", "") if same else ("not-reproducible-here", "nondeterministic")
+        reason = await self._why_nobody_is_blamed(dataset) if same else NONDETERMINISTIC
+        verdict = "not-reproducible-here" if reason else "mismatch"
         run = self._run(step, engine, verdict, first, reason=reason, runs=RUNS)
-        if same:
+        if not reason:
             kept = await trio.to_thread.run_sync(self._keep_bundle, dataset, step, first.actual)
             run = msgspec.structs.replace(run, bundle=kept)
         return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
+
+    async def _why_nobody_is_blamed(self, dataset: DatasetId) -> str:
+        """By this node's own analysis of the query; empty: a difference is somebody's fault."""
+        found = await self._settings.determinism(dataset)
+        return {"strict": "", "no": NONDETERMINISTIC}.get(found, "determinism-unknown")
 
     async def _once(self, dataset: DatasetId, step: _Step, own: Engine | None = None) -> _Answer | None:
         """One run, on the engine that everybody uses or on one of its ``own``."""

@@ -76,7 +76,7 @@ async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: An
             await mirrored(carol, alice)
             (event,) = await carol.heard("evidence.rechecked")
             assert (event.data["result"], event.data["block"]) == ("confirmed", 3)
-            assert (carol.engine.transforms, carol.engine.generations) == (3, 2), "three runs, two in fresh processes"
+            assert (carol.engine.transforms, carol.engine.generations) == (4, 3), "three in fresh processes"
             trust = await carol.api.trust.show("towns")
             assert (trust.why.rule, trust.why.block, trust.reach.use) == ("own-mismatch", 3, 3)
             (found,) = trust.evidence

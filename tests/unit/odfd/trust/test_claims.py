@@ -159,6 +159,15 @@ def test_a_forged_checkpoint_makes_no_own_word(result: Result, state: str | None
     assert (found.actual is not None) == (verdict in ("mismatch", "reproduced"))
 
 
+def test_what_the_analysis_here_calls_not_strict_is_nobodys_fault() -> None:
+    identity = EngineIdentity(name="spark", version="4", digest=ENGINE.digest, sandbox="image", platform="linux/amd64")
+    claim = Claim(0, 1, bundle_of("bundle"), "g0", DATASET, (KEYS[0],))
+    for found, verdict in (("no", "not-reproducible-here"), ("unknown", "")):
+        said = msgspec.structs.replace(answer(Result.UNABLE, None, "nobody is blamed"), determinism=found)
+        run = _run(claim, said, 1, identity, Instant(NOW))
+        assert run.verdict == verdict
+
+
 stretches = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4)
 
 

@@ -53,6 +53,7 @@ class Node:
         self.wobbles: set[int] = set()
         """Which of the fresh engines give another answer, by their number."""
         self.journal = Silence()
+        self.determinism = "strict"
         self.shelf = Shelf(folder / "evidence")
         (folder / "evidence").mkdir()
         self.clock = clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
@@ -84,7 +85,7 @@ class Node:
         self.accused.engine.lies = False
 
     async def _determinism(self, _: DatasetId) -> str:
-        return "strict"
+        return self.determinism
 
     def learn(self) -> None:
         """The accused's signed head, and that its blocks are here whole."""
@@ -115,7 +116,7 @@ async def test_a_lie_is_kept_and_named(accused: Any, accused_world: Any, node: N
     assert await node.validator.validate(accused.dataset)
     (wrong,) = node.last_word.mismatch
     step = accused.chain.head().sequence_number
-    assert (wrong.sequence_number, wrong.runs, node.fresh) == (step, RUNS, RUNS - 1)
+    assert (wrong.sequence_number, wrong.runs, node.fresh) == (step, RUNS, RUNS)
     assert wrong.bundle is not None
     (tmp_path / "again" / "staging").mkdir(parents=True)
     with node.shelf.path(wrong.bundle).open("rb") as file, unpacked(file, "kept", tmp_path / "again") as case:
@@ -142,6 +143,20 @@ async def test_an_unpinned_engine_accuses_nobody(accused: Any, node: Node, tmp_p
     await node.validator.validate(accused.dataset)
     assert node.last_word.mismatch == ()
     assert "engine-not-pinned" in {span.reason for span in node.last_word.spans}
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize(("found", "reason"), [("no", "nondeterministic"), ("unknown", "determinism-unknown")])
+async def test_a_query_that_is_not_strict_accuses_nobody(
+    accused: Any, node: Node, tmp_path: Path, found: str, reason: str
+) -> None:
+    """Three fresh runs agree with each other, and the analysis here says that this means nothing."""
+    await accused.publish(1)
+    node.learn()
+    node.determinism = found
+    await node.validator.validate(accused.dataset)
+    assert node.last_word.mismatch == ()
+    assert [span.reason for span in node.last_word.spans if span.verdict == "not-reproducible-here"] == [reason]
     assert kept(tmp_path) == []
 
 
