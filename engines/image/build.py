@@ -23,7 +23,7 @@ from chain.errors import Environment, Fault
 from engines.identity import FileDigests, code_digest
 from engines.image import debian
 from engines.image.etc import WRITTEN
-from engines.image.installed import ENVIRONMENT, PYTHON, SITE, installed_layout, write_record
+from engines.image.installed import ENVIRONMENT, PYTHON, SITE, installed_layout, unpack_for_all, write_record
 from engines.image.layers import Item, files_below, write_layer
 from engines.image.oci import CODE as CODE_DIGEST
 from engines.image.oci import SPARK, TREE, Descriptor, write_image
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         if args.lock:
             lock.write_text(_LOCK_HEAD + "".join(f"{each}\n" for each in debian.lock(args.cache)), encoding="utf-8")
         manifest, config = build(args.layout, lock, args.locks / "lock.txt", args.cache)
+        unpack_for_all(args.layout)
     except Fault as fault:
         sys.stderr.write(f"{fault}\n{fault.hint}\n")
         return fault.exit_code

@@ -1,11 +1,12 @@
 """The image that this installation has: which digests are pinned, and what a process inside finds where.
 
-``make engine-image`` leaves a layout and a record of its two digests beside the interpreter; the record is as much to
-be trusted as our code, the layout only as far as it hashes to the record.
+``make engine-image`` leaves a layout, a record of its two digests and the image's files beside the interpreter; the
+record is as much to be trusted as our code, layout and files only as far as they hash to the record.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import msgspec
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
 from engines.image.oci import CODE, SPARK, read_manifest
-from engines.image.unpack import unpacked
+from engines.image.unpack import is_unpacked, unpacked
 
 SITE: Final = "opt/odf"
 PYTHON: Final = "/usr/bin/python3.11"
@@ -55,12 +56,24 @@ def installed_layout() -> Path:
     return Path(sys.prefix) / "share" / "odfd" / "engine-image"
 
 
+def unpack_for_all(layout: Path) -> None:
+    """Unpack the image for all nodes of the installation, in place of what was there. Raises Environment."""
+    shutil.rmtree(_shared(layout), ignore_errors=True)
+    unpacked(layout, _shared(layout), FileDigests(None))
+
+
+def _shared(layout: Path) -> Path:
+    return layout.with_name(f"{layout.name}-files")
+
+
 def write_record(layout: Path, manifest: str, config: str) -> None:
     layout.with_suffix(".json").write_bytes(msgspec.json.encode(Record(manifest, config)))
 
 
 def installed(cache: Path, layout: Path | None = None) -> Image | str:
-    """The image, unpacked below ``cache`` and checked; or why there is none. Takes seconds the first time."""
+    """The image, checked; or why there is none. Where the installation has not unpacked it for all its nodes, it is
+    unpacked below ``cache``, which takes seconds the first time.
+    """
     place = layout or installed_layout()
     record = place.with_suffix(".json")
     if not record.is_file():
@@ -73,7 +86,8 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
         digests = FileDigests(cache / "image-digests.json")
         if manifest.annotations.get(CODE) != code_digest(digests):
             return f"the engine image at {place} holds other code than this odfd: `make engine-image`"
-        rootfs = unpacked(place, cache / "engine-image", digests)
+        shared = _shared(place)
+        rootfs = unpacked(place, shared if is_unpacked(shared, digest) else cache / "engine-image", digests)
         digests.save()
     except (OSError, msgspec.DecodeError, Environment) as error:
         return f"the engine image at {place} cannot be used: {error}"

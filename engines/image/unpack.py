@@ -28,7 +28,7 @@ def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
     ``digests``: remember them, and only what changed is hashed again. Raises Environment.
     """
     digest, manifest = read_manifest(layout)
-    folder = cache / digest.removeprefix("sha256:")[:16]
+    folder = _folder(cache, digest)
     tree = manifest.annotations.get(TREE, "")
     if not (folder / LISTING).is_file():
         _unpack(layout, manifest, tree, folder)
@@ -38,6 +38,15 @@ def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
         raise Environment(f"cannot read {folder}: {error.strerror}", rule="image-tree") from error
     check(folder / ROOTFS, decode(listing, tree), digests)
     return folder / ROOTFS
+
+
+def is_unpacked(cache: Path, digest: str) -> bool:
+    """Whether the image of this manifest lies below ``cache``; nothing is checked."""
+    return (_folder(cache, digest) / LISTING).is_file()
+
+
+def _folder(cache: Path, digest: str) -> Path:
+    return cache / digest.removeprefix("sha256:")[:16]
 
 
 def _unpack(layout: Path, manifest: Manifest, tree: str, folder: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from chain.errors import Environment
-from engines.identity import FileDigests
+from engines.identity import FileDigests, code_digest
 from engines.image import debian
+from engines.image.installed import Image, installed, unpack_for_all, write_record
 from engines.image.layers import Item, files_below, write_layer
-from engines.image.oci import LAYER, TREE, Descriptor, read_manifest, write_image
+from engines.image.oci import CODE, LAYER, TREE, Descriptor, read_manifest, write_image
 from engines.image.tree import Entry, digest_of, encode
 from engines.image.unpack import LISTING, ROOTFS, unpacked
 
@@ -41,7 +42,7 @@ def built(layout: Path, tree: Path) -> str:
     known = frozenset(entry.path for entry in entries if entry.kind == "d")
     more = [Item(PurePosixPath("opt/x/more"), b"more"), Item(PurePosixPath("etc/hosts"), b"127.0.0.1 localhost\n")]
     second, added = write_layer(blobs, more, (), 7, known)
-    annotations = {TREE: digest_of(encode([*entries, *added]))}
+    annotations = {TREE: digest_of(encode([*entries, *added])), CODE: code_digest(FileDigests(None))}
     return write_image(layout, [first, second], {"os": "linux"}, annotations, "x")[0]
 
 
@@ -67,6 +68,27 @@ def test_an_unpacked_image_is_what_went_in(layout: Path, tmp_path: Path) -> None
     assert (root / "tmp").is_dir()
     assert not (root / "opt/x/__pycache__").exists()
     assert unpacked(layout, tmp_path / "cache", FileDigests(None)) == root
+
+
+def test_nodes_share_what_the_installation_unpacked(layout: Path, tmp_path: Path) -> None:
+    """It is checked by each of them as if it were its own; a node unpacks the image only where nobody did."""
+    digest, manifest = read_manifest(layout)
+    write_record(layout, digest, manifest.config.digest)
+    alone = installed(tmp_path / "alone", layout)
+    assert isinstance(alone, Image)
+    assert alone.rootfs.is_relative_to(tmp_path / "alone")
+    unpack_for_all(layout)
+    one, other = (installed(tmp_path / name, layout) for name in ("one", "other"))
+    assert isinstance(one, Image)
+    assert one == other
+    assert (one.rootfs / "opt/x/link").read_bytes() == b"a = 1\n"
+    assert not (tmp_path / "one" / "engine-image").exists()
+    change_file(one.rootfs)
+    told = installed(tmp_path / "one", layout)
+    assert "cannot be used" in str(told)
+    assert "has another content" in str(told)
+    unpack_for_all(layout)
+    assert installed(tmp_path / "one", layout) == one
 
 
 def add_file(root: Path) -> None:
