@@ -40,9 +40,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
     small, one = Member.fetch_small, Member.fetch_object
 
-    async def some(self: Any, peers: Any, names: Any, sink: Any) -> None:
+    async def some(self: Any, peers: Any, names: Any, *more: Any) -> None:
         asked.append(len(names))
-        await small(self, peers, names, sink)
+        await small(self, peers, names, *more)
 
     async def alone(self: Any, *more: Any) -> None:
         asked.append(1)
