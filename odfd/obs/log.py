@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from typing import Any, Final, TextIO
 
 import structlog
@@ -21,6 +22,35 @@ MAX_TEXT: Final = 4000
 """Characters of one value: a peer or a query must not fill the disk through the log."""
 
 
+class Lines:
+    """Writes lines and never fails: a node whose log has a full disk, or nobody who reads it, goes on without.
+
+    The first line that can be written again says in ``unwritten`` how many could not.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self.unwritten = 0
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # ValueError: the stream was closed
+                self.unwritten += 1
+            else:
+                self.unwritten = 0
+
+    debug = info = warning = error = critical = msg
+
+    def tell(self, _logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        if self.unwritten:
+            values["unwritten"] = self.unwritten
+        return values
+
+
 def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
     """``level`` is one of LEVELS, ``form`` one of FORMS; ``auto`` is text on a terminal."""
     text = form == "text" or (form == "auto" and stream.isatty())
@@ -30,16 +60,18 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
         if text
         else [_TRACEBACKS, structlog.processors.JSONRenderer(ensure_ascii=False)]
     )
+    lines = Lines(stream)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _bounded,
+            lines.tell,
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
     # Libraries log by the standard module; their warnings belong in the same stream.

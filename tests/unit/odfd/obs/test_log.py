@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 
@@ -36,3 +37,35 @@ def test_text_for_people() -> None:
     assert "seen" in stream.getvalue()
     assert "blocks=3" in stream.getvalue()
     assert "unseen" not in stream.getvalue()
+
+
+class Sometimes(io.StringIO):
+    """A stream on a disk that may be full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_log_that_cannot_be_written_stops_nobody() -> None:
+    stream = Sometimes()
+    log.configure("info", "json", stream)
+    logger = structlog.get_logger()
+    logger.info("first")
+    stream.full = True
+    logger.info("second")
+    logger.error("third")
+    stream.full = False
+    logger.info("fourth")
+    logger.info("fifth")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line.get("unwritten")) for line in lines] == [
+        ("first", None),
+        ("fourth", 2),
+        ("fifth", None),
+    ]
+    stream.close()
+    logger.info("sixth")
