@@ -66,7 +66,9 @@ def head_of(key: SigningKey, size: int, root: bytes, head: Multihash) -> bytes:
     return envelope.seal(statement.encode(said), key)
 
 
-def attestation_of(key: SigningKey, dataset: DatasetId, serial: int, size: int, root: bytes) -> bytes:
+def attestation_of(
+    key: SigningKey, dataset: DatasetId, serial: int, size: int, root: bytes, head: Multihash | None = None
+) -> bytes:
     """By serials with gaps between them, so that none has to name the one before."""
     said = Attestation(
         validator=key.did,
@@ -79,7 +81,7 @@ def attestation_of(key: SigningKey, dataset: DatasetId, serial: int, size: int, 
         finished_at=statement.when(NOW),
         engines=(ENGINE,),
         spans=(Span(first=0, last=size - 1, verdict="reproduced", state="genesis", engine=0),),
-        head=Multihash.sha3_256(root),
+        head=head or Multihash.sha3_256(root),
     )
     return envelope.seal(statement.encode(said), key)
 
@@ -175,7 +177,8 @@ def _standing(folder: Path, count: int) -> Iterator[Standing]:
             blocks = _derived(key.dataset_id)
             frontier = Frontier().extend(block.hash.digest for block in blocks)
             said = [head_of(key, 4, frontier.root, blocks[-1].hash)]
-            said += [attestation_of(each, key.dataset_id, 1, 4, frontier.root) for each in VALIDATORS[:2]]
+            for each in VALIDATORS[:2]:
+                said.append(attestation_of(each, key.dataset_id, 1, 4, frontier.root, blocks[-1].hash))
             home.chains.commit([Append(dataset=key.dataset_id, expected=None, blocks=blocks, objects=())])
             with home.database.write() as connection:
                 ledger = Ledger(connection)

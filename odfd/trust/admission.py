@@ -217,7 +217,7 @@ def admit_authority(said: Authority, signed: Signed, walk: Sequence[Rights], now
 
 
 def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Verdict:
-    """``newest`` is the last attestation of this validator on this dataset and epoch."""
+    """``newest`` is the last attestation of this validator on this dataset; one of a later epoch takes its place."""
     if len(signed.envelope) > limit_of(said):
         return Verdict(Outcome.REJECTED, "larger than an attestation may be")
     if instant.parse(said.finished_at) > now + EARLY_LIMIT:
@@ -227,9 +227,9 @@ def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | N
     mistake = _span_mistake(said)
     if mistake:
         return Verdict(Outcome.REJECTED, mistake)
-    if newest is None:
+    if newest is None or said.epoch > newest.epoch:
         return Verdict(Outcome.NEW)
-    if said.serial < newest.serial:
+    if said.epoch < newest.epoch or said.serial < newest.serial:
         return Verdict(Outcome.OLDER)
     if said.serial == newest.serial:
         return Verdict(Outcome.OLDER if said == newest else Outcome.FORK, "two attestations of one serial")

@@ -156,13 +156,12 @@ class Standing:
             witnessed=self._witnessed(chain, size, cosigned),
             observed=observed,
         )
-        mine = {checked.frontier.size: checked.frontier.root}
         return Known(
             dataset=dataset,
             size=size,
             head=signed,
             extent=extent,
-            heard={key: said for key, said in heard.items() if not silent(key) and self._speaks_of(chain, said, mine)},
+            heard={key: said for key, said in heard.items() if not silent(key) and self._speaks_of(chain, said)},
             runs=runs,
             root=is_root,
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
@@ -212,13 +211,12 @@ class Standing:
         with self._database.read() as connection:
             ledger = Ledger(connection)
             size = head.size if head else 0
-            checked, runs = ledger.chain(dataset), _own_words(connection, chain, dataset, size)
+            runs = _own_words(connection, chain, dataset, size)
             silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
-            mine = {checked.frontier.size: checked.frontier.root}
             heard = {
                 key: said
                 for key, said in ledger.attestations(dataset).items()
-                if key != self.me and not silent(key) and self._speaks_of(chain, said, mine)
+                if key != self.me and not silent(key) and self._speaks_of(chain, said)
             }
             accused, sanctions = Proofs(connection).double_voters(), Sanctions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
@@ -288,12 +286,14 @@ class Standing:
     def _is_fresh(self, head: HeadStatement) -> bool:
         return self._clock() <= head.expires + self.policy.max_stale * instant.SECOND
 
-    def _speaks_of(self, chain: ChainReader, said: Attestation, mine: dict[int, bytes]) -> bool:
-        """Whether a verdict is about my chain: the block it names as its last must stand at that place here."""
-        if said.size in mine:
-            return mine[said.size] == said.root_hash
+    def _speaks_of(self, chain: ChainReader, said: Attestation) -> bool:
+        """Whether a verdict is about my chain: the block it names as its last must stand at that place here.
+
+        Links commit to all before it as a tree does, at any size alike and without a walk; so the root is not compared,
+        and a verdict that names a false one counts on all nodes or on none.
+        """
         head = chain.head()
-        if head is None or said.size > head.size:
+        if head is None or not 0 < said.size <= head.size:
             return False
         return chain.block_at(said.size - 1).hash == said.head
 

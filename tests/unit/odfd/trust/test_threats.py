@@ -403,6 +403,30 @@ def test_other_branch_ignored(node: Node) -> None:
     assert node.heard() == {VALIDATORS[1].did}
 
 
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_verdict_counts_alike_however_far_a_node_is(node: Node, grown: bool) -> None:
+    """The block that it names as the last is compared, at any size: none counts here and not there."""
+    node.hold(BLOCKS if grown else BLOCKS[:-1])
+    said, _ = vote(VALIDATORS[0], BLOCKS[:-1])
+    for key, change in ((VALIDATORS[0], {"root_hash": bytes(32)}), (VALIDATORS[1], {"head": BLOCKS[0].hash})):
+        crafted = msgspec.structs.replace(said, validator=key.did, **change)
+        node.hear(Topic.ATTEST, envelope.seal(statement.encode(crafted), key))
+    assert node.heard() == {VALIDATORS[0].did}
+
+
+def test_a_validator_speaks_of_a_new_epoch_with_any_serial(node: Node) -> None:
+    """Serials are counted by epoch: who lost his state and begins anew contradicts nobody, and old words stay old."""
+    node.hold(BLOCKS)
+    for epoch, serial, judged in ((0, 5, Judgement.ACCEPT), (1, 5, Judgement.ACCEPT), (0, 6, Judgement.IGNORE)):
+        said = msgspec.structs.replace(vote(VALIDATORS[0], BLOCKS, serial)[0], epoch=epoch)
+        assert node.hear(Topic.ATTEST, envelope.seal(statement.encode(said), VALIDATORS[0])) is judged
+    said = msgspec.structs.replace(vote(VALIDATORS[1], BLOCKS, 5)[0], epoch=3)
+    node.hear(Topic.ATTEST, envelope.seal(statement.encode(said), VALIDATORS[1]))
+    said = msgspec.structs.replace(said, epoch=4, serial=6)
+    assert node.hear(Topic.ATTEST, envelope.seal(statement.encode(said), VALIDATORS[1])) is Judgement.ACCEPT
+    assert node.heard() == {VALIDATORS[0].did, VALIDATORS[1].did}
+
+
 def test_double_vote_suspends(node: Node) -> None:
     """Two faces of one serial, or a successor that does not follow: proven, told to all, and the group is silent."""
     liar, honest = VALIDATORS[0], VALIDATORS[1]
