@@ -33,6 +33,7 @@ from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.settings import MayDial
 from odfd.kit.supervision import Life
 from odfd.kit.tasks import State, TaskBoard
+from odfd.mirrors.keeper import Mirror
 from odfd.network.membership import Network
 from odfd.obs.events import Event, EventLog
 from odfd.services.home import Home, open_home
@@ -401,6 +402,15 @@ class Node:
 
     async def mirror(self, source: DatasetId, name: str, **more: Any) -> wire.MirrorView:
         return await self.done(self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name, **more)))
+
+    async def mirror_in_vain(self, source: DatasetId, name: str, is_there: Callable[[Mirror], bool]) -> Mirror:
+        """Mirror what cannot be had, until a pass has ended as expected; it is tried again and again."""
+        await self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name))
+        mirror = self.parts.keeper.get(source)
+        with trio.fail_after(DEADLINE):
+            while not is_there(mirror):
+                await mirror.turned.wait()
+        return mirror
 
 
 class World:
