@@ -42,6 +42,7 @@ from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 from p2p.host.door import Door
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import YamuxConn
+from p2p.host.noise import Scratch
 from p2p.host.unread import Unread
 from p2p.yamux.limits import Limits as YamuxLimits
 
@@ -111,10 +112,12 @@ class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
         super().__init__(OrderedDict({YAMUX: YamuxConn}), negotiate_timeout)
         self._limits = limits
         self._budget = budget
+        self._scratch = Scratch()
 
     async def new_conn(self, conn: Any, peer_id: Any) -> Any:
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        return self._annotate_connection(YamuxConn(conn, peer_id, self._limits, self._budget), conn, protocol)
+        muxed = YamuxConn(conn, peer_id, self._limits, self._budget, self._scratch)
+        return self._annotate_connection(muxed, conn, protocol)
 
 
 class NoAutoConnector(AutoConnector):  # type: ignore[misc]

@@ -10,7 +10,6 @@ a time, lets peers exceed their window, gives up on slow readers after 5 s and w
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
 
 import trio
@@ -24,7 +23,8 @@ from libp2p.stream_muxer.exceptions import (
 )
 
 from p2p.errors import PeerFault, StreamBroken, Violation
-from p2p.host.noise import take_over
+from p2p.host.line import Line
+from p2p.host.noise import Scratch, Unsealer, take_over
 from p2p.host.unread import Unread
 from p2p.yamux.events import Opened, Readable, ResetReason, WasReset
 from p2p.yamux.frames import GoAwayCode
@@ -34,8 +34,6 @@ from p2p.yamux.session import Session, StreamLimit
 log = logging.getLogger(__name__)
 
 
-RECEIVE = 256 * 1024
-"""Bytes asked of the socket at once: four full noise messages."""
 BATCH = 256 * 1024
 """Bytes sealed and sent at once; a small message on another stream waits for no more than this."""
 SMALL = 4 * 1024
@@ -67,11 +65,13 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
         await trio.lowlevel.checkpoint_if_cancelled()
         size = n if n is not None and n >= 0 else 65_536
         session = self.conn.session
+        has_waited = False
         while size:
             data = session.read(self.stream_id, size)
             if data:
                 self.conn.kick()
-                await trio.lowlevel.cancel_shielded_checkpoint()
+                if not has_waited:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 return data
             if self.reset_reason is not None or self._done:
                 raise MuxedStreamReset(self.why())
@@ -81,31 +81,42 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
             if self.conn.fault is not None:
                 raise MuxedStreamReset(self.why())
             await self.readers.park()
+            has_waited = True
         await trio.lowlevel.cancel_shielded_checkpoint()
         return b""
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Returns when the bytes are on their way. A cancelled write may have sent some: the stream will end in RST."""
-        async with self._sending:
-            self._check_writable()
-            if not data:
-                return
-            is_next = len(data) <= SMALL and self.conn.is_idle
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            self._sending.acquire_nowait()
+        except trio.WouldBlock:
+            await self._sending.acquire()
+        try:
+            await self._write(data)
+        finally:
+            self._sending.release()
+
+    async def _write(self, data: bytes | bytearray | memoryview) -> None:
+        self._check_writable()
+        is_next = len(data) <= SMALL and self.conn.is_idle
+        if data:
             self.conn.session.write(self.stream_id, memoryview(data).cast("B"), trio.current_time())
-            if is_next and self.conn.send_now(self.stream_id):
-                return
-            self.conn.kick()
-            sent = False
-            try:
-                if self.conn.fault is None:
-                    await self.writers.park()
-                sent = True
-            finally:
-                if not sent:
-                    self._torn = True
-                    self.conn.session.withdraw(self.stream_id)
-            if self.reset_reason is not None or self.conn.fault is not None:
-                raise MuxedStreamReset(self.why())
+        if not data or (is_next and self.conn.send_now(self.stream_id)):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        self.conn.kick()
+        sent = False
+        try:
+            if self.conn.fault is None:
+                await self.writers.park()
+            sent = True
+        finally:
+            if not sent:
+                self._torn = True
+                self.conn.session.withdraw(self.stream_id)
+        if self.reset_reason is not None or self.conn.fault is not None:
+            raise MuxedStreamReset(self.why())
 
     def _check_writable(self) -> None:
         if self._finished or self._done:
@@ -170,21 +181,20 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
 class YamuxConn(IMuxedConn):  # type: ignore[misc]
     """One connection. ``fault`` says why it ended, once it has."""
 
-    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, budget: Unread) -> None:
+    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, budget: Unread, scratch: Scratch) -> None:
         self._budget = budget
         self.secured_conn = secured_conn
         self.peer_id = peer_id
         self._initiator: bool = secured_conn.is_initiator
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
-        self._socket, self._cipher, self._unsealer, self._early = take_over(secured_conn)
+        socket, out, into, self._early = take_over(secured_conn)
+        self._line = Line(socket, out, Unsealer(into, scratch))
         self._streams: dict[int, MuxedStream] = {}
         self._arrivals = trio.lowlevel.ParkingLot()
         self._slots = trio.lowlevel.ParkingLot()
         self._writer = trio.lowlevel.ParkingLot()
         self._reader = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
-        self._sending = trio.Lock()
-        self._unsent = bytearray()
         self.fault: PeerFault | None = None
         self.event_started = trio.Event()
         self.event_closed = trio.Event()
@@ -208,7 +218,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             self.end(StreamBroken(str(self.peer_id), "the connection was stopped"))
             with trio.CancelScope(shield=True):
                 await self._say_farewell()
-                await self._socket.aclose()
+                await self._line.aclose()
             self.event_closed.set()
 
     async def _guarded(self, task: Any) -> None:
@@ -237,12 +247,12 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     async def _say_farewell(self) -> None:
         with trio.move_on_after(FAREWELL):
-            async with self._sending:
-                messages = self.session.outgoing(BATCH, trio.current_time()).messages
-                try:
-                    await self._socket.send_all(memoryview(self._unsent + self._cipher.seal(messages)))
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    log.debug("no farewell for %s: the socket is closed", self.peer_id)
+            try:
+                self._send_batch()
+                while self._line.has_unsent:
+                    await self._line.wait_for_room()
+            except (OSError, trio.ClosedResourceError):
+                log.debug("no farewell for %s: the socket is closed", self.peer_id)
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -252,17 +262,16 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         while True:
             while not self.session.wants_input:
                 await self._reader.park()
-            data = await self._socket.receive_some(RECEIVE)
+            data = await self._line.receive()
             if not data:
                 self.end(StreamBroken(str(self.peer_id), "the peer closed the connection"))
                 return
-            for message in self._unsealer.feed(data):
-                self._receive(message)
+            self._receive(data)
             self._budget.grew(self)
             self.kick()
 
-    def _receive(self, message: bytes) -> None:
-        for event in self.session.receive(message, trio.current_time()):
+    def _receive(self, data: bytes | memoryview) -> None:
+        for event in self.session.receive(data, trio.current_time()):
             self._on_event(event)
 
     @property
@@ -290,49 +299,45 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     def kick(self) -> None:
         """There may be something to send."""
-        if self._writer and (self._unsent or self.session.has_outgoing):
+        if self._writer and (self._line.has_unsent or self.session.has_outgoing):
             self._writer.unpark()
 
     @property
     def is_idle(self) -> bool:
         """Nothing is being sent, and nothing waits to be."""
-        return bool(self._writer) and not self._unsent and not self.session.has_outgoing
+        return bool(self._writer) and not self._line.has_unsent and not self.session.has_outgoing
 
     def send_now(self, stream_id: int) -> bool:
         """On an idle connection: seal and send what there is, as far as the socket takes it. Never waits.
 
         Whether all that ``stream_id`` wrote was taken; it is not while the peer grants no credit.
         """
-        out = self.session.outgoing(BATCH, trio.current_time())
-        wire = self._cipher.seal(out.messages)
         try:
-            sent = os.write(self._socket.socket.fileno(), wire) if wire else 0
-        except BlockingIOError:
-            sent = 0
+            drained = self._send_batch()
         except OSError as error:
             self.end(StreamBroken(str(self.peer_id), f"the connection broke: {error}"))
             return False
-        self._unsent = wire[sent:]
         self.kick()
-        return stream_id in out.drained
+        return stream_id in drained
+
+    def _send_batch(self) -> list[int]:
+        """As much of it as the socket takes; whose bytes it has all of."""
+        out = self.session.outgoing(BATCH, trio.current_time())
+        self._line.send_now(out.messages)
+        return out.drained
 
     async def _write_all(self) -> None:
         while True:
-            while not (self._unsent or self.session.has_outgoing):
+            while not (self._line.has_unsent or self.session.has_outgoing):
                 await self._writer.park()
-            async with self._sending:
-                out = self.session.outgoing(BATCH, trio.current_time())
-                for stream_id in out.drained:
-                    if stream_id in self._streams:
-                        self._streams[stream_id].writers.unpark_all()
-                wire = self._cipher.seal(out.messages)
-                if self._unsent:
-                    wire, self._unsent = self._unsent + wire, bytearray()
-                with trio.move_on_after(SEND_TIMEOUT) as patience:
-                    await self._socket.send_all(memoryview(wire))
+            with trio.move_on_after(SEND_TIMEOUT) as patience:
+                await self._line.wait_for_room()
             if patience.cancelled_caught:
                 self.end(StreamBroken(str(self.peer_id), f"the peer took nothing for {SEND_TIMEOUT:g} s"))
                 return
+            for stream_id in self._send_batch():
+                if stream_id in self._streams:
+                    self._streams[stream_id].writers.unpark_all()
             self._slots.unpark_all()
             if self.session.wants_input:
                 self._reader.unpark_all()
@@ -391,7 +396,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         if self.event_started.is_set():
             await self.event_closed.wait()
         else:
-            await trio.aclose_forcefully(self._socket)
+            await trio.aclose_forcefully(self._line)
             self.event_closed.set()
 
     @property

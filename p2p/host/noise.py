@@ -1,4 +1,4 @@
-"""The sealed side of a connection after the noise handshake: whole batches of messages at a time.
+"""The two ciphers of a connection after the noise handshake: whole batches of messages at a time.
 
 py-libp2p seals and sends one message per call, through four layers that each copy. Here the two cipher keys and the
 socket are taken over from its finished handshake; from then on nobody else may use them. Noise specification,
@@ -7,7 +7,8 @@ section 5.1 (CipherState), libp2p noise specification, "Wire format": ``length u
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import trio
 from cryptography.exceptions import InvalidTag
@@ -15,8 +16,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from p2p.errors import Violation
 
-TAG = 16
-LENGTH = 2
+TAG: Final = 16
+LENGTH: Final = 2
+RECEIVE: Final = 256 * 1024
+"""Bytes asked of the socket at once: four full noise messages."""
+MAX_SEALED: Final = LENGTH + 65_535
+"""Bytes of one message on the wire."""
 
 
 class Cipher:
@@ -31,7 +36,7 @@ class Cipher:
         self._count += 1
         return nonce
 
-    def seal(self, messages: list[bytes]) -> bytearray:
+    def seal(self, messages: Sequence[bytes | memoryview]) -> bytearray:
         """One buffer for the socket. Each message is at most 65,519 bytes."""
         wire = bytearray(sum(map(len, messages)) + (LENGTH + TAG) * len(messages))
         view = memoryview(wire)
@@ -44,41 +49,62 @@ class Cipher:
             at += size
         return wire
 
-    def open(self, sealed: memoryview) -> bytes:
-        """Raises Violation when the bytes were not sealed by the holder of the key, in this order."""
+    def open(self, sealed: memoryview, plain: memoryview) -> int:
+        """Into ``plain``, which is no shorter; how many bytes of it.
+
+        Raises Violation when the bytes were not sealed by the holder of the key, in this order.
+        """
+        size = max(0, len(sealed) - TAG)
         try:
-            return self._aead.decrypt(self._nonce(), sealed, None)
+            self._aead.decrypt_into(self._nonce(), sealed, None, plain[:size])
         except InvalidTag as error:
             raise Violation("", "a sealed message does not open", rule="noise-tag") from error
+        return size
+
+
+class Scratch:
+    """Where bytes of any connection land and are opened: one for a whole host, for they stay there no longer."""
+
+    def __init__(self) -> None:
+        self.sealed = memoryview(bytearray(MAX_SEALED + RECEIVE))
+        self.plain = memoryview(bytearray(MAX_SEALED + RECEIVE))
 
 
 class Unsealer:
-    """Received bytes, split anywhere, to messages. Holds at most one unfinished message (64 KiB)."""
+    """Received bytes, split anywhere, to plaintext. Holds at most one unfinished message (64 KiB)."""
 
-    def __init__(self, cipher: Cipher) -> None:
+    def __init__(self, cipher: Cipher, scratch: Scratch) -> None:
         self._cipher = cipher
+        self._scratch = scratch
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The messages that ``data`` completes. Raises Violation."""
-        view = memoryview(self._rest + data if self._rest else data)
-        messages = []
-        at = 0
-        while len(view) - at >= LENGTH:
-            end = at + LENGTH + int.from_bytes(view[at : at + LENGTH], "big")
-            if end > len(view):
+    def room(self) -> memoryview:
+        """Where the next bytes go, up to ``RECEIVE`` of them."""
+        return self._scratch.sealed[len(self._rest) :][:RECEIVE]
+
+    def take(self, count: int) -> memoryview:
+        """What the ``count`` bytes in ``room`` complete, opened. Good until the scratch is used again.
+
+        Raises Violation.
+        """
+        sealed, plain = self._scratch.sealed[: len(self._rest) + count], self._scratch.plain
+        sealed[: len(self._rest)] = self._rest
+        at = filled = 0
+        while len(sealed) - at >= LENGTH:
+            end = at + LENGTH + int.from_bytes(sealed[at : at + LENGTH], "big")
+            if end > len(sealed):
                 break
-            messages.append(self._cipher.open(view[at + LENGTH : end]))
+            filled += self._cipher.open(sealed[at + LENGTH : end], plain[filled:])
             at = end
-        self._rest = bytes(view[at:])
-        return messages
+        self._rest = sealed[at:].tobytes()
+        return plain[:filled]
 
 
-def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Unsealer, bytes]:
-    """Socket, both ciphers and the plaintext that is already read, out of py-libp2p's ``SecureSession``."""
+def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Cipher, bytes]:
+    """Socket, the ciphers out and in, and the plaintext that is already read, of py-libp2p's ``SecureSession``."""
     packets = session.conn.read_writer
     socket = packets.read_write_closer.stream.stream
     assert isinstance(socket, trio.SocketStream), f"noise over {type(socket).__name__}, not a TCP socket"
     protocol = session.conn.noise_state.noise_protocol
     out, into = protocol.cipher_state_encrypt, protocol.cipher_state_decrypt
-    return socket, Cipher(out.k, out.n), Unsealer(Cipher(into.k, into.n)), session._drain(None)
+    return socket, Cipher(out.k, out.n), Cipher(into.k, into.n), session._drain(None)

@@ -54,7 +54,10 @@ Event: TypeAlias = Opened | Readable | WasReset | Pong | GoneAway
 class Outgoing(msgspec.Struct, frozen=True):
     """What to send now, and whose buffers that emptied."""
 
-    messages: list[bytes]
-    """Whole frames, each message at most ``Limits.max_message`` bytes, to be sent in this order."""
+    messages: list[bytes | memoryview]
+    """Whole frames, in messages of at most ``Limits.max_message`` bytes, to be sent in this order.
+
+    Large bodies are still in their writers' buffers: seal them before anybody else may run.
+    """
     drained: list[int]
     """Streams all of whose handed-over bytes are now in ``messages``."""

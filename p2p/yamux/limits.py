@@ -31,6 +31,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of answers (RST, pong, ACK) not yet taken by the peer. Beyond it we stop reading from it."""
     max_message: int = MAX_MESSAGE
     """Frames are packed into messages of at most this size, one seal for each."""
+    max_frame: int = INITIAL_WINDOW
+    """Bytes of a frame's body: what any peer has to take in one."""
     stall_timeout: float = 60.0
     """A stream with bytes to send and no credit for this long is reset. Verifying a slice may take the peer a while."""
     linger_timeout: float = 30.0

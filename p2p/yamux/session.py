@@ -17,6 +17,7 @@ from p2p.yamux import frames
 from p2p.yamux.events import Event, GoneAway, Opened, Outgoing, Pong, Readable, ResetReason, WasReset
 from p2p.yamux.frames import ACK, DATA, FIN, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, Header
 from p2p.yamux.limits import Limits
+from p2p.yamux.packing import Packing
 from p2p.yamux.stream import StreamState
 
 
@@ -86,7 +87,7 @@ class Session:
         if stream is not None and stream.reset is None:
             if not stream.released:
                 self._buffered += len(piece)
-                stream.inbox += piece
+                stream.inbox.add(piece)
                 events.append(Readable(stream.id))
             if not self._body_left:
                 self._apply_end(stream, self._body_flags, events)
@@ -259,7 +260,7 @@ class Session:
             return
         stream.released = True
         self._buffered -= len(stream.inbox)
-        stream.inbox = bytearray()
+        stream.inbox.clear()
         self.finish(stream_id)
         self._lingering[stream_id] = now
         self._forget_if_done(stream)
@@ -291,26 +292,19 @@ class Session:
         return self._control_size < self.limits.max_control
 
     def outgoing(self, limit: int, now: float) -> Outgoing:
-        """Cut about ``limit`` bytes of frames (one message more at most)."""
-        messages: list[bytes] = []
+        """Cut about ``limit`` bytes of frames (one message more at most); streams that wait get like shares."""
         drained: list[int] = []
-        parts: list[bytes | memoryview] = []
-        size = total = 0
-        room = self.limits.max_message
+        packing = Packing(self.limits.max_message)
+        total, share = 0, min(self.limits.max_frame, limit // max(1, len(self._turns)))
         while total < limit:
-            header, body = self._next_frame(room - HEADER_SIZE, drained, now)
+            room = max(min(share, limit - total), self.limits.max_message) - HEADER_SIZE
+            header, body = self._next_frame(room, drained, now)
             if not header:
                 break
-            length = len(header) + len(body)
-            if size + length > room:
-                messages.append(b"".join(parts))
-                parts, size = [], 0
-            parts += (header, body)
-            size += length
-            total += length
-        if parts:
-            messages.append(b"".join(parts))
-        return Outgoing(messages, drained)
+            packing.add(header)
+            packing.add(body)
+            total += len(header) + len(body)
+        return Outgoing(packing.messages(), drained)
 
     def _next_frame(self, max_body: int, drained: list[int], now: float) -> tuple[bytes, bytes | memoryview]:
         if self._control:
@@ -403,7 +397,7 @@ class Session:
             return
         stream.reset = reason
         self._buffered -= len(stream.inbox)
-        stream.inbox = bytearray()
+        stream.inbox.clear()
         stream.outbox = None
         self._grants.pop(stream.id, None)
         self._stalled.pop(stream.id, None)

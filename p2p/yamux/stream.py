@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from p2p.yamux.events import ResetReason
 from p2p.yamux.frames import INITIAL_WINDOW
+from p2p.yamux.inbox import Inbox
 
 
 class StreamState:
@@ -36,7 +37,7 @@ class StreamState:
         self.window = INITIAL_WINDOW
         self.consumed = 0
         """Bytes read since the last grant."""
-        self.inbox = bytearray()
+        self.inbox = Inbox()
         self.outbox: memoryview | None = None
         self.queued = False
         """In the session's round of streams with something to send."""
@@ -68,12 +69,7 @@ class StreamState:
 
     def take(self, size: int) -> bytes:
         """Up to ``size`` unread bytes."""
-        if size >= len(self.inbox):
-            data = bytes(self.inbox)
-            self.inbox = bytearray()
-        else:
-            data = bytes(memoryview(self.inbox)[:size])
-            del self.inbox[:size]
+        data = self.inbox.take(size)
         self.consumed += len(data)
         return data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,11 +12,19 @@ import pytest
 import trio
 
 from p2p.errors import StreamBroken
-from p2p.host import muxer
+from p2p.host import line
 
 
-def nothing(fd: int, data: bytes) -> int:
-    raise BlockingIOError
+def every_other() -> Callable[[int, bytes], int]:
+    """A socket that takes nothing, and then what it is offered again."""
+    answers = itertools.cycle([False, True])
+
+    def write(fd: int, data: bytes) -> int:
+        if next(answers):
+            return os.write(fd, data)
+        raise BlockingIOError
+
+    return write
 
 
 def seven(fd: int, data: bytes) -> int:
@@ -38,13 +47,13 @@ def socket_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[int]]:
             taken: int = write(fd, data)
             return taken
 
-        monkeypatch.setattr(muxer, "os", SimpleNamespace(write=watched))
+        monkeypatch.setattr(line, "os", SimpleNamespace(write=watched, readv=os.readv))
         return offered
 
     return take
 
 
-@pytest.mark.parametrize("write", [os.write, seven, nothing])
+@pytest.mark.parametrize("write", [os.write, seven, every_other()])
 async def test_messages_arrive_whole_and_in_order(
     write: Any, pair: Any, reading: Any, socket_takes: Callable[[Any], list[int]]
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
 from p2p.host.door import Door
-from p2p.host.noise import Cipher, Unsealer
+from p2p.host.noise import MAX_SEALED, RECEIVE, Cipher, Scratch, Unsealer
 
 KEY = bytes(range(32))
 
@@ -37,15 +37,49 @@ def test_the_oldest_of_the_most_numerous_address_leaves() -> None:
     assert len(door) == 0
 
 
+def unsealed(*pieces: bytes) -> bytes:
+    """The plaintext, however the pieces came."""
+    unsealer, plain = Unsealer(Cipher(KEY, 0), Scratch()), b""
+    for piece in pieces:
+        unsealer.room()[: len(piece)] = piece
+        plain += unsealer.take(len(piece))
+    return plain
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 90)), max_size=60), st.binary(min_size=1, max_size=200))
+def test_connections_that_share_a_scratch_do_not_hear_each_other(turns: list[tuple[bool, int]], said: bytes) -> None:
+    keys, scratch = {False: KEY, True: KEY[::-1]}, Scratch()
+    wires = {who: bytes(Cipher(key, 0).seal([bytes([who]) + said] * 9)) for who, key in keys.items()}
+    unsealers = {who: Unsealer(Cipher(key, 0), scratch) for who, key in keys.items()}
+    heard = {False: b"", True: b""}
+    for who, count in turns:
+        piece, wires[who] = wires[who][:count], wires[who][count:]
+        unsealers[who].room()[: len(piece)] = piece
+        heard[who] += unsealers[who].take(len(piece))
+    for who in keys:
+        assert ((bytes([who]) + said) * 9).startswith(heard[who])
+
+
 @given(st.lists(st.binary(max_size=300), max_size=10), st.lists(st.integers(0, 5000), max_size=8))
 def test_sealed_messages_open_however_they_are_split(messages: list[bytes], cuts: list[int]) -> None:
     wire = bytes(Cipher(KEY, 0).seal(messages[:5]))
     cipher = Cipher(KEY, len(messages[:5]))
     wire += bytes(cipher.seal(messages[5:]))
     edges = [0, *sorted(cut % (len(wire) + 1) for cut in cuts), len(wire)]
-    unsealer = Unsealer(Cipher(KEY, 0))
-    opened = [one for start, end in itertools.pairwise(edges) for one in unsealer.feed(wire[start:end])]
-    assert opened == messages
+    assert unsealed(*(wire[start:end] for start, end in itertools.pairwise(edges))) == b"".join(messages)
+
+
+def test_as_much_as_is_received_at_once_is_opened_beside_an_unfinished_message() -> None:
+    messages = [bytes([number]) * 65_519 for number in range(5)]
+    wire = bytes(Cipher(KEY, 0).seal(messages))
+    begun = MAX_SEALED - 1
+    assert unsealed(wire[:begun], wire[begun : begun + RECEIVE], wire[begun + RECEIVE :]) == b"".join(messages)
+
+
+@pytest.mark.parametrize("size", range(16))
+def test_a_message_without_a_tag_is_a_violation(size: int) -> None:
+    with pytest.raises(Violation, match="does not open"):
+        unsealed(size.to_bytes(2, "big") + bytes(size))
 
 
 @given(st.integers(0, 10_000))
@@ -54,13 +88,13 @@ def test_a_flipped_bit_is_a_violation(position: int) -> None:
     at = 2 + position % 21
     wire[at] ^= 1
     with pytest.raises(Violation, match="does not open"):
-        Unsealer(Cipher(KEY, 0)).feed(bytes(wire))
+        unsealed(bytes(wire))
 
 
 def test_messages_in_another_order_do_not_open() -> None:
     first, second = (bytes(one) for one in (Cipher(KEY, 0).seal([b"1"]), Cipher(KEY, 1).seal([b"2"])))
     with pytest.raises(Violation):
-        Unsealer(Cipher(KEY, 0)).feed(second + first)
+        unsealed(second + first)
 
 
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

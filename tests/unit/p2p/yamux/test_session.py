@@ -20,9 +20,9 @@ def client(**limits: float) -> Session:
     return Session(initiator=True, limits=Limits(**limits), now=0.0)  # type: ignore[arg-type]
 
 
-def said(session: Session, now: float = 0.0) -> list[tuple[frames.Header, bytes]]:
-    """Everything the session has to send, as frames."""
-    raw = b"".join(session.outgoing(1 << 30, now).messages)
+def said(session: Session, now: float = 0.0, limit: int = 1 << 30) -> list[tuple[frames.Header, bytes]]:
+    """Everything the session has to send, or a batch of it, as frames."""
+    raw = b"".join(session.outgoing(limit, now).messages)
     found, at = [], 0
     while at < len(raw):
         header = frames.parse(raw, at)
@@ -212,7 +212,7 @@ def test_the_stream_with_most_unread_bytes_pays_for_all() -> None:
 
 
 def test_streams_take_turns() -> None:
-    session = client()
+    session = client(max_frame=64 << 10)
     streams = [session.open() for _ in range(3)]
     for stream in streams:
         session.write(stream, memoryview(bytes(200_000)), 0.0)
@@ -226,7 +226,27 @@ def test_a_message_is_never_larger_than_one_seal() -> None:
         session.write(session.open(), memoryview(bytes(3000)), 0.0)
     messages = session.outgoing(1 << 30, 0.0).messages
     assert max(map(len, messages)) == 1000
-    assert sum(map(len, messages)) == 100 * HEADER_SIZE + 300_000 + HEADER_SIZE * (100 * 4)
+    assert sum(map(len, messages)) == 100 * (2 * HEADER_SIZE + 3000)
+
+
+@pytest.mark.parametrize("waiting", [1, 2, 4])
+def test_a_batch_has_one_frame_of_each_stream_that_waits(waiting: int) -> None:
+    session, batch = client(), 256 << 10
+    streams = [session.open() for _ in range(waiting)]
+    session.outgoing(batch, 0.0)
+    for stream in streams:
+        session.write(stream, memoryview(bytes(INITIAL_WINDOW)), 0.0)
+    cut = [(header.stream, header.length) for header, _ in said(session, limit=batch)]
+    assert [stream for stream, _ in cut[:waiting]] == streams
+    assert {length for _, length in cut[:waiting]} == {min(INITIAL_WINDOW, batch // waiting) - HEADER_SIZE}
+
+
+def test_a_large_body_is_cut_where_it_lies() -> None:
+    session, body = client(), memoryview(bytes(200_000))
+    session.write(session.open(), body, 0.0)
+    messages = session.outgoing(1 << 20, 0.0).messages
+    assert [len(each) for each in messages] == [2 * HEADER_SIZE, 65_519, 65_519, 65_519, 200_000 - 3 * 65_519]
+    assert all(isinstance(each, memoryview) and each.obj is body.obj for each in messages[1:])
 
 
 def test_an_answer_goes_before_payload() -> None:
