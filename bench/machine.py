@@ -40,6 +40,11 @@ def resident(pid: int | str = "self") -> int:
     return _field(Path(f"/proc/{pid}/status"), "VmRSS")
 
 
+def highest(pid: int | str = "self") -> int:
+    """The most bytes of memory that a process has had in use since it began."""
+    return _field(Path(f"/proc/{pid}/status"), "VmHWM")
+
+
 def spent(pid: int) -> float:
     """Seconds of CPU that a process has had, in all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
