@@ -70,11 +70,11 @@ class Library(Protocol):
         Raises NotFound when we serve fewer.
         """
 
-    def object_size(self, name: Multihash) -> int | None:
-        """``None`` when we do not have it or do not serve it."""
+    def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
+        """Fill ``into`` with what there is from ``offset`` on: the object's size, and the bytes that were put there.
 
-    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes. Raises NotFound."""
+        Raises NotFound when we do not have it or do not serve it.
+        """
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterable[bytes]:
         """Whole objects of ``largest`` bytes at most, in order, up to the first that we do not serve so."""
@@ -191,7 +191,7 @@ class ObjectSink(Protocol):
     @property
     def received(self) -> int: ...
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes | memoryview) -> None: ...
 
     def finish(self) -> None:
         """Check and publish. Raises Invalid when the bytes do not hash to the name; the partial file is then gone."""

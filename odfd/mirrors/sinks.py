@@ -132,7 +132,7 @@ class PartialObject:
     def received(self) -> int:
         return self._received
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         with disk(self._path):
             self._file.write(data)
             self._hash.update(data)

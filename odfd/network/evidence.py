@@ -146,7 +146,7 @@ class _File:
         self._path, self._name = path, name
         self.abandon()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         with disk(self._path), self._path.open("ab") as file:
             file.write(data)
         self._hash.update(data)

@@ -11,7 +11,8 @@ import hashlib
 import threading
 import zlib
 from collections import OrderedDict
-from typing import BinaryIO, Final
+from io import FileIO
+from typing import Final
 
 import msgspec
 
@@ -51,34 +52,46 @@ class Giving:
         """Of an object that was whole when it was last looked at. Raises NotFound, ObjectDamaged, Environment."""
         size = self._objects.size(name)
         if size <= SMALL:
-            return len(self._small(name))
+            return len(self.small(name))
         return self._known(name).size
 
-    def read(self, name: Multihash, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes, fewer at the end. Raises as ``size`` does."""
+    def read(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
+        """The object's size, and how many bytes from ``offset`` on were put into ``into``. Raises as ``size`` does."""
         if self._objects.size(name) <= SMALL:
-            return self._small(name)[offset : offset + length]
+            data = self.small(name)
+            part = data[offset : offset + len(into)]
+            into[: len(part)] = part
+            return len(data), len(part)
         whole = self._known(name)
-        first, stop = offset // PART, min(-(-(offset + length) // PART), whole.parts)
-        path = self._objects.path(name)
-        with disk(path), path.open("rb") as file:
-            file.seek(first * PART)
-            parts = [self._part(name, file, whole, number) for number in range(first, stop)]
-        skip = offset - first * PART
-        return b"".join(parts)[skip : skip + length]
+        stop = min(offset + len(into), whole.size)
+        path, at = self._objects.path(name), offset
+        with disk(path), path.open("rb", buffering=0) as file:
+            while at < stop:
+                number, skip = divmod(at, PART)
+                count = min(PART - skip, stop - at)
+                room = into[at - offset :][:count]
+                self._part(name, file, whole, number, room, skip)
+                at += count
+        return whole.size, max(0, stop - offset)
 
-    def _small(self, name: Multihash) -> bytes:
+    def small(self, name: Multihash) -> bytes:
+        """A whole object of at most SMALL bytes. Raises as ``size`` does."""
         data = self._objects.read(name)
         if Multihash.sha3_256(data) != name:
             raise ObjectDamaged(name)
         return data
 
-    def _part(self, name: Multihash, file: BinaryIO, whole: _Whole, number: int) -> bytes:
-        part = file.read(PART)
-        if _digest(part) != whole.digests[number * DIGEST : (number + 1) * DIGEST]:
+    def _part(self, name: Multihash, file: FileIO, whole: _Whole, number: int, into: memoryview, skip: int) -> None:
+        """Fill ``into`` from ``skip`` bytes after the start of a MiB on, all of which is read and compared."""
+        size = min(PART, whole.size - number * PART)
+        part = into if len(into) == size else memoryview(bytearray(size))
+        file.seek(number * PART)
+        count = file.readinto(part)
+        if count != size or _digest(part) != whole.digests[number * DIGEST : (number + 1) * DIGEST]:
             self._forget(name)
             raise ObjectDamaged(name)
-        return part
+        if part is not into:
+            into[:] = part[skip : skip + len(into)]
 
     def _known(self, name: Multihash) -> _Whole:
         with self._lock:
@@ -112,5 +125,5 @@ class Giving:
                 self._parts -= known.parts
 
 
-def _digest(part: bytes) -> bytes:
+def _digest(part: bytes | memoryview) -> bytes:
     return zlib.crc32(part).to_bytes(DIGEST, "big")

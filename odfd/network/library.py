@@ -104,19 +104,30 @@ class ServingLibrary:
             self._tell(fault, named)
             return None
 
-    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+    def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         """Also raises NotFound for what is damaged: for others it is not here."""
         named = self._named(name) if self._objects.has(name) else []
         if not named:
-            data = None if self._evidence is None else self._evidence.read(name, offset, length)
-            if data is None:
-                raise _not_served(name)
-            return data
+            return self._part_of_evidence(name, offset, into)
         try:
-            return self._giving.read(name, offset, length)
+            return self._giving.read(name, offset, into)
         except ObjectDamaged as fault:
             self._tell(fault, named)
             raise _not_served(name) from fault
+
+    def _part_of_evidence(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
+        size = None if self._evidence is None else self._evidence.size(name)
+        data = None if self._evidence is None else self._evidence.read(name, offset, len(into))
+        if size is None or data is None:
+            raise _not_served(name)
+        into[: len(data)] = data
+        return size, len(data)
+
+    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+        """At most ``length`` bytes. Raises as ``object_part``."""
+        into = bytearray(max(0, min(length, (self.object_size(name) or 0) - offset)))
+        _, count = self.object_part(name, offset, memoryview(into))
+        return bytes(into[:count])
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
         """As in the port; one that is damaged is not here for whoever asked."""
@@ -131,7 +142,7 @@ class ServingLibrary:
             try:
                 if self._objects.size(name) > largest:
                     return
-                data = self._giving.read(name, 0, largest)
+                data = self._giving.small(name)
             except ObjectDamaged as fault:
                 self._tell(fault, named)
                 return

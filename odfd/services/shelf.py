@@ -9,19 +9,19 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.kit.supervision import Journal
+from odfd.network.library import ServingLibrary
 from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
 from odfd.services.home import Home
 from odfd.site.application import Site
 from odfd.site.ports import Shown
 from odfd.site.server import SiteServer
-from p2p.ports import Library
 
 
 class HomeShelf:
     """See the module. ``library`` applies the policy, and hashes what leaves."""
 
-    def __init__(self, home: Home, library: Library) -> None:
+    def __init__(self, home: Home, library: ServingLibrary) -> None:
         self._home = home
         self._library = library
 
@@ -79,7 +79,7 @@ class HomeShelf:
         return self._library.read_object(name, offset, length)
 
 
-def open_site(settings: Settings, home: Home, library: Library, journal: Journal) -> SiteServer | None:
+def open_site(settings: Settings, home: Home, library: ServingLibrary, journal: Journal) -> SiteServer | None:
     """``None`` where the settings name no address for one."""
     addresses = settings.http.listen
     return SiteServer(addresses, Site(HomeShelf(home, library), journal), journal) if addresses else None

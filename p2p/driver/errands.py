@@ -151,7 +151,7 @@ class ObjectErrand:
                 f"{self.what}: byte {start}, of {peer}, came where {self._sink.received} is next", rule="object-order"
             )
         for payload in payloads:
-            assert isinstance(payload, bytes)
+            assert not isinstance(payload, tuple)
             self._sink.write(payload)
 
     def finish(self) -> None:

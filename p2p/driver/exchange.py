@@ -7,6 +7,7 @@ caller may stop waiting at any time; its answer is dropped when it comes, and no
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
 import trio
@@ -14,6 +15,7 @@ import trio
 from chain.errors import Invalid
 from p2p.driver.framing import FramedStream
 from p2p.errors import PeerFault, StreamBroken, Violation
+from p2p.wire.frames import frame
 
 
 class Numbered(Protocol):
@@ -55,22 +57,37 @@ class Exchange(Generic[Reply]):
 
     async def ask(self, encode: Callable[[int], bytes]) -> Reply:
         """Send what ``encode`` makes of a fresh number and wait for its answer. Raises PeerFault."""
-        async with self._limit:
-            if self.fault is not None:
-                raise self._broken()
-            number, slot = self._next, _Slot[Reply]()
-            self._next = (self._next + 1) & 0xFFFF_FFFF
-            self._slots[number] = slot
-            try:
-                await self._out.send(encode(number))
-                await slot.done.wait()
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                raise self._broken() from None
-            finally:
-                self._leave(number, slot)
-            if slot.reply is None:
-                raise self._broken()
-            return slot.reply
+        try:
+            self._limit.acquire_nowait()
+        except trio.WouldBlock:
+            await self._limit.acquire()
+        try:
+            return await self._ask(encode)
+        finally:
+            self._limit.release()
+
+    async def _ask(self, encode: Callable[[int], bytes]) -> Reply:
+        if self.fault is not None:
+            raise self._broken()
+        number, slot = self._next, _Slot[Reply]()
+        self._next = (self._next + 1) & 0xFFFF_FFFF
+        self._slots[number] = slot
+        try:
+            await self._put(encode(number))
+            await slot.done.wait()
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            raise self._broken() from None
+        finally:
+            self._leave(number, slot)
+        if slot.reply is None:
+            raise self._broken()
+        return slot.reply
+
+    async def _put(self, body: bytes) -> None:
+        try:
+            self._out.send_nowait(body)
+        except trio.WouldBlock:
+            await self._out.send(body)
 
     def _leave(self, number: int, slot: _Slot[Reply]) -> None:
         self._slots.pop(number, None)
@@ -111,8 +128,13 @@ class Exchange(Generic[Reply]):
             slot.done.set()
 
     async def _write(self) -> None:
+        """The questions that wait go together: an answer of 4 MiB makes room for four."""
         async for body in self._outbox:
-            await self._stream.write(body)
+            frames = [frame(body)]
+            with suppress(trio.WouldBlock):
+                while True:
+                    frames.append(frame(self._outbox.receive_nowait()))
+            await self._stream.send(b"".join(frames))
 
     async def _read(self) -> None:
         while (body := await self._stream.read()) is not None:

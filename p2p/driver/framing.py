@@ -47,19 +47,29 @@ class FramedStream:
 
     async def write(self, body: bytes) -> None:
         """Raises TooSlow, and resets the stream, when the peer does not take it in time; else PeerFault."""
+        await self.send(frame(body))
+
+    async def send(self, frames: bytes | memoryview) -> None:
+        """As ``write``, for what is framed already."""
         whole = False
-        async with self._writing:  # for a frame that is itself under the deadline
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            await self._writing.acquire()  # for a frame that is itself under the deadline
+        try:
             try:
                 with trio.move_on_after(SEND_PATIENCE):
-                    await self._stream.send_all(frame(body))
+                    await self._stream.send_all(frames)
                     whole = True
             except trio.ClosedResourceError:
                 raise StreamBroken(self.peer, "we let go of the stream") from None
             finally:
                 if not whole:
                     await self.reset()
+        finally:
+            self._writing.release()
         if not whole:
-            raise TooSlow(self.peer, f"took no {len(body)} bytes in {SEND_PATIENCE:.0f} s", rule="send-patience")
+            raise TooSlow(self.peer, f"took no {len(frames)} bytes in {SEND_PATIENCE:.0f} s", rule="send-patience")
 
     async def end(self) -> None:
         """Close in order."""

@@ -17,7 +17,7 @@ class StreamPort(Protocol):
     again. A send that is cancelled may have sent a part.
     """
 
-    async def send_all(self, data: bytes) -> None: ...
+    async def send_all(self, data: bytes | memoryview) -> None: ...
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """At least one byte, or ``b""`` at the end."""

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 
-from chain.errors import Fault, NotFound, Refused
+from chain.errors import Environment, Fault, NotFound, Refused
 from p2p.machines.serving import Request
 from p2p.ports import Library
 from p2p.wire.chains import BlockRange, Blocks, encode_blocks, fit
+from p2p.wire.frames import PREFIX, frame, prefix
 from p2p.wire.limits import MAX_PACK_BYTES, MAX_PACKED
-from p2p.wire.objects import ObjectBytes, ObjectRange, encode_bytes
+from p2p.wire.objects import BYTES_HEAD, ObjectRange, bytes_head
 from p2p.wire.packs import ObjectPack, ObjectsAsk, encode_pack
 from p2p.wire.refusal import Reason, Refusal, encode_refusal
 
+_BEFORE: Final = PREFIX + BYTES_HEAD
 _LOG = structlog.get_logger("p2p.driver")
 
 
-def answer(library: Library, request: Request) -> bytes:
-    """The encoded answer, or an encoded refusal: a fault of ours is logged here and only its kind is told."""
+def answer(library: Library, request: Request) -> bytes | memoryview:
+    """The frame of the answer, or of a refusal: a fault of ours is logged here and only its kind is told."""
     try:
         if isinstance(request, BlockRange):
-            return _blocks(library, request)
+            return frame(_blocks(library, request))
         if isinstance(request, ObjectsAsk):
-            return _pack(library, request)
+            return frame(_pack(library, request))
         return _bytes(library, request)
     except NotFound:
-        return _refused(request, Reason.UNKNOWN)
+        return frame(_refused(request, Reason.UNKNOWN))
     except Refused as refused:
-        return _refused(request, Reason.NOT_SERVED, refused.message)
+        return frame(_refused(request, Reason.NOT_SERVED, refused.message))
     except Fault as fault:
         _LOG.warning("cannot read what a peer asks for", fault=str(fault), rule=fault.rule, hint=fault.hint)
-        return _refused(request, Reason.BROKEN)
+        return frame(_refused(request, Reason.BROKEN))
 
 
 def _refused(request: Request, reason: Reason, text: str = "") -> bytes:
@@ -48,16 +52,16 @@ def _blocks(library: Library, ask: BlockRange) -> bytes:
     return encode_blocks(Blocks(request=ask.request, size=size, start=ask.start, blocks=blocks))
 
 
-def _bytes(library: Library, ask: ObjectRange) -> bytes:
-    size = library.object_size(ask.name)
-    if size is None:
-        return _refused(ask, Reason.UNKNOWN)
+def _bytes(library: Library, ask: ObjectRange) -> memoryview:
+    """Read where it goes to the wire from: a copy costs as much as reading."""
+    whole = memoryview(bytearray(_BEFORE + ask.length))
+    size, count = library.object_part(ask.name, ask.offset, whole[_BEFORE:])
     due = max(0, min(ask.length, size - ask.offset))
-    data = library.read_object(ask.name, ask.offset, due) if due else b""
-    if len(data) != due:
-        _LOG.warning("an object is shorter than its size says", object=str(ask.name), due=due, read=len(data))
-        return _refused(ask, Reason.BROKEN)
-    return encode_bytes(ObjectBytes(request=ask.request, size=size, offset=ask.offset, data=data))
+    if count != due:
+        raise Environment(f"object {ask.name.short} has {count} bytes where {due} are due", rule="object-cut")
+    head = bytes_head(ask.request, size, ask.offset)
+    whole[:_BEFORE] = prefix(len(head) + count) + head
+    return whole[: _BEFORE + count]
 
 
 def _pack(library: Library, ask: ObjectsAsk) -> bytes:

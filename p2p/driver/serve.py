@@ -27,6 +27,7 @@ from p2p.pace import Pace
 from p2p.peers.score import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
 from p2p.wire import chains, objects, refusal
+from p2p.wire.frames import frame
 from p2p.wire.limits import MAX_REQUEST
 from p2p.wire.refusal import Reason, Refusal
 
@@ -129,16 +130,17 @@ class Server:
         try:
             try:
                 is_late = self._pace.due(trio.current_time()) - trio.current_time() > MAX_WAIT
-                body = (
-                    _busy(request) if is_late else await trio.to_thread.run_sync(reading.answer, self._library, request)
-                )
-                size = len(body)
+                if is_late:
+                    answer: bytes | memoryview = frame(_busy(request))
+                else:
+                    answer = await trio.to_thread.run_sync(reading.answer, self._library, request)
+                size = len(answer)
             finally:
                 self._feed(ReadDone(asker, size))
             if stream := self._streams.get(asker):
-                if not is_late:
-                    await trio.sleep_until(self._pace.take(size, trio.current_time()))
-                await stream.write(body)
+                if not is_late and (due := self._pace.take(size, trio.current_time())) > trio.current_time():
+                    await trio.sleep_until(due)
+                await stream.send(answer)
         finally:
             self._answers -= 1
             if not self._answers:

@@ -105,11 +105,11 @@ class TransferRun:
             if isinstance(fault, Violation):
                 self._standing.blame(fault)
             event = Denied(ask.peer, ask.ask, fault.message, final=isinstance(fault, Violation))
-        await self._events.send(event)
+        self._events.send_nowait(event)
 
     async def _keep_pace(self, payloads: Sequence[Payload]) -> None:
         """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
-        size = sum(len(each) if isinstance(each, bytes) else sum(map(len, each)) for each in payloads)
+        size = sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in payloads)
         now = trio.current_time()
         await trio.sleep_until(max(pace.take(size, now) for pace in self._paces))
 
@@ -128,7 +128,7 @@ class TransferRun:
         except Fault as fault:
             self._fault = fault
             event = Tick()
-        await self._events.send(event)
+        self._events.send_nowait(event)
 
 
 def paced(shape: Shape, rate: int) -> Shape:

@@ -33,7 +33,7 @@ MAX_HEDGES: Final = 3
 MAX_REWINDS: Final = 8
 """Times a judge may send us back before we give up: a liar among eight peers is found by then."""
 
-Payload: TypeAlias = bytes | tuple[bytes, ...]
+Payload: TypeAlias = bytes | memoryview | tuple[bytes, ...]
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):

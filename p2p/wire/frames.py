@@ -15,9 +15,14 @@ PREFIX: Final = 4
 """Bytes of the length."""
 
 
+def prefix(length: int) -> bytes:
+    """What goes before a body of so many bytes."""
+    return length.to_bytes(PREFIX, "big")
+
+
 def frame(body: bytes) -> bytes:
     """A body with its length before it."""
-    return len(body).to_bytes(PREFIX, "big") + body
+    return prefix(len(body)) + body
 
 
 class FrameReader:

@@ -31,6 +31,7 @@ _READ: Final = struct.Struct(">BIQI")
 _BYTES: Final = struct.Struct(">BIQQ")
 READ_KIND: Final = 0x01
 BYTES_KIND: Final = 0x81
+BYTES_HEAD: Final = _BYTES.size
 MAX_SIZE: Final = 1 << 48
 """Bytes of an object: 256 TiB, so that offsets stay exact in every tool that reads them."""
 
@@ -50,7 +51,7 @@ class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
     request: int
     size: int
     offset: int
-    data: bytes
+    data: bytes | memoryview
 
 
 ObjectRequest: TypeAlias = ObjectRange | ObjectsAsk
@@ -81,8 +82,13 @@ def decode_read(body: bytes) -> ObjectRange:
     return ObjectRange(request=request, name=name, offset=offset, length=length)
 
 
+def bytes_head(request: int, size: int, offset: int) -> bytes:
+    """``BYTES_HEAD`` bytes, after which the data follow."""
+    return _BYTES.pack(BYTES_KIND, request, size, offset)
+
+
 def encode_bytes(answer: ObjectBytes) -> bytes:
-    return _BYTES.pack(BYTES_KIND, answer.request, answer.size, answer.offset) + answer.data
+    return bytes_head(answer.request, answer.size, answer.offset) + answer.data
 
 
 def decode_object_reply(body: bytes) -> ObjectReply:
@@ -97,7 +103,7 @@ def decode_object_reply(body: bytes) -> ObjectReply:
     length = len(body) - _BYTES.size
     if size > MAX_SIZE or (length and offset + length > size):
         raise Invalid(f"{length} bytes at {offset} of an object of {size}", rule="object-reply")
-    return ObjectBytes(request=request, size=size, offset=offset, data=body[_BYTES.size :])
+    return ObjectBytes(request=request, size=size, offset=offset, data=memoryview(body)[_BYTES.size :])
 
 
 def check_answer(ask: ObjectRange, answer: ObjectBytes) -> None:

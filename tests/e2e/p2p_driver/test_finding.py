@@ -42,10 +42,7 @@ class Shelf:
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
         raise NotFound("nothing is proven here")
 
-    def object_size(self, name: Multihash) -> int | None:
-        return None
-
-    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+    def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         raise NotFound("no such object")
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:

@@ -50,6 +50,11 @@ class Holdings:
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
         return self.things[name][offset : offset + length]
 
+    def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
+        data = self.read_object(name, offset, len(into))
+        into[: len(data)] = data
+        return len(self.things[name]), len(data)
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Sequence[bytes]:
         return [self.things[name] for name in names]
 

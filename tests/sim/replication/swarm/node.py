@@ -17,6 +17,7 @@ from p2p.peers.book import PeerBook
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import chains, objects, trust
+from p2p.wire.frames import PREFIX
 from worlds.mutation import mutated
 
 from . import transfers
@@ -156,6 +157,11 @@ class Node:
             raise NotFound("not here")
         data = (held[name] + b"?")[offset : offset + length]
         return bytes(len(data)) if self.lie in ("flip", "fork") else data
+
+    def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
+        data = self.read_object(name, offset, len(into))
+        into[: len(data)] = data
+        return self.object_size(name) or 0, len(data)
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
         for name in names:
@@ -323,7 +329,7 @@ class Node:
 
     def read(self, asker: serving.Asker, request: serving.Request) -> None:
         self.asker = asker.peer
-        body = self.says(reading.answer(self, request))
+        body = self.says(bytes(reading.answer(self, request)[PREFIX:]))
         self.serve(serving.ReadDone(asker, len(body)))
         life = self.world.nodes[asker.peer].life
         number = request.request

@@ -198,7 +198,7 @@ class ObjectRun(Run):
     def take(self, part: transfer.Deliver) -> transfer.Input:
         assert part.start == len(self.part), "a gap"
         for payload in part.payloads:
-            assert isinstance(payload, bytes)
+            assert not isinstance(payload, tuple)
             self.part += payload
         return transfer.Accepted()
 

@@ -16,6 +16,7 @@ from odfd.control import wire
 from odfd.verify.damage import Damage
 from p2p.driver import reading
 from p2p.wire import chains, objects
+from p2p.wire.frames import PREFIX
 from p2p.wire.refusal import Reason, Refusal
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -270,15 +271,15 @@ async def test_who_asks_for_what_is_damaged_gets_an_honest_no(world: Any, worlds
         wanted = objects.ObjectRange(request=7, name=name, offset=0, length=1000)
         chain = chains.BlockRange(request=8, dataset=cities, start=3, max_blocks=10)
         library = alice.parts.library
-        whole = objects.decode_object_reply(reading.answer(library, wanted))
+        whole = objects.decode_object_reply(bytes(reading.answer(library, wanted)[PREFIX:]))
         assert isinstance(whole, objects.ObjectBytes)
         assert whole.data == path.read_bytes()[:1000]
         rot(path, 200)
-        refused = objects.decode_object_reply(reading.answer(library, wanted))
+        refused = objects.decode_object_reply(bytes(reading.answer(library, wanted)[PREFIX:]))
         assert isinstance(refused, Refusal)
         assert refused.reason is Reason.UNKNOWN
         flip_block(alice, cities, 3)
-        refused = chains.decode_chain_reply(reading.answer(library, chain))
+        refused = chains.decode_chain_reply(bytes(reading.answer(library, chain)[PREFIX:]))
         assert isinstance(refused, Refusal)
         assert refused.reason in (Reason.BROKEN, Reason.UNKNOWN)
         with alice.home.database.read() as connection:

@@ -222,6 +222,13 @@ class Shelf:
             raise NotFound("no such object")
         return self.things[name][offset : offset + length]
 
+    def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
+        if name not in self.things:
+            raise NotFound("no such object")
+        data = self.read_object(name, offset, len(into)) if into else b""
+        into[: len(data)] = data
+        return len(self.things[name]), len(data)
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
         self.reads += 1
         held = takewhile(lambda name: len(self.things.get(name, bytes(largest + 1))) <= largest, names)
