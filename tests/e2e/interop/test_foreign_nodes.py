@@ -17,7 +17,8 @@ SEED = b"i" * 32
 ECHO = "/odf-interop/echo/1"
 MOUNT = "/x/odf-interop"
 SIZE = 16 << 20
-PART = bytes(range(256)) * 256
+PART = bytes(range(256)) * 4096
+"""1 MiB: our frames have up to 256 KiB of it."""
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 
 
