@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from chain.errors import Environment, Invalid
 from chain.instant import SECOND
