@@ -64,18 +64,26 @@ def gather(payload: bytes, signatures: Iterable[tuple[KeyDid, bytes]]) -> bytes:
 
 
 def unseal(envelope: bytes, limit: int) -> Signed:
-    """Verify an envelope of at most ``limit`` bytes. Raises Invalid when it is malformed or no signature verifies."""
+    """Verify an envelope of at most ``limit`` bytes. Raises Invalid when it is malformed or no signature verifies.
+
+    Signatures by keys of other kinds, which others may add, are left out like those that do not verify.
+    """
     if len(envelope) > limit:
         raise Invalid(f"envelope of {len(envelope)} bytes, the limit is {limit}", rule="envelope-size")
     payload, claimed = _decode(envelope)
     message = preauth(payload)
     good: dict[bytes, tuple[str, bytes]] = {}
+    strange: Invalid | None = None
     for keyid, signature in claimed:
-        key = KeyDid.parse(keyid)
+        try:
+            key = KeyDid.parse(keyid)
+        except Invalid as fault:
+            strange = strange or fault
+            continue
         if key not in good and keys.verify(key.public_key, message, signature):
             good[key] = (keyid, signature)
     if not good:
-        raise Invalid("no signature of this envelope verifies", rule="envelope-signature")
+        raise strange or Invalid("no signature of this envelope verifies", rule="envelope-signature")
     return Signed(payload, tuple(KeyDid(key) for key in good), _encode(payload, list(good.values())))
 
 

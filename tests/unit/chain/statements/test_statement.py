@@ -196,6 +196,25 @@ def test_each_part_of_an_envelope_wrong_in_turn(part: str, wrong: object, rule: 
     assert caught.value.rule == rule
 
 
+@pytest.mark.parametrize("keyid", ["", SECP256K1, "sha256:8f9b51ce", "did:web:example.org"])
+def test_signatures_of_other_kinds_are_left_out(keyid: str) -> None:
+    """``keyid`` is a hint: what others add beside ours neither counts nor hinders, and is not passed on."""
+    sealed = envelope.seal(statement.encode(head()), ALICE)
+    body = json.loads(sealed)
+    body["signatures"].insert(0, {"keyid": keyid, "sig": base64.b64encode(bytes(70)).decode()})
+    opened = envelope.unseal(json.dumps(body).encode(), 1 << 16)
+    assert (opened.signers, opened.envelope) == ((ALICE.did,), sealed)
+
+
+@pytest.mark.parametrize("digest", ["AB" * 32, "ab" * 31, "ab" * 33, " ab" * 21 + "a", "0x" + "ab" * 31, "", "zz" * 32])
+def test_a_digest_is_written_in_one_way(digest: str) -> None:
+    body = json.loads(statement.encode(head()))
+    body["subject"][0]["digest"]["sha3_256"] = digest
+    with pytest.raises(Invalid) as caught:
+        statement.decode(json.dumps(body, separators=(",", ":"), sort_keys=True).encode())
+    assert caught.value.rule == "statement"
+
+
 FRAME = {
     "_type": "https://in-toto.io/Statement/v0.1",
     "predicateType": "https://w3id.org/odfd/trust/head/v2",
