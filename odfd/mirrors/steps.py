@@ -135,6 +135,7 @@ class Steps:
         if sink.until < signed.size:
             await self._prove(goal.peers, sink, signed)
         _check_expected(wish, sink)
+        _check_seed(sink, goal.rights)
         check_base(sink.began, sink.blocks, signed, goal.rights)
         if wish.brings_data:
             objects += await self._arrivals.bring(wish, goal.peers, Terms.of(sink.start), sink.blocks, tally)
@@ -222,6 +223,16 @@ class _Ahead:
 
 def _end(sink: VerifiedChain) -> Start:
     return Start(sink.state, sink.frontier)
+
+
+def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
+    """Raises Invalid for a chain that its authority does not speak of, though one key signed both."""
+    if not sink.start.size and rights.seed is not None and sink.blocks[0].hash != rights.seed:
+        raise Invalid(
+            f"the Seed of {rights.dataset.short} is not the one that its authority names",
+            rule="graft",
+            hint="whoever has its key signed two datasets under one id: ask its owner",
+        )
 
 
 def _check_expected(wish: Wish, sink: VerifiedChain) -> None:

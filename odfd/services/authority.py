@@ -131,6 +131,13 @@ class AuthorityService:
                 rule="authority-drop-key",
                 hint="make this node a writer in the same version: odfctl trust authority rotate REF",
             )
+        seed, _ = self._chain(entry.id)
+        if said.head != seed:
+            raise Invalid(
+                f"the draft names another Seed block than that of {entry.name}",
+                rule="authority-seed",
+                hint="ask for a draft of it",
+            )
         signed = sign_version(self._home.database, self._home.keys, said, payload, signatures_of(request.signatures))
         self._keep(said, signed)
         if request.drop_key or (node in writers and self._where(entry.id) == "elsewhere"):

@@ -193,10 +193,13 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
     return Verdict(Outcome.ADVANCE if head.size > newest.size else Outcome.OLDER)
 
 
-def admit_authority(said: Authority, signed: Signed, walk: Sequence[Rights], now: Instant) -> tuple[Verdict, Rights]:
+def admit_authority(
+    said: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
+) -> tuple[Verdict, Rights]:
     """What a version of an authority changes, and the rights that hold afterwards.
 
-    FORK: another statement of a version that is known, as rightly signed; the known one is kept.
+    FORK: another statement of a version that is known, as rightly signed; the known one is kept. ``seed`` is the digest
+    of the first block, where it is here: no authority is grafted onto another chain of the same key.
     """
     newest = walk[-1]
     if len(signed.envelope) > limit_of(said):
@@ -209,7 +212,10 @@ def admit_authority(said: Authority, signed: Signed, walk: Sequence[Rights], now
         rights = follow(walk[said.version - 1], said, signed)
     except Invalid as fault:
         return Verdict(Outcome.REJECTED, str(fault)), newest
-    if said.version == len(walk):
+    is_next = said.version == len(walk)
+    if is_next and seed is not None and said.head.digest != seed:
+        return Verdict(Outcome.OLDER, "it names another Seed block than the one that is here", lasts=False), newest
+    if is_next:
         return Verdict(Outcome.NEW), rights
     if walk[said.version].sid == signed.sid:
         return Verdict(Outcome.OLDER), newest

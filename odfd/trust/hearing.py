@@ -122,7 +122,7 @@ class Hearing:
 
     def _hear_authority(self, said: Authority, signed: Signed) -> Heard:
         walk = self._authorities.walk(said.dataset)
-        verdict, rights = admit_authority(said, signed, walk, self._now)
+        verdict, rights = admit_authority(said, signed, walk, self._now, self._seed(said.dataset))
         if not verdict.outcome.changes:
             return Heard(verdict)
         proof = None
@@ -206,6 +206,11 @@ class Hearing:
         conflict = is_disputed(self._db, dataset, walk[-1])
         chosen = Resolutions(self._db).of(dataset).places
         return Ground(walk, conflict, checked.frontier.size, checked.epoch, chosen)
+
+    def _seed(self, dataset: DatasetId) -> bytes | None:
+        """Digest of the first block, where it is here."""
+        held = self._ledger.chain(dataset).frontier.size > 0
+        return next(iter(self._leaves_of(dataset, 0, 1)), None) if held else None
 
     def _root_at(self, dataset: DatasetId, size: int) -> bytes | None:
         """Root of my tree at ``size``: kept for the whole chain, computed from the blocks for a part of it."""

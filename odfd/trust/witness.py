@@ -122,12 +122,21 @@ class Witness:
         return made
 
     def _is_due(self, connection: sqlite3.Connection, tree: Checkpoint, mine: Tree) -> bool:
-        """Raises Refused. The journal is asked too: it knows what a database from a backup has forgotten."""
+        """Raises Refused.
+
+        The journal is asked too, and what others showed: they know what a database from a backup has forgotten.
+        """
+        me = self._keys.node_key().did
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
-        said = self._keys.last_said(self._keys.node_key().did, topics.cosignature(tree))
-        kept = {(row[1], row[2])} if row else set()
-        noted = {(said.order[0], bytes.fromhex(said.subject))} if said else set()
-        for size, root in sorted(kept | noted):
+        said = self._keys.last_said(me, topics.cosignature(tree))
+        heard = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
+        before = {(row[1], row[2])} if row else set()
+        if said is not None:
+            before.add((said.order[0], bytes.fromhex(said.subject)))
+        if heard is not None:
+            shown = cosignature.decode(heard[6]).checkpoint
+            before.add((shown.size, shown.root_hash))
+        for size, root in sorted(before):
             if not may_follow((size, root), tree.size, mine.root):
                 raise Refused(
                     f"this node cosigned {size} blocks of {tree.origin} that are not the beginning of what is here",

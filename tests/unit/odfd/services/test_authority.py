@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from chain import instant
-from chain.errors import Conflict, Invalid, NotFound, Refused
+from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
@@ -204,6 +205,29 @@ async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: Any, wor
         (item,) = await alice.pull("cities")
         assert "signed already" in item.message
         assert alice.size("cities") == head.size
+
+
+async def test_an_authority_speaks_of_one_seed(world: Any, worlds: Any) -> None:
+    """Neither a draft that was altered nor another chain of the same key passes for the dataset."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        more = wire.AuthorityDraftRequest(action="add-writer", key=alice.key)
+        draft = await alice.api.authority.draft_authority("cities", more)
+        said = statement.decode_any(base64.b64decode(draft.payload))
+        grafted = msgspec.structs.replace(said, head=Multihash.sha3_256(b"another seed"))
+        payload = base64.b64encode(statement.encode(grafted)).decode()
+        with pytest.raises(Invalid) as caught:
+            await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=payload))
+        assert caught.value.rule == "authority-seed"
+        raw = envelope.seal(statement.encode(grafted), alice.home.keys.dataset_key(cities))
+        assert alice.parts.board.judge(Topic.HEADS, raw, PEER) is Judgement.IGNORE
+        async with world.running("bob") as bob:
+            # He holds nothing to compare it with, until the chain comes.
+            bob.parts.board.judge(Topic.HEADS, raw, PEER)
+            with pytest.raises(Fault) as refused:
+                await bob.mirror(cities, "theirs")
+            assert refused.value.rule == "graft"
+            assert bob.home.chains.chain(cities).head() is None
 
 
 def reset_to(node: Any, dataset: Any, size: int) -> bytes:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from chain import instant
+from chain.instant import Instant
 from odfd.control import wire
 
+HOUR = 3600 * instant.SECOND
 YEAR = 365 * 86400 * instant.SECOND
 
 
@@ -16,6 +18,25 @@ async def grown(world: Any, node: Any, number: int) -> Any:
     world.write(node.home.directory.parent.name, f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,Graz,{number}")
     (item,) = await node.pull("cities")
     return item
+
+
+async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: Any, worlds: Any) -> None:
+    """Its heads are taken when their time has come for others, and whoever passes them on is not to blame."""
+    slow, fast = world.clock, worlds.Ticking(Instant(world.clock.instant + HOUR))
+    world.clock = fast
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        cities = alice.dataset("cities")
+        world.clock = slow
+        async with world.running("bob") as bob:
+            await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs"))
+            mirror = await bob.parts.keeper.pass_now(cities)
+            assert "no signed head" in mirror.message
+            slow.instant += HOUR
+            await bob.member.pull_statements(alice.member.peer_id, [cities])
+            await bob.pull("theirs")
+            assert bob.size("theirs") == alice.size("cities")
 
 
 @pytest.mark.parametrize("jump", [-YEAR, -instant.SECOND, YEAR])

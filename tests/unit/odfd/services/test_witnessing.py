@@ -119,6 +119,19 @@ async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world:
     assert cosigned(bob, cities) == []
 
 
+async def test_a_witness_believes_its_own_signature_that_others_show(world: Any, worlds: Any) -> None:
+    """Restored with its journal, as a copy of a whole disk is, it hears of what it cosigned since from who was told."""
+    bob, cities = await mirrored(world, worlds)
+    now, size = [world.clock.now()], bob.size("theirs")
+    later = Checkpoint(cities, 0, size + 2, b"?" * 32)
+    raw = cosignature.cosign(bob.home.keys.node_key(), later, now[0]).encode()
+    assert bob.parts.board.judge(Topic.HEADS, raw, PEER) is Judgement.ACCEPT
+    with pytest.raises(Refused, match="not the beginning"):
+        witness_of(bob, now).consider(cities)
+    (kept,) = cosigned(bob, cities)
+    assert kept.checkpoint == later
+
+
 async def test_own_datasets_are_for_others_to_witness(world: Any, worlds: Any) -> None:
     async with world.running("alice", COSIGNS) as alice:
         await alice.apply(worlds.ROOT)

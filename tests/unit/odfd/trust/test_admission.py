@@ -188,6 +188,19 @@ def test_authorities_are_admitted_in_order() -> None:
     assert (disputed[0].outcome, disputed[1]) == (Outcome.FORK, rights)
 
 
+def test_an_authority_of_another_chain_is_not_taken() -> None:
+    """One key may have signed two Seeds; what is said of one chain is not grafted onto the other."""
+    said, other = version(ZERO, [OWNER, NODE]), Multihash.sha3_256(b"another seed").digest
+    sealed = signed(said, OWNER)
+    verdict, rights = admit_authority(said, sealed, [ZERO], NOW, other)
+    assert (verdict.outcome, verdict.lasts, rights) == (Outcome.OLDER, False, ZERO)
+    assert admit_authority(said, sealed, [ZERO], NOW, SEED.digest)[0].outcome is Outcome.NEW
+    again = version(ZERO, [OWNER, NEW])
+    assert admit_authority(again, signed(again, OWNER), [ZERO, ONE], NOW, other)[0].outcome is Outcome.FORK, (
+        "two of one version accuse the roots all the same"
+    )
+
+
 def test_retired_root_cannot_rotate() -> None:
     """The dataset key, once out of the roots, signs no version, and its old ones change nothing."""
     handed = Authority(
