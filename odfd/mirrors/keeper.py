@@ -93,7 +93,10 @@ class Mirror(msgspec.Struct):
 
 
 class MirrorKeeper:
-    """See the module. ``after_sync`` is told of every head that moved."""
+    """See the module. ``after_sync`` is told of every head that moved.
+
+    ``doubted`` is told of each pass that brought no blocks though more are signed: they may be of another history.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,9 @@ class MirrorKeeper:
         clock: Clock,
         journal: Journal,
         after_sync: Callable[[DatasetId], None],
+        doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
+        self._doubted = doubted
         self._database = database
         self._sync = sync
         self._events = events
@@ -341,6 +346,8 @@ class MirrorKeeper:
     def _fail(self, mirror: Mirror, fault: Fault) -> bool:
         refused = isinstance(fault, Invalid | Refused) and not isinstance(fault, NotFound)
         ours = isinstance(fault, Environment)
+        if not ours and mirror.tally.blocks < mirror.tally.blocks_wanted:
+            self._doubted(mirror.wish.id)
         mirror.state = State.REFUSED if refused else State.FAILED if ours else State.STALLED
         mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):

@@ -1,14 +1,17 @@
 """Finds out where a history that contradicts ours leaves it, and makes the proof.
 
-A head that contradicts our chain says only that there is another branch. Whoever showed it is asked for blocks, by
-halving, until the first that differs is known, then for the branch from there on; its tree must be the one that was
-signed. Nothing that a peer says is believed: a wrong block makes no proof. Contradictions are looked into one at a
-time, peers asked one at a time, and what does not fit the queue is met again when someone repeats it. Made with the
-node, alive while ``run`` is. Spec: trust.md section 2.
+A head that contradicts our chain says only that there is another branch; one of a longer history not even that, before
+its blocks are seen not to fit (``doubt``). Whoever showed it is asked for blocks, by halving, until the first that
+differs is known, then for the branch from there on; its tree must be the one that was signed. Nothing that a peer says
+is believed: a wrong block makes no proof. Contradictions are looked into one at a time, peers asked one at a time, and
+what does not fit the queue is met again when someone repeats it. Made with the node, alive while ``run`` is. Spec:
+trust.md section 2.
 """
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -27,6 +30,7 @@ from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.kit.supervision import Journal, Life
 from odfd.trust.branches import signed_heads
+from odfd.trust.ledger import Ledger
 from p2p.ports import PeerId, PeerView
 
 MAX_BRANCH: Final = 65_536
@@ -34,6 +38,10 @@ MAX_BRANCH: Final = 65_536
 MAX_PEERS: Final = 8
 """Peers asked for one branch."""
 WAITING: Final = 16
+DOUBT_SECONDS: Final = 300.0
+"""How soon one dataset is looked into again, whose newest head nobody shows to begin with what is here."""
+MAX_DOUBTED: Final = 1024
+"""Datasets of which that is remembered."""
 _RANGE: Final = 1 << 20
 
 
@@ -51,7 +59,14 @@ class Contradiction(msgspec.Struct, frozen=True):
 
     head: HeadStatement
     envelope: bytes
-    sender: PeerId
+    sender: PeerId | None = None
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """A longer history was signed, and nobody could show that it begins with ours."""
+
+    dataset: DatasetId
+    sender: PeerId | None = None
 
 
 class ForkFinder:
@@ -65,9 +80,22 @@ class ForkFinder:
         self._peers = peers
         self._keep = keep
         self._journal = journal
-        self._put, self._take = trio.open_memory_channel[Contradiction](WAITING)
+        self._put, self._take = trio.open_memory_channel[Contradiction | Doubt](WAITING)
+        self._doubted: OrderedDict[DatasetId, float] = OrderedDict()
+        """When each was looked into last (trio's clock)."""
 
-    def put(self, found: Contradiction) -> bool:
+    def doubt(self, dataset: DatasetId, sender: PeerId | None = None) -> bool:
+        """From the event loop: look whether the newest head is of another history; now and then, not each time."""
+        now = trio.current_time()
+        if now - self._doubted.get(dataset, -math.inf) < DOUBT_SECONDS:
+            return False
+        self._doubted[dataset] = now
+        self._doubted.move_to_end(dataset)
+        if len(self._doubted) > MAX_DOUBTED:
+            self._doubted.popitem(last=False)
+        return self.put(Doubt(dataset, sender))
+
+    def put(self, found: Contradiction | Doubt) -> bool:
         """From the event loop: look into it; ``False`` when there is no room."""
         try:
             self._put.send_nowait(found)
@@ -83,9 +111,11 @@ class ForkFinder:
             nursery.cancel_scope.cancel()
 
     async def _work(self) -> None:
-        async for found in self._take:
-            made = await self.look(found)
-            if made is None:
+        async for taken in self._take:
+            is_doubt = isinstance(taken, Doubt)
+            found = await trio.to_thread.run_sync(self._longer, taken) if isinstance(taken, Doubt) else taken
+            made = None if found is None else await self.look(found)
+            if made is None and found is not None and not is_doubt:
                 self._journal.info(
                     "a head contradicts ours and nobody shows its branch", dataset=found.head.dataset.short
                 )
@@ -94,7 +124,8 @@ class ForkFinder:
         """The proof, kept; ``None`` when no peer shows the branch that was signed."""
         ours = await trio.to_thread.run_sync(self._ours, found.head.dataset)
         connected = [each.peer for each in self._peers.peers() if each.connected and each.peer != found.sender]
-        for peer in [found.sender, *connected][:MAX_PEERS]:
+        shown = [] if found.sender is None else [found.sender]
+        for peer in [*shown, *connected][:MAX_PEERS]:
             try:
                 theirs = await self._branch(peer, found.head, ours)
             except Fault as fault:
@@ -108,6 +139,15 @@ class ForkFinder:
                 return made
         return None
 
+    def _longer(self, doubt: Doubt) -> Contradiction | None:
+        """The newest head, if it says more of this epoch than is here."""
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            newest, checked = ledger.newest_head(doubt.dataset), ledger.chain(doubt.dataset)
+        if newest is None or newest[0].epoch != checked.epoch or newest[0].size <= checked.frontier.size:
+            return None
+        return Contradiction(newest[0], newest[1].envelope, doubt.sender)
+
     def _ours(self, dataset: DatasetId) -> list[bytes]:
         reader = self._chains.chain(dataset)
         head = reader.head()
@@ -116,6 +156,8 @@ class ForkFinder:
     async def _branch(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> list[bytes] | None:
         """The leaves of the other tree; ``None`` when this peer's chain is not the one that was signed."""
         index = await self._first_difference(peer, head, ours)
+        if index == min(len(ours), head.size):
+            return None  # one begins with the other: this peer shows no fork
         if head.size - index > MAX_BRANCH:
             raise Invalid(f"a branch of {head.size - index:,} blocks", rule="fork-branch")
         leaves = list(ours[:index])

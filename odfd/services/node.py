@@ -202,7 +202,9 @@ class NodeParts:
             Meeting(lambda: self.policy.witnesses, ground.clock.now),
             following=self.following,
         )
-        self.keeper = MirrorKeeper(home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved)
+        self.keeper = MirrorKeeper(
+            home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved, self.forks.doubt
+        )
         mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
         self.repairing = Repairing(home, self.sync, mender, self._caught_up)
         self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved)
@@ -336,8 +338,11 @@ class NodeParts:
     def _heard(self, news: News) -> None:
         """From a worker thread: act in the event loop."""
         if self._token is not None:
-            name = self._name(news.predicate.dataset)
-            self._token.run_sync_soon(self._act_on, news, name)
+            dataset = news.predicate.dataset
+            self._token.run_sync_soon(self._act_on, news, self._name(dataset))
+            # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
+            if isinstance(news.predicate, HeadStatement) and self.home.keys.has_dataset_key(dataset):
+                self._token.run_sync_soon(self.forks.doubt, dataset, news.sender)
 
     def _proven(self, proof: Proof, made_here: bool) -> None:
         """From a worker thread. What was made here nobody else has: it is gossiped once; others' goes on by itself."""

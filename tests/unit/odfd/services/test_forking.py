@@ -15,9 +15,12 @@ ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps: int) -> None:
-    """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch."""
+@pytest.mark.parametrize(("steps", "more"), [(1, 0), (2, 0), (1, 1), (2, -1)])
+async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps: int, more: int) -> None:
+    """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch.
+
+    ``more`` is by how much the other branch is longer: no size makes it less of a fork.
+    """
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)
@@ -28,11 +31,13 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
     world.wires.cut.add(mallory_peer)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         await mallory.sign_again(alone=True)
-        for step in range(steps):
+        for step in range(max(steps, steps + more)):
             world.write("alice", f"b{step}.csv", f"2024-01-0{3 + step}T00:00:00Z,Wels,{step}")
-            await alice.pull("cities")
-            await mallory.pull("cities")
-        assert alice.size("cities") == mallory.size("cities") == common + steps
+            if step < steps:
+                await alice.pull("cities")
+            if step < steps + more:
+                await mallory.pull("cities")
+        assert (alice.size("cities"), mallory.size("cities")) == (common + steps, common + steps + more)
         await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == common + steps
         world.wires.cut.discard(mallory_peer)
@@ -58,7 +63,7 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
 
 async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any) -> None:
     """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
-    await test_both_branches_end_where_they_part(world, worlds, 1)
+    await test_both_branches_end_where_they_part(world, worlds, 1, 0)
     async with world.running("bob"), world.running("carol") as carol:
         (event,) = await carol.heard("dataset.forked")
         assert "two histories" in event.message
