@@ -31,6 +31,7 @@ from chain.store.database import Database
 from odfd.kit.supervision import Journal, Life
 from odfd.trust.branches import signed_heads
 from odfd.trust.ledger import Ledger
+from odfd.trust.proofs import Proofs
 from p2p.ports import PeerId, PeerView
 
 MAX_BRANCH: Final = 65_536
@@ -140,11 +141,12 @@ class ForkFinder:
         return None
 
     def _longer(self, doubt: Doubt) -> Contradiction | None:
-        """The newest head, if it says more of this epoch than is here."""
+        """The newest head, if it says more of this epoch than is here and no fork of it is known."""
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(doubt.dataset), ledger.chain(doubt.dataset)
-        if newest is None or newest[0].epoch != checked.epoch or newest[0].size <= checked.frontier.size:
+            proven = Proofs(connection).forked_at(doubt.dataset, checked.epoch) is not None
+        if proven or newest is None or newest[0].epoch != checked.epoch or newest[0].size <= checked.frontier.size:
             return None
         return Contradiction(newest[0], newest[1].envelope, doubt.sender)
 

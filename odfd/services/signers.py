@@ -105,8 +105,9 @@ class Signers:
 
     async def _ask(self) -> None:
         """Until enough have told all they know, or everybody was asked."""
-        for key in self.lost[:SOUGHT]:
-            await self._peers.seek(DatasetId.from_public_key(key.public_key))
+        ours = [DatasetId.from_public_key(key.public_key) for key in self.lost if key != self._post.keys.node_key().did]
+        for dataset in ours[:SOUGHT]:
+            await self._peers.seek(dataset)
         asked = set(self._told)
         while len(self._told) < ENOUGH and (chosen := choose(self._peers.peers(), asked, ENOUGH - len(self._told))):
             asked.update(chosen)
