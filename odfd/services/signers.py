@@ -1,7 +1,7 @@
 """The port ``Signers``: keys of this node whose signing journals are gone, and how they come to sign again.
 
-Nothing leaves a node under a key of which nobody knows what it has said. Three connected peers are asked for all they
-know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
+A key of which nobody knows what it has said says nothing that could contradict it. Three connected peers are asked for
+all they know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
 (``alone``), once: from then on the journal is there. What was signed and is not here refuses by itself afterwards, as
 the journal says more than the state (``trust.behind``). Spec: trust.md section 1, "Signing safely".
 """

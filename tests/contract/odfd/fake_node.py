@@ -130,6 +130,11 @@ class FakeNode:
 
         return task_ref(self.board.submit("compact", ref, work))
 
+    async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
+        if not request.alone:
+            raise Refused("no peer could be asked", rule="trust.journal", hint="--alone")
+        return wire.SigningView(begun=(wire.SignerView(key="did:key:z6Mk", said=3),))
+
     async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
         async def work(_: Report) -> wire.CollectResult:
             return wire.CollectResult(objects=1, bytes=7, waiting_bytes=9, dry_run=request.dry_run)

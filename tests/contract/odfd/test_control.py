@@ -95,6 +95,18 @@ async def test_a_rewrite_and_a_collection_are_tasks(serve: Serve) -> None:
         assert (last["result"]["bytes"], last["result"]["waitingBytes"], last["result"]["dryRun"]) == (7, 9, True)
 
 
+async def test_keys_without_journals_sign_again_by_a_persons_word_only(serve: Serve) -> None:
+    async with serve() as served:
+        with pytest.raises(Refused, match="no peer could be asked") as caught:
+            await served.ask("post", "/signers", {})
+        assert (caught.value.rule, caught.value.hint) == ("trust.journal", "--alone")
+        assert await served.ask("post", "/signers", {"alone": True}) == {
+            "begun": [{"key": "did:key:z6Mk", "dataset": None, "said": 3}], "peers": 0,
+        }  # fmt: skip
+        with pytest.raises(Invalid, match=r"\$.alone"):
+            await served.ask("post", "/signers", {"alone": "yes"})
+
+
 async def test_an_upload_streams_and_becomes_a_task(serve: Serve) -> None:
     data = bytes(range(256)) * 8192
     async with serve() as served:
