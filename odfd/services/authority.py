@@ -138,6 +138,9 @@ class AuthorityService:
                 rule="authority-seed",
                 hint="ask for a draft of it",
             )
+        if said.epochs and said.epochs[-1].reason == "rotation":
+            # It would say that the history ended where a backup was made; who lost the rest says recovery.
+            self._committer.check_behind(entry.id)
         signed = sign_version(self._home.database, self._home.keys, said, payload, signatures_of(request.signatures))
         self._keep(said, signed)
         if request.drop_key or (node in writers and self._where(entry.id) == "elsewhere"):

@@ -176,6 +176,12 @@ class OwnerCommitter:
         self._sign(dataset, head.hash, told.tree, after[0].epoch, after[0])
         return head
 
+    def check_behind(self, dataset: DatasetId) -> None:
+        """Whether all that this node signed is here, in order. Raises Refused (``trust.behind``, ``trust.journal``)."""
+        with self._writing, self._database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        self._check_behind(dataset, checked.epoch, checked.frontier)
+
     def sign_unsigned(self, dataset: DatasetId) -> bool:
         """Sign the head that is there, if no live statement covers it or the last one ages. Whether it signed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from typing import Any
 
 import msgspec
@@ -205,6 +206,29 @@ async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: Any, wor
         (item,) = await alice.pull("cities")
         assert "signed already" in item.message
         assert alice.size("cities") == head.size
+
+
+async def test_a_restored_backup_is_not_rotated_as_if_it_were_all(world: Any, worlds: Any) -> None:
+    """The epoch would say that history ended where the backup was made; a recovery says that something is given up."""
+    state = world.folder / "alice" / "state"
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        size = alice.size("cities")
+    shutil.copytree(state, world.folder / "backup")
+    async with world.running("alice") as alice:
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        assert alice.size("cities") > size
+    shutil.rmtree(world.folder / "backup" / "keys")
+    shutil.copytree(state / "keys", world.folder / "backup" / "keys")
+    shutil.rmtree(state)
+    (world.folder / "backup").rename(state)
+    async with world.running("alice") as alice:
+        with pytest.raises(Refused) as caught:
+            await change(alice, "cities", "rotate")
+        assert caught.value.rule == "trust.behind"
+        await change(alice, "cities", "rotate", reason="recovery")
+        assert (newest(alice, cities).epoch, newest(alice, cities).size) == (1, size)
 
 
 async def test_an_authority_speaks_of_one_seed(world: Any, worlds: Any) -> None:
