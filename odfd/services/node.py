@@ -25,7 +25,6 @@ from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.fetch.dialling import is_public
-from odfd.ingest.refetch import observing
 from odfd.ingest.settings import IngestSettings, MayDial
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
@@ -58,6 +57,7 @@ from odfd.services.options import cap_anew, engine_environ, host_options, object
 from odfd.services.places import Places
 from odfd.services.publications import PublicationService
 from odfd.services.repairing import Repairing
+from odfd.services.rerunning import observer_of, rechecking_of, validator_of
 from odfd.services.resolving import Docket
 from odfd.services.rulebook import Rulebook
 from odfd.services.shelf import open_site
@@ -66,19 +66,15 @@ from odfd.services.trust import proof_view
 from odfd.services.views import Views
 from odfd.services.witnessing import Witnessing
 from odfd.transform.driver import Workshop as TransformShop
-from odfd.trust import observer, rechecking, validator
 from odfd.trust.admission import Outcome
-from odfd.trust.observer import Observer
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.post import Post
 from odfd.trust.profiles import cosigns
-from odfd.trust.rechecking import Rechecking
 from odfd.trust.rechecks import Rechecks
-from odfd.trust.reviewing import Reviewing, contradicted
+from odfd.trust.reviewing import Reviewing
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
-from odfd.trust.validator import Validator
 from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
 from p2p.kubo.rpc import Ipfs
@@ -171,10 +167,10 @@ class NodeParts:
 
     def _hold_speakers(self) -> None:
         """Who signs by itself what it found, and whoever lets keys sign again that do not know what they have said."""
-        self.validator, self.rechecking = self._validator(), self._rechecking()
-        self.observer = self._observer()
+        self.validator, self.rechecking = validator_of(self), rechecking_of(self)
+        self.observer = observer_of(self)
         self.witnessing = self._witnessing()
-        self.signers = Signers(self._post(), self.membership, self._may_sign_again)
+        self.signers = Signers(self.post(), self.membership, self._may_sign_again)
 
     def _witnessing(self) -> Witnessing:
         home, ground = self.home, self.ground
@@ -305,6 +301,12 @@ class NodeParts:
     def _served(self, dataset: DatasetId) -> int:
         return self.standing.reach(dataset, self.standing.serve(dataset)).blocks
 
+    def _usable(self, dataset: DatasetId) -> int | None:
+        """Blocks that may feed a transform here; what this node made itself it relies on."""
+        if self.keeper.find(dataset) is None:
+            return None
+        return self.standing.reach(dataset, self.standing.use(dataset)).blocks
+
     def _name(self, dataset: DatasetId) -> str:
         with self.home.catalog() as catalog:
             return catalog.name_of(dataset)
@@ -432,10 +434,11 @@ class NodeParts:
             now=clock.now,
             staging=home.folder(STAGING),
             rows=self.settings.engine.transaction_rows,
+            usable=self._usable,
         )
         return ingest, transform
 
-    def _post(self) -> Post:
+    def post(self) -> Post:
         home, ground = self.home, self.ground
         return Post(
             database=home.database,
@@ -447,54 +450,9 @@ class NodeParts:
             name_of=self._name,
         )
 
-    def _observer(self) -> Observer:
-        settings = observer.Settings(
-            shop=observing(self.ingest_shop, self.may_dial),
-            wanted=lambda: self.policy.observe,
-        )
-        return Observer(self._post(), settings)
-
-    def _share(self) -> float:
-        """Of steps that are re-run here. Who promised verdicts is told that there is no engine; who did not is not."""
-        if self.policy.attest:
-            return 1.0
-        return 0.0 if self.engine.why_not else self.policy.spot_check
-
-    def _rechecking(self) -> Rechecking:
-        settings = rechecking.Settings(
-            shelf=self.shelf,
-            fetch=self.evidence_fetcher.fetch,
-            engine=self.engine,
-            fresh_engine=self.engine.fresh,
-            has_engine=lambda: self.engine.why_not is None,
-            staging=self.home.folder(STAGING),
-            wanted=lambda: self.policy.recheck,
-            is_free=lambda: self.validator.busy is None,
-            changed=self._rechecked,
-        )
-        return Rechecking(self._post(), self.home.chains, self.standing, settings)
-
-    def _rechecked(self, dataset: DatasetId) -> None:
-        """How far it may be relied on is another, and so is what derives from it."""
-        self.keeper.poke(dataset)
-        self.reviewing.touch(dataset)
-
     def _untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:
         with self.home.database.read() as connection:
             return Rechecks(connection).untrue(bundles)
-
-    def _validator(self) -> Validator:
-        settings = validator.Settings(
-            shop=self.transform_shop,
-            fresh_engine=self.engine.fresh,
-            determinism=self.check.determinism,
-            wanted=lambda: self.policy.attest,
-            pause=lambda: self.settings.policy.publish.attest_seconds,
-            share=self._share,
-            contradicted=lambda dataset: contradicted(self.standing, dataset),
-            shelf=self.shelf,
-        )
-        return Validator(self._post(), settings)
 
 
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}

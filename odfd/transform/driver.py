@@ -32,7 +32,7 @@ from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.transform.commit import Committer
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute
-from odfd.transform.inputs import input_ids, view_input
+from odfd.transform.inputs import input_ids, usable_cut, view_input
 from odfd.transform.pacing import within
 from odfd.transform.past import Past, read_past
 from odfd.transform.plan import (
@@ -76,6 +76,8 @@ class Workshop:
     """A folder on the file system of the objects."""
     rows: int = ROWS
     """About how many rows of inputs one transaction settles."""
+    usable: Callable[[DatasetId], int | None] = lambda _: None
+    """How many blocks of an input policy lets feed a transform; ``None``: all."""
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,16 +114,29 @@ def plan_next(shop: Workshop, dataset: DatasetId) -> Planned:
     state = load_state(reader)
     if state.dataset is None:
         raise Invalid(f"no dataset {dataset.short} here", rule="dataset-exists")
-    heads: dict[DatasetId, Multihash] = {}
+    cuts: dict[DatasetId, Multihash] = {}
+    short: list[Blocked] = []
     for each, declared in input_ids(state):
-        head = shop.chains.chain(each).head()
+        chain, name = shop.chains.chain(each), declared.alias or each.short
+        head = chain.head()
         if head is None:
-            name = declared.alias or each.short
             return Blocked(f"input {name} ({each.short}) is not held here", f"odfctl mirror add {each}")
-        heads[each] = head.hash
+        usable = shop.usable(each)
+        cut = head.hash if usable is None else usable_cut(chain, head, usable, state.input_positions.get(each, _START))
+        if cut != head.hash:
+            short.append(_short_of(name, each, usable or 0))
+        if cut is None:
+            return short[-1]
+        cuts[each] = cut
     time = block_time(state, shop.now())
     past = read_past(_checkpoint(shop.objects, state))
-    return plan_at(shop.chains, reader, state, heads, past, time, within(shop.rows))
+    plan = plan_at(shop.chains, reader, state, cuts, past, time, within(shop.rows))
+    return short[0] if short and isinstance(plan, UpToDate) else plan
+
+
+def _short_of(name: str, dataset: DatasetId, usable: int) -> Blocked:
+    what = f"of input {name} only blocks up to #{usable - 1} may" if usable else f"nothing of input {name} may"
+    return Blocked(f"{what} be relied on, by policy", f"odfctl trust show {dataset} tells why")
 
 
 def plan_at(

@@ -55,6 +55,22 @@ class UpTo:
         return self._reader.last_of(kinds, self._size if before is None else min(before, self._size))
 
 
+def usable_cut(reader: ChainReader, head: Head, usable: int, position: InputPosition) -> Multihash | None:
+    """The last block of an input that may be consumed when ``usable`` blocks may be; ``None``: not even the first.
+
+    What was consumed before is never given back: then it is the block where the input was left.
+    """
+    if usable > head.sequence_number:
+        return head.hash
+    if position.block_hash is not None:
+        try:
+            left_at = reader.block_by_hash(position.block_hash).sequence_number
+        except NotFound:
+            return head.hash  # another history: that is told first
+        usable = max(usable, left_at + 1)
+    return reader.block_at(usable - 1).hash if usable else None
+
+
 def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]:
     """Inputs of the transform in force, in order. Raises Invalid for one that is still a name."""
     inputs = state.set_transform.inputs if state.set_transform is not None else ()

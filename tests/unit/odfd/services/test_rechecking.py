@@ -15,6 +15,7 @@ import trio.testing
 from chain import instant
 from chain.errors import Invalid
 from config import model
+from odfd.control import wire
 from odfd.trust import rechecking
 from odfd.trust.ledger import Ledger
 from odfd.trust.rechecks import BACKOFF, Rechecks
@@ -210,3 +211,21 @@ async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(worl
         assert (event.data["result"], kept(carol), carol.engine.transforms) == ("unfit", [], 0)
         assert await at_rest(carol) > 1e9
         assert (await carol.api.trust.show("towns")).why.rule == "refuted", "words are counted as before"
+
+
+async def test_a_refuted_dataset_feeds_no_derivation(world: Any, worlds: Any) -> None:
+    """Carol derives from what Alice derived, as far as it may be relied on, and goes on when a person lifts it."""
+    async with (
+        accusing(world, worlds, lies=True) as (alice, bob),
+        world.running("carol", listens_to(bob.key, recheck=False)) as carol,
+    ):
+        await mirrored(carol, alice)
+        mine = worlds.DERIVED.replace("name: towns", "name: mine").replace("cities", "towns")
+        await carol.apply(mine)
+        (item,) = await carol.pull("mine")
+        assert (item.outcome, item.records) == ("blocked", 0)
+        assert "of input towns only blocks up to #2 may be relied on, by policy" in item.message
+        block = carol.home.chains.chain(alice.dataset("towns")).block_at(3).hash
+        await carol.api.resolving.resolve("towns", wire.ResolveRequest(follow=str(block)))
+        (item,) = await carol.pull("mine")
+        assert (item.outcome, item.records) == ("updated", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -316,3 +317,31 @@ def test_an_id_is_sha3(world: Any) -> None:
     plan = plan_next(world.shop, DERIVED)
     assert isinstance(plan, TransformPlan)
     assert Multihash.parse(plan.transaction_id).algorithm == "sha3-256"
+
+
+async def test_what_may_not_be_relied_on_feeds_nothing(world: Any) -> None:
+    """An input is consumed up to the bound, goes on when it rises, and what was consumed is never given back."""
+    world.found()
+    for number in (1, 2, 3):
+        world.add_rows([number])
+    size = world.chains.chain(ROOT).head().size
+    bound = 0
+    shop = replace(world.shop, usable=lambda dataset: bound if dataset == ROOT else None)
+    found = await run_transform(shop, DERIVED)
+    assert isinstance(found, Blocked)
+    assert "nothing of input" in found.reason
+    assert "trust show did:odf:" in found.hint
+    bound = size - 1
+    done = await run_transform(shop, DERIVED)
+    assert isinstance(done, Committed)
+    assert done.records == 2
+    for again in (size - 1, size - 2, 0):
+        bound = again
+        found = await run_transform(shop, DERIVED)
+        assert isinstance(found, Blocked), again
+        assert "may be relied on, by policy" in found.reason
+    bound = size
+    done = await run_transform(shop, DERIVED)
+    assert isinstance(done, Committed)
+    assert done.records == 1
+    assert isinstance(await run_transform(shop, DERIVED), UpToDate)

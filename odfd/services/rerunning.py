@@ -1,0 +1,62 @@
+"""What runs again what others published, joined to a node: the validator, the re-check of evidence, the observer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chain.ids import DatasetId
+from odfd.ingest.refetch import observing
+from odfd.services.home import STAGING
+from odfd.trust import observer, rechecking, validator
+from odfd.trust.observer import Observer
+from odfd.trust.rechecking import Rechecking
+from odfd.trust.reviewing import contradicted
+from odfd.trust.validator import Validator
+
+if TYPE_CHECKING:
+    from odfd.services.node import NodeParts
+
+
+def validator_of(parts: NodeParts) -> Validator:
+    def share() -> float:
+        """Of steps. Who promised verdicts is told that there is no engine; who did not is not."""
+        if parts.policy.attest:
+            return 1.0
+        return 0.0 if parts.engine.why_not else parts.policy.spot_check
+
+    settings = validator.Settings(
+        shop=parts.transform_shop,
+        fresh_engine=parts.engine.fresh,
+        determinism=parts.check.determinism,
+        wanted=lambda: parts.policy.attest,
+        pause=lambda: parts.settings.policy.publish.attest_seconds,
+        share=share,
+        contradicted=lambda dataset: contradicted(parts.standing, dataset),
+        shelf=parts.shelf,
+    )
+    return Validator(parts.post(), settings)
+
+
+def rechecking_of(parts: NodeParts) -> Rechecking:
+    def changed(dataset: DatasetId) -> None:
+        """How far it may be relied on is another, and so is what derives from it."""
+        parts.keeper.poke(dataset)
+        parts.reviewing.touch(dataset)
+
+    settings = rechecking.Settings(
+        shelf=parts.shelf,
+        fetch=parts.evidence_fetcher.fetch,
+        engine=parts.engine,
+        fresh_engine=parts.engine.fresh,
+        has_engine=lambda: parts.engine.why_not is None,
+        staging=parts.home.folder(STAGING),
+        wanted=lambda: parts.policy.recheck,
+        is_free=lambda: parts.validator.busy is None,
+        changed=changed,
+    )
+    return Rechecking(parts.post(), parts.home.chains, parts.standing, settings)
+
+
+def observer_of(parts: NodeParts) -> Observer:
+    settings = observer.Settings(shop=observing(parts.ingest_shop, parts.may_dial), wanted=lambda: parts.policy.observe)
+    return Observer(parts.post(), settings)
