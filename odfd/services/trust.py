@@ -306,7 +306,8 @@ def decision_view(made: Resolution) -> wire.DecisionView:
 def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:
     engine = said.engines[0] if said.engines else None
     spans = [
-        f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}"
+        (f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}")
+        + (f" ({span.reason})" if span.reason else "")
         for span in said.spans
     ]
     return wire.AttestationView(

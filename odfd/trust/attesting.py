@@ -40,6 +40,8 @@ class Tried(msgspec.Struct, frozen=True):
     runs: Mapping[int, Run]
     until: int
     """The first step that was not run, or the chain's size: nothing is said of it and what follows."""
+    why: str = ""
+    """What keeps this node from running it, where that has lasted."""
 
 
 def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
@@ -116,7 +118,7 @@ def spans_of(size: int, tried: Tried, engines: Sequence[EngineUsed]) -> tuple[Sp
         pieces.append(_quiet(at, until - 1, pieces))
         at = until
     if at < size:
-        pieces.append(_untried(at, size - 1, pieces))
+        pieces.append(_untried(at, size - 1, pieces, tried.why))
     spans = [_merge(list(group)) for _, group in groupby(pieces, key=_likeness)]
     while len(spans) > MAX_SPANS:
         spans[:2] = [Span(first=spans[0].first, last=spans[1].last, verdict=NOT_ATTEMPTED)]
@@ -131,9 +133,11 @@ def _quiet(first: int, last: int, pieces: Sequence[Span]) -> Span:
     return _untried(first, last, pieces)
 
 
-def _untried(first: int, last: int, pieces: Sequence[Span]) -> Span:
+def _untried(first: int, last: int, pieces: Sequence[Span], why: str = "") -> Span:
     after_mismatch = bool(pieces) and pieces[-1].verdict == "mismatch"
-    return Span(first=first, last=last, verdict=NOT_ATTEMPTED, reason="after-mismatch" if after_mismatch else None)
+    return Span(
+        first=first, last=last, verdict=NOT_ATTEMPTED, reason="after-mismatch" if after_mismatch else why or None
+    )
 
 
 def _likeness(span: Span) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import trio
 
 from chain import instant
+from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.multihash import Multihash
@@ -39,18 +40,21 @@ class Speaker:
         self._chains = chains
         self._determinism = determinism
 
-    def due(self, dataset: DatasetId, pause: float) -> float | None:
-        """Seconds until what the runs found is to be said, ``pause`` after the last word; ``None``: all is said."""
+    def due(self, dataset: DatasetId, pause: float, why: str = "") -> float | None:
+        """Seconds until what the runs found is to be said, ``pause`` after the last word; ``None``: all is said.
+
+        ``why``: what keeps this node from running the next step.
+        """
         with self._post.database.read() as connection:
             ledger = Ledger(connection)
             mine = ledger.attestation(dataset, self._post.keys.node_key().did)
             checked, newest, runs = ledger.chain(dataset), ledger.newest_head(dataset), Runs(connection).of(dataset)
             place = Runs(connection).place(dataset)
-        if not runs:
+        if not runs and not why:
             return None
         if mine is None or newest is None or mine.epoch != newest[0].epoch:
             return 0.0
-        tried = Tried(runs, self._until(dataset, place, checked.data))
+        tried = Tried(runs, self._until(dataset, place, checked.data), why)
         now_said = spans_of(checked.data, tried, engines_of(runs))
         if mine.size >= checked.data and _verdicts(mine.spans) == _verdicts(now_said):
             return None
@@ -64,15 +68,22 @@ class Speaker:
         untried = step_after(self._chains.chain(dataset), place, size)
         return size if untried is None else untried.sequence_number
 
-    async def say(self, dataset: DatasetId) -> None:
+    async def say(self, dataset: DatasetId, why: str = "") -> None:
         """Sign what was found of the newest tree that is here whole, and tell it."""
-        determinism = await self._determinism(dataset)
-        signed = await trio.to_thread.run_sync(self._sign, dataset, determinism)
+        determinism = await self._analysed(dataset)
+        signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why)
         if signed is not None:
             self._post.announce(dataset, signed)
             self._post.events.emit("attestation.signed", self._post.name_of(dataset), "", sid=str(signed.sid))
 
-    def _sign(self, dataset: DatasetId, determinism: str) -> Signed | None:
+    async def _analysed(self, dataset: DatasetId) -> str:
+        """Not known where there is no engine to ask: an abstention is signed all the same."""
+        try:
+            return await self._determinism(dataset)
+        except Environment:
+            return "unknown"
+
+    def _sign(self, dataset: DatasetId, determinism: str, why: str) -> Signed | None:
         """Sign what the runs so far say of the newest tree that is here whole."""
         key = self._post.keys.node_key()
         with self._post.database.read() as connection:
@@ -88,7 +99,7 @@ class Speaker:
         journalled = self._post.keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
-        tried = Tried(runs, self._until(dataset, place, head.size))
+        tried = Tried(runs, self._until(dataset, place, head.size), why)
         said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._post.clock.now())
         payload = statement.encode(said)
         sealed = self._post.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
@@ -112,8 +123,8 @@ class Speaker:
         return trees
 
 
-def _verdicts(spans: Sequence[Span]) -> list[tuple[int, int, str]]:
-    return [(span.first, span.last, span.verdict) for span in spans]
+def _verdicts(spans: Sequence[Span]) -> list[tuple[int, int, str, str | None]]:
+    return [(span.first, span.last, span.verdict, span.reason) for span in spans]
 
 
 def _against(spans: Sequence[Span]) -> set[tuple[int, str]]:

@@ -30,10 +30,12 @@ from chain.state import load_state
 from chain.statements.statement import Actual, EngineUsed
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import Engine
+from engines.errors import EngineLost, LimitExceeded
 from engines.provision.warm import EnginePool
 from odfd.errors import sole_fault
 from odfd.kit.rounds import UNTIL_POKED, Rounds
 from odfd.transform.driver import fresh_folder
+from odfd.transform.plan import Blocked
 from odfd.transform.replay import Replayed, ReplayParts, ReplayShop, replay_step
 from odfd.trust.attesting import actual_of
 from odfd.trust.authorities import Authorities
@@ -86,6 +88,7 @@ class Validator:
         self._picks = Picks(post.keys.node_key())
         self._due: dict[DatasetId, Instant] = {}
         """When what was found and is not urgent will be said."""
+        self._kept_from: dict[DatasetId, _KeptFrom] = {}
         self.busy: str | None = None
         """What it re-runs now, for people."""
 
@@ -115,9 +118,19 @@ class Validator:
             if fault is None:
                 raise
             self._post.journal.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
+            self._note_kept_from(dataset, _why_not(fault), str(fault))
+            if self._settings.wanted():
+                await self._say(dataset)
             return False
         finally:
             self.busy = None
+
+    def _note_kept_from(self, dataset: DatasetId, why: str, told: str) -> None:
+        """Told to people once, and to others when it lasts."""
+        before = self._kept_from.get(dataset)
+        if why and (before is None or before.why != why):
+            self._kept_from[dataset] = _KeptFrom(why, self._post.clock.now())
+            self._post.events.emit("verdict.put-off", self._post.name_of(dataset), f"{why}: {told}", reason=why)
 
     def _derivatives(self) -> list[DatasetId]:
         found = []
@@ -134,23 +147,34 @@ class Validator:
         while True:
             step = await trio.to_thread.run_sync(self._next_step, dataset)
             if step is None:
+                self._kept_from.pop(dataset, None)
                 break
             self.busy = f"{name} #{step.block.sequence_number}"
             run = await self._judge(dataset, step)
             if run is None:
                 complete = False
                 break
+            self._kept_from.pop(dataset, None)
             self._tell(name, run)
         await self._look_again(dataset)
         if not self._settings.wanted():
             return complete
+        await self._say(dataset)
+        return complete
+
+    async def _say(self, dataset: DatasetId) -> None:
+        """What is new, when its time has come. What keeps from a verdict is said when it lasts: it may soon be over."""
         self._due.pop(dataset, None)
-        due = await trio.to_thread.run_sync(self._speaker.due, dataset, self._settings.pause())
+        pause, kept = self._settings.pause(), self._kept_from.get(dataset)
+        lasting = None if kept is None else pause - (self._post.clock.now() - kept.since) / instant.SECOND
+        why = kept.why if kept is not None and lasting is not None and lasting <= 0 else ""
+        due = await trio.to_thread.run_sync(self._speaker.due, dataset, pause, why)
+        if due is None and lasting is not None and lasting > 0:
+            due = lasting
         if due == 0:
-            await self._speaker.say(dataset)
+            await self._speaker.say(dataset, why)
         elif due is not None:
             self._due[dataset] = Instant(self._post.clock.now() + int(due * instant.SECOND))
-        return complete
 
     async def _look_again(self, dataset: DatasetId) -> None:
         """Run again what others contradict, once for each step, until a verdict is taken back."""
@@ -278,6 +302,9 @@ class Validator:
             outcome = await replay_step(shop, dataset, step.block.sequence_number, step.checkpoint, folder)
             if not isinstance(outcome, Replayed):
                 self._post.journal.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
+                is_blocked = isinstance(outcome, Blocked)
+                told = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
+                self._note_kept_from(dataset, "input-missing" if is_blocked else "query-refused", told)
                 return None
             finding = None
             if not outcome.is_reproduced:
@@ -386,6 +413,22 @@ class Validator:
         self._post.events.emit(
             f"verdict.{run.verdict}", name, f"#{number}: {finding.message}{where}", block=number, reason=run.reason
         )
+
+
+class _KeptFrom(msgspec.Struct, frozen=True):
+    """What keeps this node from running the next step of a dataset, and since when."""
+
+    why: str
+    since: Instant
+
+
+def _why_not(fault: Fault) -> str:
+    """As attestations say it; empty for what is no lasting lack of this machine."""
+    if isinstance(fault, LimitExceeded):
+        return "resource-limit"
+    if isinstance(fault, EngineLost):
+        return "sandbox-refused" if fault.rule.startswith("sandbox") else "engine-missing"
+    return ""
 
 
 class _Step(msgspec.Struct, frozen=True):

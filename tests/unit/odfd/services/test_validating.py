@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from chain import instant
-from chain.errors import Environment, Invalid
+from chain.errors import Environment, Fault, Invalid
 from chain.multihash import Multihash
 from config import model
+from engines.errors import EngineLost, LimitExceeded
 from odfd.control import wire
 from odfd.mirrors.wish import Wish
 from odfd.trust.ledger import Ledger
@@ -127,6 +128,43 @@ async def test_a_step_whose_input_is_not_here_waits_for_it(world: Any, worlds: A
         assert bob.engine.transforms == 0
         await bob.mirror(alice.dataset("cities"), "cities")
         await bob.heard("verdict.reproduced")
+
+
+@pytest.mark.parametrize(
+    ("why", "fault"),
+    [
+        ("input-missing", None),
+        ("engine-missing", EngineLost("no Java here", rule="java")),
+        ("sandbox-refused", EngineLost("no sandbox", rule="sandbox-level")),
+        ("resource-limit", LimitExceeded("too much memory", rule="engine-memory")),
+    ],
+)
+async def test_what_keeps_from_a_verdict_is_told_and_signed_when_it_lasts(
+    world: Any, worlds: Any, why: str, fault: Fault | None
+) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await published(world, worlds, alice)
+        bob.engine.fault = fault
+        if fault is not None:
+            await bob.mirror(alice.dataset("cities"), "cities")
+        await bob.mirror(alice.dataset("towns"), "towns")
+        (event,) = await bob.heard("verdict.put-off")
+        assert event.data["reason"] == why
+        assert "attestation.signed" not in bob.kinds(), "it may be over in a moment"
+        world.clock.instant += 600 * instant.SECOND
+        bob.parts.validator.rounds.poke()
+        await bob.heard("attestation.signed")
+        (mine,) = (await bob.api.trust.show("towns")).attestations
+        assert mine.spans == ("not-attempted 0-2", f"not-attempted at #3 ({why})")
+        bob.engine.fault = None
+        if fault is None:
+            await bob.mirror(alice.dataset("cities"), "cities")
+        bob.parts.validator.rounds.poke()
+        await bob.heard("verdict.reproduced")
+        world.clock.instant += 600 * instant.SECOND
+        bob.parts.validator.rounds.poke()
+        await bob.heard("attestation.signed", 2)
+        assert said(bob, "towns", bob.key) == [(0, 3, "reproduced")]
 
 
 async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(world: Any, worlds: Any) -> None:
