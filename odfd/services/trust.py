@@ -28,7 +28,7 @@ from odfd.services.resolving import Docket
 from odfd.services.rulebook import GROUP
 from odfd.trust import resolving
 from odfd.trust.evidence import Finding
-from odfd.trust.judge import Reach, Why, voice_on
+from odfd.trust.judge import STOPS, Decision, Reach, Status, Why, voice_on
 from odfd.trust.ledger import Ledger
 from odfd.trust.observations import Sighting
 from odfd.trust.policy import Policy
@@ -207,11 +207,22 @@ class TrustService:
             return None
         block = found.why.block
         message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
-        if block is not None:
-            decision = self._standing.decision(known, block) if found.why.rule in _REASONS else None
-            if decision is not None and decision.against:
-                message = f"{message}: {decision.against} computed another answer, {decision.attested} the same"
+        if block is not None and found.why.rule in _REASONS:
+            message += self._counted(known, self._standing.decision(known, block))
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
+
+    def _counted(self, known: Known, decision: Decision) -> str:
+        """How many say what, and what that means for a person."""
+        policy = self._standing.policy
+        told = ""
+        if decision.against:
+            told = f": {decision.against} computed another answer, {decision.attested} the same"
+        if decision.status is Status.OWN_MISMATCH and decision.attested >= max(known.quorum, policy.tolerated + 1):
+            told += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
+        left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._standing.me) is None)
+        if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
+            told += f"; quorum unreachable: {known.quorum} groups must agree, of {left} the word counts"
+        return told
 
     def _rests_on(self, known: Known, why: Why) -> tuple[str, ...]:
         """Ids of the statements behind it: verdicts on the step by whose word counts, or the proof of a fork."""

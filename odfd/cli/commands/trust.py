@@ -137,7 +137,7 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
             Column("VALIDATOR", lambda row: words.identity(row[0]["validator"])),
             Column("GROUP", lambda row: row[0].get("group") or words.NOTHING),
             Column("SAYS", lambda row: ", ".join(row[0].get("spans", []))),
-            Column("ENGINE", lambda row: row[0].get("engine") or words.NOTHING),
+            Column("ENGINE", _machine),
             Column("AT", lambda row: words.ago(row[0].get("at"), now)),
             Column("", lambda row: row[1]),
         )
@@ -161,6 +161,11 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
             fetch = "" if proof.get("kept", True) else " --fetch"
             lines.append(f"  Evidence: {session.again} trust evidence {proof['bundle']}{fetch} -O evidence.odfe")
     return "\n".join(lines)
+
+
+def _machine(row: tuple[dict[str, Any], str]) -> str:
+    """What a verdict was computed on: independence is declared, not measured."""
+    return " ".join(filter(None, (row[0].get("engine"), row[0].get("platform")))) or words.NOTHING
 
 
 def _reach(view: dict[str, Any]) -> str:

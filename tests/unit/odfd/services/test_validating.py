@@ -19,8 +19,10 @@ from odfd.control import wire
 from odfd.mirrors.wish import Wish
 from odfd.trust.ledger import Ledger
 from odfd.trust.runs import Runs
+from odfd.trust.sanctions import Sanctions
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
 
 
@@ -196,7 +198,7 @@ async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(
 
 async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> None:
 
-    key = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
+    key = KEY
     async with world.running("alice") as alice:
         bob = world.node("bob")
         await alice.api.trust.add_validator(wire.ValidatorRequest(key=key, group="one"))
@@ -285,3 +287,35 @@ async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) ->
         assert (await bob.api.datasets.get("cities")).conditions == ()
         await bob.parts.keeper.add(Wish(dataset=str(cities), name="cities"))
         assert (await bob.api.datasets.get("towns")).conditions == ()
+
+
+async def test_a_machine_that_stands_alone_is_told_to_suspect_itself(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await published(world, worlds, alice)
+        await mirror_both(bob, alice)
+        await bob.heard("attestation.signed")
+        groups = (model.Group(name="g", keys=(bob.key,)),)
+        policy = model.Policy(validators=model.Validators(f=0, groups=groups, spot_check=1.0))
+        async with world.running("carol", policy) as carol:
+            carol.engine.wrong = partial(worlds.add_to_first, "population", 1)
+            await mirror_both(carol, alice)
+            await carol.heard("verdict.mismatch")
+            await carol.heard("attestation.heard")
+            why = (await carol.api.trust.show("towns")).why
+            assert (why.rule, "suspect this machine too" in why.message) == ("own-mismatch", True)
+
+
+async def test_too_few_left_to_ask_lower_nothing_and_are_told(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        groups = (model.Group(name="g0", keys=(KEY,)), model.Group(name="g1", keys=(alice.key,)))
+        policy = model.Policy(use="data & attested:2", validators=model.Validators(f=0, groups=groups))
+        async with world.running("carol", policy) as carol:
+            await mirror_both(carol, alice)
+            assert "unreachable" not in (await carol.api.trust.show("towns")).why.message
+            with carol.home.database.write() as connection:
+                for group in ("g0", "g1"):
+                    Sanctions(connection).suspend(group, [], carol.clock.now())
+            trust = await carol.api.trust.show("towns")
+            assert (trust.why.rule, trust.reach.use) == ("pending", 3)
+            assert "quorum unreachable: 2 groups must agree, of 1 the word counts" in trust.why.message
