@@ -81,8 +81,8 @@ class Shelf:
         self._room = room
         self._refuted = refuted
         self._step = step
-        self._turn = threading.Lock()
-        """One bundle at a time is written and makes room."""
+        self._turn = threading.RLock()
+        """One bundle at a time is written, makes room, or goes."""
         for draft in folder.glob(f"*{_DRAFT}"):
             draft.unlink()  # of one that was killed
         self._paths = dict(_files(folder))
@@ -131,10 +131,11 @@ class Shelf:
 
     def drop(self, name: Multihash) -> None:
         """It goes, if it is here. Raises Environment."""
-        path = self._paths.pop(name, None)
-        if path is not None:
-            with disk(path):
-                path.unlink(missing_ok=True)
+        with self._turn:
+            path = self._paths.pop(name, None)
+            if path is not None:
+                with disk(path):
+                    path.unlink(missing_ok=True)
 
     def _make_room(self, dataset: DatasetId, size: int) -> None:
         most = min(self._room.one, self._room.total)
