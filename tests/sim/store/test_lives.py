@@ -24,6 +24,7 @@ REPORT = os.environ.get("ODFD_FAULT_REPORT")
 """A folder for what was hit how often, when a long run wants to tell."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(10))
 def test_a_fault_anywhere_leaves_the_old_state_or_the_new(batch: int, tmp_path: Path, life: Any, sources: Path) -> None:
     ends: Counter[str] = Counter()

@@ -171,6 +171,7 @@ def test_signing_without_the_journal_is_noticed(trustnet: Any, monkeypatch: pyte
     assert found(trustnet, monkeypatch, kinds=("restored", "honest")) == "S6"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["alone", "grace", "platform", "again"])
 def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     """Strikes by one group, no time to look again, any machine, no second look."""

@@ -191,6 +191,7 @@ def test_a_footer_of_absurd_size(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_headers_that_lie(tmp_path: Path) -> None:
     """Every byte of the page headers turned, one at a time: a hash or Invalid, never anything else."""
     path = tmp_path / "s"

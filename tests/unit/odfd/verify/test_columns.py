@@ -219,6 +219,7 @@ class NoObjects:
     size = path = has  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(seed=st.integers(0, 1 << 32), page=st.sampled_from([9, 30, 64, 1000]))
 def test_columns_and_single_blocks_give_one_answer(seed: int, page: int) -> None:
