@@ -19,6 +19,7 @@ from engines.errors import JVM_LOST, EngineLost, LimitExceeded
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.execute import Rejected
+from worlds.processes import computed, names_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -67,10 +68,12 @@ class Day:
 
     def contained_jvm(self) -> int:
         """In a container it is nobody's child here, but has our scratch mounted."""
+        names = names_of(self._folder / "scratch")
         for place in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 is_java = "java" in (place / "cmdline").read_text().split("\0")[0]
-                if is_java and str(self._folder / "scratch") in (place / "mountinfo").read_text():
+                mounts = (place / "mountinfo").read_bytes()
+                if is_java and any(name in mounts for name in names):
                     return int(place.name)
         raise AssertionError("no JVM")
 
@@ -127,10 +130,13 @@ async def test_a_jvm_that_ends_at_work_is_told_of_and_the_process_goes_on(day: D
     async def fail() -> None:
         faults.append(await failing(day.world(ENDLESS)))
 
+    jvm = day.jvm()
+    idle = computed(jvm)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fail)
-        await trio.sleep(1)
-        os.kill(day.jvm(), signal.SIGKILL)
+        while computed(jvm) < idle + 20:  # noqa: ASYNC110  the kernel tells nobody
+            await trio.sleep(0.05)
+        os.kill(jvm, signal.SIGKILL)
     assert [(type(each), each.rule) for each in faults] == [(EngineLost, JVM_LOST)]
     assert await day.works()
     assert day.pid == process

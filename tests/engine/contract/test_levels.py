@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from worlds.processes import names_of
+
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 TREE = Path(__file__).parents[3]
 GONE_SECONDS = 30
@@ -24,11 +26,12 @@ GONE_SECONDS = 30
 def inside(folder: Path) -> set[int]:
     """Processes that were told of a folder, or see it mounted: whatever level they are behind."""
     found = set()
+    names = names_of(folder)
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
             with suppress(OSError):
                 told = (place / "cmdline").read_bytes() + (place / "mountinfo").read_bytes()
-                if str(folder).encode() in told:
+                if any(name in told for name in names):
                     found.add(int(place.name))
     return found
 

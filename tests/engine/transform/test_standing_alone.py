@@ -17,6 +17,7 @@ import pytest
 
 from engines.service import READY
 from worlds import foreign_coordinator as foreign
+from worlds.processes import computed
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[3]
@@ -234,10 +235,12 @@ def test_a_jvm_that_dies_at_work_is_told_and_replaced(engine, ask, tmp_path):
         query = foreign.Query([(None, ENDLESS)])
         answers.append(foreign.raw_query(engine.address, [tmp_path / "one"], query, tmp_path / "out"))
 
+    idle = computed(before)
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(0.5)
-    assert not answers
+    while computed(before) < idle + 20:
+        thread.join(0.05)
+        assert not answers
     os.kill(before, signal.SIGKILL)
     thread.join(60)
     assert [(each.kind, "JVM ended (signal 9)" in each.message) for each in answers] == [(foreign.INTERNAL_ERROR, True)]
