@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 PY := .venv/bin/python
 STAMP := .venv/installed
 T ?=
+# One more than there are cores, up to four: who waits for Spark or for a daemon leaves a core to somebody else.
+PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 1 : 4)))
 
 .PHONY: help install demo test quick check lint types engine engine-image bench soak docs lock clean
 
@@ -24,11 +26,11 @@ $(STAMP): pyproject.toml requirements/lock.txt requirements/bootstrap.txt bin/in
 demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the nodes up
 	@$(PY) -m demo $(if $(KEEP),--keep)
 
-test: install  ## all tests, a process a core; T='-n 0 --pdb tests/…' for one at a time
-	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile $(T)
+test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tests/…' for one at a time
+	@$(PY) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(T)
 
 quick: install  ## the tests that need no Spark, no daemons and no patience
-	@$(PY) -m pytest -n auto --maxprocesses 4 -m "not engine and not e2e and not slow" $(T)
+	@$(PY) -m pytest -n $(PROCESSES) -m "not engine and not e2e and not slow" $(T)
 
 lint: install
 	@$(PY) -m ruff check .
