@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 from conformance.coordinator import Bed, Troubles
 from conformance.duck import Duck, in_place_of_spark
 from engines.spark import inputs, session, settings
+from engines.spark.archives import find_archive, install_folder
+from engines.spark.java import find_java
 from engines.spark.queries import Analyst
 from engines.spark.session import SessionOptions, start_session, stop_session
 
@@ -22,9 +25,11 @@ def _quick_to_start(*given: Any) -> str:
 
 @pytest.fixture(scope="session")
 def spark_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = tmp_path_factory.mktemp("spark")
+    archive = find_archive(install_folder(), find_java(os.environ, scratch))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "jvm_options", _quick_to_start)
-        spark = start_session(SessionOptions(scratch=tmp_path_factory.mktemp("spark"), cores=2, heap="1g"))
+        spark = start_session(SessionOptions(scratch=scratch, cores=2, heap="1g", archive=archive))
     yield spark
     stop_session(spark)
 
