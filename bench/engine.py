@@ -42,6 +42,8 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from demo.data import cut_flights
 from engines.provision.host import SparkOptions, spark_engine
+from engines.spark.archives import find_archive, install_folder
+from engines.spark.java import find_java
 from engines.spark.session import SessionOptions, start_session, stop_session
 from odfd.transform.driver import plan_at
 from odfd.transform.execute import Executed, execute
@@ -70,8 +72,9 @@ _COLUMNS: Final = (
 
 @contextmanager
 def bare_spark(folder: Path) -> Iterator[SparkSession]:
-    """Spark with the engine's settings, without the engine."""
-    spark = start_session(SessionOptions(scratch=folder, cores=2, heap="1g"))
+    """Spark with the engine's settings, started as an engine is, without the engine."""
+    archive = find_archive(install_folder(), find_java(os.environ, folder))
+    spark = start_session(SessionOptions(scratch=folder, cores=2, heap="1g", archive=archive))
     try:
         yield spark
     finally:
