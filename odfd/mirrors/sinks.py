@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,8 @@ MAX_PENDING: Final = 200_000
 MAX_PENDING_BYTES: Final = 256 << 20
 """And their bytes: a block may have 16 MiB."""
 _READ: Final = 1 << 20
+_HANDS: Final = ThreadPoolExecutor(1, "hand to the disk")
+"""For all objects: each has one part waiting here at most."""
 _HANDED: Final = 8 << 20
 """Bytes of an object that the kernel is told to write at once."""
 
@@ -120,6 +123,7 @@ class PartialObject:
         self._name = name
         self._hash = hashlib.sha3_256()
         self._received = self._handed = 0
+        self._handing: Future[None] | None = None
         with disk(self._path):
             self._file = self._path.open("a+b")
             self._file.seek(0)
@@ -141,22 +145,36 @@ class PartialObject:
                 self._hand_on()
 
     def _hand_on(self) -> None:
-        """Let the kernel begin to write to the disk what it would keep until the end, when all waits for it."""
+        """Let the kernel begin to write to the disk what it would keep until the end, when all waits for it.
+
+        Beside the hash: who tells the kernel so waits while the disk is busy.
+        """
+        if self._handing is not None and not self._handing.done():
+            return
+        self._settle()
         self._file.flush()
-        os.posix_fadvise(self._file.fileno(), self._handed, self._received - self._handed, os.POSIX_FADV_DONTNEED)
+        part = self._file.fileno(), self._handed, self._received - self._handed
+        self._handing = _HANDS.submit(os.posix_fadvise, *part, os.POSIX_FADV_DONTNEED)
         self._handed = self._received
+
+    def _settle(self) -> None:
+        """Nobody uses the file's number any more."""
+        if self._handing is not None:
+            self._handing.result()
+            self._handing = None
 
     def finish(self) -> None:
         actual = Multihash.from_digest(SHA3_256, self._hash.digest())
         if actual != self._name:
             self.abandon()
             raise Invalid(f"object {self._name.short}: the bytes hash to {actual.short}", rule="object-hash")
+        self.close()
         with disk(self._path):
-            self._file.close()
             self._objects.adopt(self._path, self._name)
 
     def abandon(self) -> None:
         with disk(self._path):
+            self._settle()
             self._file.truncate(0)
             self._file.seek(0)
         self._hash = hashlib.sha3_256()
@@ -165,6 +183,7 @@ class PartialObject:
     def close(self) -> None:
         """Let go of the file; what came stays for the next try."""
         with disk(self._path):
+            self._settle()
             self._file.close()
 
 

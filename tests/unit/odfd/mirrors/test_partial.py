@@ -1,0 +1,74 @@
+"""Objects on their way: what came stays over a restart, and the disk's pace never holds up the hash."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from chain.errors import Invalid
+from chain.multihash import Multihash
+from odfd.mirrors import sinks
+from odfd.mirrors.sinks import PartialObject
+from odfd.services.home import open_home
+
+WHOLE = os.urandom(300_000)
+NAME = Multihash.sha3_256(WHOLE)
+PART = 10_000
+
+
+def fill(sink: PartialObject, until: int) -> None:
+    while sink.received < until:
+        sink.write(memoryview(WHOLE)[sink.received : sink.received + PART])
+
+
+def test_what_came_stays_and_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "_HANDED", 3 * PART)
+    with open_home(tmp_path) as home:
+        first = PartialObject(tmp_path, home.objects, NAME)
+        fill(first, 170_000)
+        first.close()
+        second = PartialObject(tmp_path, home.objects, NAME)
+        assert second.received == 170_000
+        fill(second, len(WHOLE))
+        second.finish()
+        assert home.objects.read(NAME) == WHOLE
+        assert not (tmp_path / str(NAME)).exists()
+
+
+def test_a_disk_that_takes_its_time_holds_up_nothing_but_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "_HANDED", PART)
+    told: list[tuple[int, int]] = []
+    is_free = threading.Event()
+
+    def advise(_fd: int, offset: int, length: int, _advice: int) -> None:
+        is_free.wait()
+        told.append((offset, length))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    with open_home(tmp_path) as home:
+        sink = PartialObject(tmp_path, home.objects, NAME)
+        fill(sink, len(WHOLE))
+        assert told == [], "the disk is busy, and all is hashed"
+        is_free.set()
+        sink.finish()
+        assert told == [(0, PART)]
+        assert home.objects.read(NAME) == WHOLE
+
+
+def test_bytes_that_are_another_object_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "_HANDED", PART)
+    other = Multihash.sha3_256(b"another")
+    with open_home(tmp_path) as home:
+        sink = PartialObject(tmp_path, home.objects, other)
+        fill(sink, len(WHOLE))
+        with pytest.raises(Invalid, match="the bytes hash to"):
+            sink.finish()
+        assert sink.received == 0
+        sink.write(b"another")
+        sink.finish()
+        assert home.objects.read(other) == b"another"
