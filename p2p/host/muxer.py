@@ -330,11 +330,14 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         while True:
             while not (self._line.has_unsent or self.session.has_outgoing):
                 await self._writer.park()
-            with trio.move_on_after(SEND_TIMEOUT) as patience:
-                await self._line.wait_for_room()
-            if patience.cancelled_caught:
-                self.end(StreamBroken(str(self.peer_id), f"the peer took nothing for {SEND_TIMEOUT:g} s"))
-                return
+            if self._line.has_unsent:
+                with trio.move_on_after(SEND_TIMEOUT) as patience:
+                    await self._line.wait_for_room()
+                if patience.cancelled_caught:
+                    self.end(StreamBroken(str(self.peer_id), f"the peer took nothing for {SEND_TIMEOUT:g} s"))
+                    return
+            else:
+                await trio.lowlevel.checkpoint()
             for stream_id in self._send_batch():
                 if stream_id in self._streams:
                     self._streams[stream_id].writers.unpark_all()
