@@ -35,7 +35,8 @@ PROFILES: Final = {
         use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True, keep_epochs=None
     ),
 }
-"""The validator's own default asks for ``reproduced | attested:2`` once it lists groups; without any it is ``data``."""
+"""A validator asks for ``reproduced | attested:2`` where its owner says so. It is no default: what this node derives is
+reproduced by nobody at first, so that what it derives from that would not be passed on before two others spoke."""
 
 
 def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> Policy:
