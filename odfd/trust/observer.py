@@ -15,8 +15,10 @@ from typing import Final
 import msgspec
 import trio
 
+from chain import instant
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData, DatasetKind
 from chain.multihash import Multihash
@@ -32,7 +34,7 @@ from odfd.kit.rounds import UNTIL_POKED, Rounds
 from odfd.transform.inputs import UpTo
 from odfd.transform.replay import without_its_schema
 from odfd.trust.ledger import Ledger
-from odfd.trust.observations import Observations
+from odfd.trust.observations import Observations, Sighting
 from odfd.trust.post import Post
 from odfd.trust.sightings import DATA, WINDOW
 
@@ -122,7 +124,7 @@ class Observer:
         with self._post.database.read() as connection:
             whole = Ledger(connection).chain(dataset).data > block.sequence_number
             mine = self._mine(Observations(connection), dataset, block)
-        if block.event.new_data is None or not whole or mine not in (None, UNREACHABLE):
+        if block.event.new_data is None or not whole or (mine is not None and mine.result != UNREACHABLE):
             return None
         state = load_state(UpTo(chain, block.sequence_number))
         if state.last_offset is None:
@@ -134,10 +136,10 @@ class Observer:
     def _is_young(self, block: Block) -> bool:
         return block.system_time <= self._post.clock.now() <= block.system_time + WINDOW
 
-    def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> str | None:
+    def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> Sighting | None:
         me = self._post.keys.node_key().did
         said = kept.at(dataset, block.sequence_number)
-        return next((each.result for each in said if each.observer == me and each.block == block.hash), None)
+        return next((each for each in said if each.observer == me and each.block == block.hash), None)
 
     def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
         """``None`` when the same was said already, or the chain got another history meanwhile."""
@@ -145,8 +147,11 @@ class Observer:
         with self._post.database.write() as connection:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
             here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
-            if here != block.raw or self._mine(kept, dataset, block) == result:
+            mine = self._mine(kept, dataset, block)
+            if here != block.raw or (mine is not None and mine.result == result):
                 return None
+            # Statements tell seconds, and of two of one second neither follows the other.
+            at = now if mine is None else max(now, Instant(mine.at + instant.SECOND))
             said = Observation(
                 observer=key.did,
                 dataset=dataset,
@@ -154,7 +159,7 @@ class Observer:
                 sequence_number=block.sequence_number,
                 result=result,
                 response=None if found is None else _response(found),
-                at=statement.when(now),
+                at=statement.when(at),
                 head=block.hash,
             )
             signed = envelope.unseal(envelope.seal(statement.encode(said), key), statement.limit_of(said))
