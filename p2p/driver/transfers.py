@@ -45,7 +45,7 @@ LEAST_PART: Final = 16 << 10
 PARTS_AHEAD: Final = 4
 """Parts under way under a cap."""
 MAX_EVENTS: Final = 64
-"""Events that wait for the machine; it has at most 17 questions and one judge, so that this is never full."""
+"""Events that wait for the machine; it has at most 17 questions and one judge. Given-up ones may wait."""
 MAX_NAMED: Final = 5
 """Peers whose reasons are told in a fault; there may be hundreds."""
 
@@ -105,7 +105,7 @@ class TransferRun:
             if isinstance(fault, Violation):
                 self._standing.blame(fault)
             event = Denied(ask.peer, ask.ask, fault.message, final=isinstance(fault, Violation))
-        self._events.send_nowait(event)
+        await self._events.send(event)
 
     async def _keep_pace(self, payloads: Sequence[Payload]) -> None:
         """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
@@ -128,7 +128,7 @@ class TransferRun:
         except Fault as fault:
             self._fault = fault
             event = Tick()
-        self._events.send_nowait(event)
+        await self._events.send(event)
 
 
 def paced(shape: Shape, rate: int) -> Shape:
