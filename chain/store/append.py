@@ -67,14 +67,13 @@ def following(head: Head | None, blocks: Iterable[AnyBlock], place: str) -> Iter
 
 def check_objects(names: Iterable[Multihash], objects: ObjectStore, place: str) -> None:
     """Raises Invalid when one is missing."""
-    for name in names:
-        if not objects.has(name):
-            raise Invalid(
-                f"object {name.short} is not in the store",
-                rule="object-missing",
-                hint="objects come before the blocks that name them",
-                place=place,
-            )
+    for name in objects.missing(names):
+        raise Invalid(
+            f"object {name.short} is not in the store",
+            rule="object-missing",
+            hint="objects come before the blocks that name them",
+            place=place,
+        )
 
 
 def _check_follows(head: Head | None, block: Block | SealedBlock, place: str) -> None:

@@ -200,6 +200,9 @@ class ObjectStore(Protocol):
 
     def has(self, name: Multihash) -> bool: ...
 
+    def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
+        """Those that are not here, in their order; as ``has`` for many."""
+
     def size(self, name: Multihash) -> int:
         """Raises NotFound."""
 

@@ -143,6 +143,9 @@ class MemoryObjects:
     def has(self, name: Multihash) -> bool:
         return name in self._data
 
+    def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
+        return [name for name in names if name not in self._data]
+
     def size(self, name: Multihash) -> int:
         return len(self.read(name))
 
