@@ -7,6 +7,7 @@ of rows. Batches may be of any size: the hash does not depend on them. See ``arr
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import itertools
 from collections import deque
@@ -41,6 +42,27 @@ _LENGTH: Final = 8
 Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 
+@functools.lru_cache(maxsize=64)
+def _described(schema: pa.Schema) -> tuple[bytes, tuple[bytes, ...], bool]:
+    """What is hashed of a schema: its names, the types of its leaves; whether there is a nullable struct.
+
+    Remembered: slices of one dataset are alike, and small ones are many. Raises Invalid.
+    """
+    record, types, nested = bytearray(), [], False
+    for field, level in arrow0.fields_depth_first(schema):
+        name = field.name.encode()
+        record += arrow0.u64(len(name)) + name + arrow0.u64(level)
+        if pa.types.is_struct(arrow0.storage(field.type)):
+            nested = nested or field.nullable
+            continue
+        try:
+            types.append(arrow0.type_bytes(field.type))
+        except Invalid as error:
+            error.place = f"column {field.name!r}"
+            raise
+    return bytes(record), tuple(types), nested
+
+
 class LogicalHasher:
     """Streaming digest of one slice. Not for several threads.
 
@@ -57,20 +79,9 @@ class LogicalHasher:
         self._schema = schema
         self._starts = None if row_groups is None else list(itertools.accumulate(row_groups))
         self._pool = pool
-        self._record = hashlib.sha3_256()
-        self._columns: list[hashlib._Hash] = []
-        nested = False
-        for field, level in arrow0.fields_depth_first(schema):
-            name = field.name.encode()
-            self._record.update(arrow0.u64(len(name)) + name + arrow0.u64(level))
-            if pa.types.is_struct(arrow0.storage(field.type)):
-                nested = nested or field.nullable
-                continue
-            try:
-                self._columns.append(hashlib.sha3_256(arrow0.type_bytes(field.type)))
-            except Invalid as error:
-                error.place = f"column {field.name!r}"
-                raise
+        record, types, nested = _described(schema)
+        self._record = hashlib.sha3_256(record)
+        self._columns = [hashlib.sha3_256(each) for each in types]
         self._quirky = nested
         self._window = QUIRK_WINDOW if nested else WIDE_WINDOW if pool is None else SHARED_WINDOW
         self._running: deque[dict[int, Future[None]]] = deque()
@@ -85,7 +96,8 @@ class LogicalHasher:
 
         Raises Invalid when they are not of the schema.
         """
-        if not repeats.decoded(batch.schema).equals(self._schema, check_metadata=False):
+        same = batch.schema.equals(self._schema) or repeats.decoded(batch.schema).equals(self._schema)
+        if not same:
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
         start = 0
         while self._rows + batch.num_rows - start >= self._window:
