@@ -120,10 +120,17 @@ class Validator:
             self._post.journal.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
             self._note_kept_from(dataset, _why_not(fault), str(fault))
             if self._settings.wanted():
-                await self._say(dataset)
+                await self._say_why(dataset)
             return False
         finally:
             self.busy = None
+
+    async def _say_why(self, dataset: DatasetId) -> None:
+        """There is no verdict; unless it is signing that cannot be done, as by a key without its journal."""
+        try:
+            await self._say(dataset)
+        except Fault as fault:
+            self._post.journal.info("validation not told", dataset=self._post.name_of(dataset), fault=str(fault))
 
     def _note_kept_from(self, dataset: DatasetId, why: str, told: str) -> None:
         """Told to people once, and to others when it lasts."""
