@@ -5,18 +5,15 @@ Against a bare session on the same cluster, with the engine's settings, which wr
 
 from __future__ import annotations
 
-import itertools
-import shutil
 from pathlib import Path
 from typing import Final
 
 import trio
 from pyspark.sql import SparkSession
 
-from bench.engine import DAY
-from bench.measure import Row, Side, Size, in_turns_async
+from bench.measure import Row, Side, Size
 from bench.standalone import standalone_cluster
-from bench.transactions import MAP, START, Derived, hash_both, warm_engine, write_bare
+from bench.transactions import map_in_turns, warm_engine
 from engines.provision.host import OnCluster
 from engines.spark.cluster import Cluster
 from engines.spark.session import SessionOptions, start_session, stop_session
@@ -44,23 +41,8 @@ async def _measure_cluster(size: Size, folder: Path, rows: int, cluster: tuple[s
     master, spark = cluster
     settings = folder / "cluster.conf"
     settings.write_text("".join(f"{name} {value}\n" for name, value in _SHARE.items()))
-    (folder / "derived").mkdir()
-    derived = Derived(folder / "derived", MAP)
-    derived.grow(rows, START, 10 * DAY, START + 11 * DAY)
-    source, targets = derived.blocks[0].data_path or "", itertools.count()
     async with warm_engine(folder, HEAP, OnCluster(master, settings=settings)) as (engine, sandbox):
-
-        async def ours() -> None:
-            _, data = await derived.transact(engine, stay=True)
-            await trio.to_thread.run_sync(hash_both, data)
-            shutil.rmtree(data.parent)
-
-        async def bare() -> None:
-            target = folder / f"bare-{next(targets)}"
-            await trio.to_thread.run_sync(write_bare, spark, source, target)
-            shutil.rmtree(target)
-
-        costs, peer = await in_turns_async(ours, bare, size.pick(1, 5), 1)
+        costs, peer = await map_in_turns(size, folder, rows, engine, spark)
     return Row(
         name="cluster",
         measures=f"{rows:,} rows through a map and a filter into one file, on two workers",

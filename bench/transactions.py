@@ -234,23 +234,8 @@ def measure_large(size: Size, folder: Path) -> list[Row]:
 
 
 async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSession) -> Row:
-    (folder / "derived").mkdir()
-    derived = Derived(folder / "derived", MAP)
-    derived.grow(rows, START, 10 * DAY, START + 11 * DAY)
-    source, targets = derived.blocks[0].data_path or "", itertools.count()
     async with warm_engine(folder, "2g") as (engine, sandbox):
-
-        async def ours() -> None:
-            _, data = await derived.transact(engine, stay=True)
-            await trio.to_thread.run_sync(hash_both, data)
-            shutil.rmtree(data.parent)
-
-        async def bare() -> None:
-            target = folder / f"bare-{next(targets)}"
-            await trio.to_thread.run_sync(write_bare, spark, source, target)
-            shutil.rmtree(target)
-
-        costs, peer = await in_turns_async(ours, bare, size.pick(1, 5), 1)
+        costs, peer = await map_in_turns(size, folder, rows, engine, spark)
     return Row(
         name="large",
         measures=f"{rows:,} rows through a map and a filter into one file",
@@ -260,13 +245,34 @@ async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSessio
     )
 
 
-def hash_both(data: Path) -> None:
-    """What a node does with each slice that an engine made."""
+async def map_in_turns(
+    size: Size, folder: Path, rows: int, engine: Engine, spark: SparkSession
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Seconds of a transaction of so many rows, both hashes included, and of a bare session that writes the same."""
+    (folder / "derived").mkdir()
+    derived = Derived(folder / "derived", MAP)
+    derived.grow(rows, START, 10 * DAY, START + 11 * DAY)
+    source, targets = derived.blocks[0].data_path or "", itertools.count()
+
+    async def ours() -> None:
+        _, data = await derived.transact(engine, stay=True)
+        await trio.to_thread.run_sync(_hash, data)
+        shutil.rmtree(data.parent)
+
+    async def bare() -> None:
+        target = folder / f"bare-{next(targets)}"
+        await trio.to_thread.run_sync(_write_bare, spark, source, target)
+        shutil.rmtree(target)
+
+    return await in_turns_async(ours, bare, size.pick(1, 5), 1)
+
+
+def _hash(data: Path) -> None:
     logical_hash_file(data)
     sha3_file(data)
 
 
-def write_bare(spark: SparkSession, source: str, target: Path) -> None:
+def _write_bare(spark: SparkSession, source: str, target: Path) -> None:
     """The same columns in the same order: one task, since offsets follow the rows of one file."""
     session = spark.newSession()
     session.read.parquet(source).createOrReplaceTempView("x")

@@ -7,8 +7,8 @@ round, however many they were. A ``Rounds`` is alive while ``run`` is.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -16,6 +16,7 @@ from odfd.kit.supervision import Life
 
 UNTIL_POKED: Final = math.inf
 """A pause that only a poke ends."""
+K = TypeVar("K", bound=Hashable)
 
 
 class Rounds:
@@ -43,3 +44,32 @@ class Rounds:
             pause = await self._work()
             with trio.move_on_after(pause):
                 await self._poked.wait()
+
+
+class TouchedRounds(Rounds, Generic[K]):
+    """Rounds that look at what was touched since the last one; the first one looks at everything."""
+
+    def __init__(self, work: Callable[[], Awaitable[float]]) -> None:
+        super().__init__(work)
+        self._touched: set[K] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was touched since the last ``take``."""
+        return self._touched is not None and not self._touched
+
+    def touch(self, each: K) -> None:
+        """From the event loop: it is another than it was."""
+        if self._touched is not None:
+            self._touched.add(each)
+        self.poke()
+
+    def touch_all(self) -> None:
+        """What everything is judged by is another."""
+        self._touched = None
+        self.poke()
+
+    def take(self) -> set[K] | None:
+        """For the round that begins: what to look at, ``None`` for everything."""
+        touched, self._touched = self._touched, set()
+        return touched

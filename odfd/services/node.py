@@ -282,8 +282,8 @@ class NodeParts:
         self.keeper.poke_all()
         self.validator.rounds.poke()
         self.observer.rounds.poke()
-        self.reviewing.touch_all()
-        self.rechecking.touch_all()
+        self.reviewing.rounds.touch_all()
+        self.rechecking.rounds.touch_all()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -355,7 +355,7 @@ class NodeParts:
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
             self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
             if any(self.policy.group_of(key) is not None for key in proof.accused):
-                self._token.run_sync_soon(self.reviewing.touch_all)
+                self._token.run_sync_soon(self.reviewing.rounds.touch_all)
 
     def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""
@@ -393,8 +393,8 @@ class NodeParts:
             self.ground.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
         self.keeper.poke(said.dataset)
         self.validator.rounds.poke()
-        self.reviewing.touch(said.dataset)
-        self.rechecking.touch(said.dataset)
+        self.reviewing.rounds.touch(said.dataset)
+        self.rechecking.rounds.touch(said.dataset)
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
@@ -409,8 +409,8 @@ class NodeParts:
             rounds.poke()
 
     def moved(self, dataset: DatasetId) -> None:
-        self.reviewing.touch(dataset)
-        self.rechecking.touch(dataset)
+        self.reviewing.rounds.touch(dataset)
+        self.rechecking.rounds.touch(dataset)
         self.validator.rounds.poke()
         self.observer.rounds.poke()
         self.witnessing.rounds.poke()

@@ -41,7 +41,7 @@ def rechecking_of(parts: NodeParts) -> Rechecking:
     def changed(dataset: DatasetId) -> None:
         """How far it may be relied on is another, and so is what derives from it."""
         parts.keeper.poke(dataset)
-        parts.reviewing.touch(dataset)
+        parts.reviewing.rounds.touch(dataset)
 
     settings = rechecking.Settings(
         shelf=parts.shelf,

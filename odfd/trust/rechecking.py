@@ -28,7 +28,7 @@ from chain.store.base import ChainStore
 from chain.store.objects import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
-from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
 from odfd.transform.driver import fresh_folder
 from odfd.trust.claims import Claim, Desk, claims
 from odfd.trust.judge import Said
@@ -84,24 +84,12 @@ class Rechecking:
         self._chains = chains
         self._standing = standing
         self._settings = settings
-        self.rounds = Rounds(self._round)
-        self._touched: set[DatasetId] | None = None
-        """Datasets to look at; ``None``: all of them."""
+        self.rounds = TouchedRounds[DatasetId](self._round)
+        """Touched by a verdict on a dataset, or another chain; all by another policy."""
         self._open: dict[DatasetId, list[Claim]] = {}
         self._pauses: dict[Multihash, _Pause] = {}
         self.rests: float | None = None
         """Seconds for which nothing was left to do, as of the last round; ``None``: it is under way."""
-
-    def touch(self, dataset: DatasetId) -> None:
-        """From the event loop: somebody's verdict on it, or its chain, is another."""
-        if self._touched is not None:
-            self._touched.add(dataset)
-        self.rounds.poke()
-
-    def touch_all(self) -> None:
-        """The policy is another."""
-        self._touched = None
-        self.rounds.poke()
 
     async def _round(self) -> float:
         self.rests = None
@@ -111,11 +99,10 @@ class Rechecking:
     async def _next(self) -> float:
         """One bundle, then another round; so that what was found counts in what is chosen next."""
         if not self._settings.wanted():
-            self._touched = None
+            self.rounds.take()  # all is touched when the policy changes
             return UNTIL_POKED
         engine = await self._identity()
-        touched, self._touched = self._touched, set()
-        await trio.to_thread.run_sync(self._look, touched, engine)
+        await trio.to_thread.run_sync(self._look, self.rounds.take(), engine)
         now = self._post.clock.now()
         waiting = sorted(claim for each in self._open.values() for claim in each)
         self._pauses = {claim.bundle: self._pauses[claim.bundle] for claim in waiting if claim.bundle in self._pauses}
@@ -187,8 +174,7 @@ class Rechecking:
             if found is None:
                 raise
             self._put_off(claim, found)
-        if self._touched is not None:
-            self._touched.add(claim.dataset)
+        self.rounds.touch(claim.dataset)
 
     def _put_off(self, claim: Claim, fault: Fault) -> None:
         before = self._pauses.get(claim.bundle)

@@ -16,7 +16,7 @@ from chain.instant import Instant
 from chain.statements.statement import ATTESTATION
 from chain.store.base import ChainStore
 from chain.store.database import Database
-from odfd.kit.rounds import Rounds
+from odfd.kit.rounds import TouchedRounds
 from odfd.obs.events import EventLog
 from odfd.trust import suspension
 from odfd.trust.ledger import Ledger
@@ -48,26 +48,13 @@ class Reviewing:
         self._events = events
         self._clock = clock
         self._changed = changed
-        self.rounds = Rounds(self._round)
-        self._touched: set[DatasetId] | None = None
-        """Datasets to look at; ``None``: all of them."""
+        self.rounds = TouchedRounds[DatasetId](self._round)
+        """Touched by a verdict on a dataset, or another chain; all by another policy, or somebody accused."""
         self._found: dict[DatasetId, frozenset[Strike]] = {}
         self._policy: Policy | None = None
 
-    def touch(self, dataset: DatasetId) -> None:
-        """From the event loop: somebody's verdict on it, or its chain, is another."""
-        if self._touched is not None:
-            self._touched.add(dataset)
-        self.rounds.poke()
-
-    def touch_all(self) -> None:
-        """The policy is another, or who is accused."""
-        self._touched = None
-        self.rounds.poke()
-
     async def _round(self) -> float:
-        touched, self._touched = self._touched, set()
-        out = await trio.to_thread.run_sync(self.review, touched)
+        out = await trio.to_thread.run_sync(self.review, self.rounds.take())
         for group, reason in out.items():
             self._events.emit("validator.suspended", group, reason, group=group)
         if out:

@@ -55,7 +55,7 @@ async def at_rest(node: Any) -> float:
     with trio.fail_after(20):
         while True:
             await trio.testing.wait_all_tasks_blocked(0.05)
-            if not node.parts.rechecking._touched and node.parts.rechecking.rests:
+            if node.parts.rechecking.rounds.is_idle and node.parts.rechecking.rests:
                 return float(node.parts.rechecking.rests)
 
 
