@@ -15,11 +15,10 @@ from chain import instant
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements import canonical, statement
-from chain.statements.statement import Actual, EngineUsed
+from chain.statements import canonical
 from chain.store.seals import Row
 from odfd.trust.ledger import Ledger
-from odfd.trust.runs import Run, run_at
+from odfd.trust.runs import Run, read_actual, read_engine, run_at, written
 from odfd.trust.tables import RECHECKED
 
 CONFIRMED: Final = "confirmed"
@@ -66,8 +65,7 @@ class Rechecks:
             run.reason,
             run.verdict,
             run.runs,
-            msgspec.json.encode(run.engine),
-            None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
+            *written(run),
             run.evidence,
         )
         said: dict[str, canonical.Json] = {
@@ -125,8 +123,8 @@ def _recheck(row: Row) -> Recheck:
             verdict=verdict,
             reason=reason,
             runs=runs,
-            engine=msgspec.json.decode(engine, type=EngineUsed),
-            actual=None if actual is None else msgspec.json.decode(actual, type=Actual, dec_hook=statement.from_text),
+            engine=read_engine(engine),
+            actual=read_actual(actual),
             evidence=evidence,
             bundle=Multihash(bundle),
         ),

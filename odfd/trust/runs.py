@@ -85,8 +85,7 @@ class Runs:
             run.verdict,
             run.reason,
             run.runs,
-            msgspec.json.encode(run.engine),
-            None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str),
+            *written(run),
             run.evidence,
             run.bundle,
             first,
@@ -118,6 +117,22 @@ class Runs:
         return {row[1]: _run(row) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
 
 
+def written(run: Run) -> tuple[bytes, bytes | None]:
+    """``engine`` and ``actual`` as columns of a row."""
+    actual = None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str)
+    return msgspec.json.encode(run.engine), actual
+
+
+def read_engine(raw: bytes) -> statement.EngineUsed:
+    """Of a row; its seal vouches for it."""
+    return msgspec.json.decode(raw, type=statement.EngineUsed)
+
+
+def read_actual(raw: bytes | None) -> Actual | None:
+    """Of a row; its seal vouches for it."""
+    return None if raw is None else msgspec.json.decode(raw, type=Actual, dec_hook=statement.from_text)
+
+
 def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
     """What ``Runs.of`` says of a step."""
     ends = list(runs)
@@ -138,8 +153,8 @@ def _run(row: Row) -> Run:
         verdict=verdict,
         reason=reason,
         runs=runs,
-        engine=msgspec.json.decode(engine, type=statement.EngineUsed),
-        actual=None if actual is None else msgspec.json.decode(actual, type=Actual, dec_hook=statement.from_text),
+        engine=read_engine(engine),
+        actual=read_actual(actual),
         evidence=evidence,
         bundle=None if bundle is None else Multihash(bundle),
     )
