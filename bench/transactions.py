@@ -26,15 +26,14 @@ from pyspark.sql import SparkSession
 from bench.chains import SCHEMA
 from bench.engine import DAILY, DAY, DERIVED, ROOT, bare_spark
 from bench.measure import Row, Side, Size, in_turns_async
-from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import write_slice
 from chain.instant import Instant, from_millis
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
+from engines.measuring import both_hashes
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.spark.checkpoint import open_blocks
-from odfd.transform.execute import sha3_file
 
 START: Final = 1_700_006_400_000
 """Milliseconds; a midnight."""
@@ -256,7 +255,7 @@ async def map_in_turns(
 
     async def ours() -> None:
         _, data = await derived.transact(engine, stay=True)
-        await trio.to_thread.run_sync(_hash, data)
+        await trio.to_thread.run_sync(both_hashes, data)
         shutil.rmtree(data.parent)
 
     async def bare() -> None:
@@ -265,11 +264,6 @@ async def map_in_turns(
         shutil.rmtree(target)
 
     return await in_turns_async(ours, bare, size.pick(1, 5), 1)
-
-
-def _hash(data: Path) -> None:
-    logical_hash_file(data)
-    sha3_file(data)
 
 
 def _write_bare(spark: SparkSession, source: str, target: Path) -> None:

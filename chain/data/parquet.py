@@ -63,8 +63,9 @@ def write_slice(table: pa.Table, path: Path) -> None:
 class SliceWriter:
     """Streams rows into one slice. Use as a context manager; leaving it by an exception removes the file."""
 
-    def __init__(self, path: Path, schema: pa.Schema, dictionaries: frozenset[str] | None = None) -> None:
-        """``dictionaries``: leaf columns to encode so; by default all but ``offset``, which never repeats.
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        """Columns have dictionaries, all but offsets: those count up by one and are written as differences, a few
+        bytes a page; plain they are half of a slice of small rows.
 
         Raises Environment, Invalid for a type that Parquet would change.
         """
@@ -72,7 +73,7 @@ class SliceWriter:
         self._path = path
         self._schema = schema.remove_metadata()
         leaves = [leaf for leaf in _leaf_paths(list(self._schema)) if leaf != OFFSET]
-        chosen = leaves if dictionaries is None else sorted(dictionaries)
+        counted = [field.type for field in schema if field.name == OFFSET] == [pa.int64()]
         self._pending: list[pa.Table] = []
         self._rows = 0
         self.rows = 0
@@ -83,7 +84,8 @@ class SliceWriter:
                 version="2.6",
                 data_page_version="1.0",
                 compression="snappy",
-                use_dictionary=chosen or False,
+                use_dictionary=leaves or False,
+                column_encoding={OFFSET: "DELTA_BINARY_PACKED"} if counted else None,
                 write_statistics=True,
                 data_page_size=1024 * 1024,
                 dictionary_pagesize_limit=1024 * 1024,

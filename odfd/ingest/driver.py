@@ -19,19 +19,17 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.data.arrow_schema import differences
-from chain.data.logical_hash import logical_hash_file
-from chain.data.parquet import open_slice
 from chain.errors import Conflict, Environment, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.events import DataSlice, MetadataEvent, OffsetInterval, SetPollingSource
+from chain.model.events import DataSlice, MetadataEvent, SetPollingSource
 from chain.model.source import ReadStep
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
+from engines.measuring import measured
 from odfd.ingest.commit import Committer
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, file_identity
 from odfd.ingest.fetch.dispatch import fetch
@@ -246,23 +244,10 @@ def _settle(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
 
 def _taken(objects: ObjectStore, path: Path, plan: IngestPlan, answer: Success) -> DataSlice:
     """What the file really holds; then it becomes an object. Raises Invalid."""
-    with open_slice(path) as file:
-        found = file.stats(plan.request.vocab.offset_column, plan.request.vocab.event_time_column)
-        wrong = differences(answer.schema, file.schema) if answer.schema is not None else []
-    if found.offsets is None or found.rows != found.offsets[1] - found.offsets[0] + 1:
-        raise Invalid("the engine's file has gaps in its offsets", rule="engine-answer")
-    for each in wrong:
-        raise Invalid(
-            f"column {each.place} in the engine's file is {each.actual} and should be {each.expected}",
-            rule="engine-answer",
-        )
-    logical, size = logical_hash_file(path), path.stat().st_size
-    return DataSlice(
-        logical_hash=logical,
-        physical_hash=objects.add_file(path),
-        offset_interval=OffsetInterval(start=found.offsets[0], end=found.offsets[1]),
-        size=size,
-    )
+    found = measured(path, answer.schema, plan.request.vocab.offset_column)
+    if objects.add_file(path) != found.physical_hash:
+        raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
+    return found
 
 
 def _load(shop: Workshop, dataset: DatasetId) -> ChainState:

@@ -6,14 +6,9 @@ files. Nothing here moves a head.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import trio
 
-from chain.data.arrow_schema import differences
-from chain.data.logical_hash import logical_hash_file
-from chain.data.parquet import open_slice
 from chain.errors import Invalid, NotFound
 from chain.model.events import (
     Checkpoint,
@@ -23,10 +18,10 @@ from chain.model.events import (
     OffsetInterval,
 )
 from chain.model.schema import DataSchema
-from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, Success
 from engines.errors import EngineFault
+from engines.measuring import measured, sha3_file
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, events_of, settle
 from odfd.transform.requests import Files, transform_request
 from odfd.transform.takeover import TakenOver, joined, lacks, take_over
@@ -82,19 +77,13 @@ async def execute(
             return await trio.to_thread.run_sync(_weigh, plan, answer, files)
 
 
-def sha3_file(path: Path) -> Multihash:
-    """Physical hash of a file."""
-    with path.open("rb") as file:
-        return Multihash.sha3_256_of(file)
-
-
 def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     schema = plan.output_schema or answer.schema
     data = None
     if answer.new_offset_interval is not None:
         if schema is None:
             raise Invalid("the engine wrote data and told no schema", rule="engine-answer")
-        data = _measure(files.data, schema, plan.state.vocab.offset)
+        data = measured(files.data, schema, plan.state.vocab.offset)
     checkpoint = None
     if files.checkpoint.is_file():
         checkpoint = Checkpoint(physical_hash=sha3_file(files.checkpoint), size=files.checkpoint.stat().st_size)
@@ -107,24 +96,4 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
         data=data,
         checkpoint=checkpoint,
         late=answer.late or 0,
-    )
-
-
-def _measure(path: Path, schema: DataSchema, offset: str) -> DataSlice:
-    """What the file really holds. Raises Invalid when that is not a slice of ``schema``."""
-    with open_slice(path) as file:
-        found = file.stats(offset)
-        wrong = differences(schema, file.schema)
-    for each in wrong:
-        raise Invalid(
-            f"column {each.place} in the engine's file is {each.actual} and should be {each.expected}",
-            rule="engine-answer",
-        )
-    if found.offsets is None or found.rows != found.offsets[1] - found.offsets[0] + 1:
-        raise Invalid("the engine's file has gaps in its offsets", rule="engine-answer")
-    return DataSlice(
-        logical_hash=logical_hash_file(path),
-        physical_hash=sha3_file(path),
-        offset_interval=OffsetInterval(start=found.offsets[0], end=found.offsets[1]),
-        size=path.stat().st_size,
     )

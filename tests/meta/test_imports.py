@@ -41,7 +41,7 @@ LAYERS = {
         "spark fake",
         "client service sandbox",
         "image",
-        "staging",
+        "staging measuring",
         "codec io_plan identity listen",
         "contract",
         "errors",

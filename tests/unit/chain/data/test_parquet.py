@@ -94,6 +94,14 @@ def test_types_that_parquet_would_change_are_refused(tmp_path: Path, kind: pa.Da
     assert not (tmp_path / "s").exists()
 
 
+def test_offsets_take_next_to_nothing(tmp_path: Path) -> None:
+    write_slice(rows(100_000, start=1 << 40), tmp_path / "s")
+    offsets = pq.ParquetFile(tmp_path / "s").metadata.row_group(0).column(0)
+    assert offsets.path_in_schema == "offset"
+    assert offsets.total_compressed_size < 2_000
+    assert slice_stats(tmp_path / "s").offsets == ((1 << 40), (1 << 40) + 99_999)
+
+
 def test_an_exception_leaves_no_file(tmp_path: Path) -> None:
     def write() -> None:
         with SliceWriter(tmp_path / "s", rows(1).schema) as writer:

@@ -1,0 +1,59 @@
+"""What a file that an engine wrote really holds: what its answer says of it is compared, never believed.
+
+The same for rows that were ingested and rows that were derived. Both hashes of a large file are made by all cores: the
+engine has finished, and a transaction waits for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from chain.data.arrow_schema import differences
+from chain.data.logical_hash import logical_hash_file
+from chain.data.parquet import open_slice
+from chain.errors import Invalid
+from chain.model.events import DataSlice, OffsetInterval
+from chain.model.schema import DataSchema
+from chain.multihash import Multihash
+
+LARGE: Final = 4 << 20
+"""Bytes of a file from which threads cost less than they save."""
+
+
+def sha3_file(path: Path) -> Multihash:
+    """Physical hash of a file."""
+    with path.open("rb") as file:
+        return Multihash.sha3_256_of(file)
+
+
+def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
+    """The slice that the file is. Raises Invalid when it is none, or (if that is given) not of ``schema``."""
+    with open_slice(path) as file:
+        found = file.stats(offset)
+        wrong = differences(schema, file.schema) if schema is not None else []
+    for each in wrong:
+        raise Invalid(
+            f"column {each.place} in the engine's file is {each.actual} and should be {each.expected}",
+            rule="engine-answer",
+        )
+    if found.offsets is None or found.rows != found.offsets[1] - found.offsets[0] + 1:
+        raise Invalid("the engine's file has gaps in its offsets", rule="engine-answer")
+    logical, physical = both_hashes(path)
+    return DataSlice(
+        logical_hash=logical,
+        physical_hash=physical,
+        offset_interval=OffsetInterval(start=found.offsets[0], end=found.offsets[1]),
+        size=path.stat().st_size,
+    )
+
+
+def both_hashes(path: Path) -> tuple[Multihash, Multihash]:
+    """Logical and physical. Raises Invalid when the rows cannot be hashed."""
+    if path.stat().st_size < LARGE:
+        return logical_hash_file(path), sha3_file(path)
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="measure") as pool:
+        physical = pool.submit(sha3_file, path)
+        return logical_hash_file(path, pool), physical.result()

@@ -1,0 +1,51 @@
+"""What an engine's file really holds."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chain.data.logical_hash import logical_hash_file
+from chain.errors import Invalid
+from chain.model.events import OffsetInterval
+from chain.multihash import Multihash
+from engines import measuring
+from engines.measuring import both_hashes, measured
+
+
+def written(path: Path, offsets: list[int]) -> Path:
+    schema = pa.schema([pa.field("offset", pa.int64(), nullable=False), pa.field("text", pa.string())])
+    pq.write_table(pa.table({"offset": offsets, "text": [str(each) for each in offsets]}, schema), path)
+    return path
+
+
+def test_a_slice_is_measured(tmp_path: Path) -> None:
+    path = written(tmp_path / "slice", [7, 8, 9])
+    found = measured(path, None, "offset")
+    assert found.offset_interval == OffsetInterval(start=7, end=9)
+    assert found.size == path.stat().st_size
+    assert (found.logical_hash, found.physical_hash) == (
+        logical_hash_file(path),
+        Multihash.sha3_256(path.read_bytes()),
+    )
+
+
+@pytest.mark.parametrize("offsets", [[], [1, 3], [1, 1]])
+def test_gaps_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    with pytest.raises(Invalid, match="gaps") as refused:
+        measured(written(tmp_path / "slice", offsets), None, "offset")
+    assert refused.value.rule == "engine-answer"
+
+
+def test_what_is_no_slice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "slice").write_bytes(b"PAR1 but no more")
+    with pytest.raises(Invalid):
+        measured(tmp_path / "slice", None, "offset")
+
+
+def test_threads_come_to_the_same_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "slice", list(range(200_000)))
+    alone = both_hashes(path)
+    monkeypatch.setattr(measuring, "LARGE", 0)
+    assert both_hashes(path) == alone
