@@ -22,6 +22,8 @@ from odfd.kit.supervision import Journal, Life
 
 TICK_SECONDS: Final = 0.2
 """A follower sees progress at most this often; work may report as often as it likes."""
+STILL_SECONDS: Final = 5.0
+"""After so long a follower is shown again what did not change: whoever waits sees for what, who is gone is noticed."""
 
 
 class State(enum.Enum):
@@ -150,13 +152,16 @@ class TaskBoard:
         return task
 
     async def follow(self, task_id: str) -> AsyncGenerator[Task, None]:
-        """The task itself, now and each time there is something new, until it is finished. Raises NotFound."""
+        """The task itself, now, each time there is something new, and now and then where there is not, until it is
+        finished. Raises NotFound.
+        """
         task = self.get(task_id)
         seen: tuple[object, ...] | None = None
+        shown = trio.current_time()
         while True:
-            finished = task.finished.is_set()
-            if finished or task.progress() != seen:
-                seen = task.progress()
+            finished, now = task.finished.is_set(), trio.current_time()
+            if finished or task.progress() != seen or now - shown >= STILL_SECONDS:
+                seen, shown = task.progress(), now
                 yield task
             if finished:
                 return

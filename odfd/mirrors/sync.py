@@ -147,7 +147,8 @@ class MirrorSync:
             )
         if held.head is None:
             await self._replication.seek(wish.id)
-            return Waiting("no signed head of it was seen yet")
+            alone = "" if self._holders.connected() else ", and no peer is connected: odfctl network list"
+            return Waiting(f"no signed head of it was seen yet{alone}")
         if held.lacks:
             await self._replication.seek(wish.id)
             return Waiting(held.lacks)

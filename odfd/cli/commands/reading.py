@@ -78,9 +78,22 @@ def _tail(args: argparse.Namespace) -> int:
     if session.output == "ndjson":
         for row in records["rows"]:
             session.line(dict(zip(names, row, strict=True)), str)
-        return ExitCode.OK
-    session.answer(records, _rows)
+    else:
+        session.answer(records, _rows)
+    doubt = doubt_of(session.client.get(f"/datasets/{part(args.ref)}"))
+    if doubt:
+        session.remark(doubt)
     return ExitCode.OK
+
+
+def doubt_of(dataset: dict[str, Any]) -> str | None:
+    """Rows are shown as they were published: what a reader is told where not all may be relied on."""
+    rely = dataset.get("relyOn")
+    if rely is None or rely["blocks"] >= dataset["blocks"]:
+        return None
+    known = f"rely on the first {rely['blocks']}" if rely["blocks"] else "rely on none"
+    why = f" ({rely['fact']})" if rely["fact"] else ""
+    return f"Of its {dataset['blocks']} blocks {known}{why}: odfctl trust show {dataset['name']}"
 
 
 def _rows(records: dict[str, Any]) -> str:

@@ -127,6 +127,18 @@ async def test_a_follower_sees_the_start_changes_and_the_end(autojump_clock: Moc
         assert 8 <= len(seen) <= 14
 
 
+async def test_a_follower_of_work_that_waits_is_told_so_again(autojump_clock: MockClock) -> None:
+    async def work(report: Report) -> object:
+        report.message = "nobody has it"
+        await trio.sleep(21)
+        return None
+
+    async with board() as tasks:
+        async with aclosing(tasks.follow(tasks.submit("mirror", "a", work).id)) as snapshots:
+            said = [task.report.message async for task in snapshots if task.state is State.RUNNING]
+        assert said == ["nobody has it"] * 5
+
+
 async def test_draining_lets_work_end_and_takes_no_more(autojump_clock: MockClock) -> None:
     async def work(_: Report) -> object:
         await trio.sleep(5)
