@@ -11,8 +11,10 @@ STAMP := .venv/installed
 T ?=
 # One more than there are cores, up to four: who waits for Spark or for a daemon leaves a core to somebody else.
 PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 1 : 4)))
+# Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check lint types engine engine-image bench soak docs lock clean
+.PHONY: help install demo test quick check lint types engine engine-image bench soak docs lock clean collect foreign
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -31,6 +33,12 @@ test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tes
 
 quick: install  ## the tests that need no Spark, no daemons and no patience
 	@$(PY) -m pytest -n $(PROCESSES) -m "not engine and not e2e and not slow" $(T)
+
+collect: install
+	@$(PY) -m pytest --collect-only -qq | tail -5
+
+foreign: install
+	@nice $(PY) tests/e2e/interop/foreign.py
 
 lint: install
 	@$(PY) -m ruff check .

@@ -29,7 +29,7 @@ def measure_cluster(size: Size, folder: Path) -> list[Row]:
     rows = size.pick(50_000, 4_000_000)
     with standalone_cluster(folder / "cluster") as master:
         spark = start_session(
-            SessionOptions(scratch=folder / "spark", heap=HEAP, cluster=Cluster(master, settings=_SHARE))
+            SessionOptions(folder / "spark", heap=HEAP, quick=size.quick, cluster=Cluster(master, settings=_SHARE))
         )
         try:
             return [trio.run(_measure_cluster, size, folder, rows, (master, spark))]
@@ -41,7 +41,7 @@ async def _measure_cluster(size: Size, folder: Path, rows: int, cluster: tuple[s
     master, spark = cluster
     settings = folder / "cluster.conf"
     settings.write_text("".join(f"{name} {value}\n" for name, value in _SHARE.items()))
-    async with warm_engine(folder, HEAP, OnCluster(master, settings=settings)) as (engine, sandbox):
+    async with warm_engine(size, folder, HEAP, OnCluster(master, settings=settings)) as (engine, sandbox):
         costs, peer = await map_in_turns(size, folder, rows, engine, spark)
     return Row(
         name="cluster",

@@ -57,7 +57,7 @@ DAY: Final = 86_400_000
 DAILY: Final = """
 select window.start as event_time, count(*) as n, sum(value) as total from x group by window(event_time, '1 day')
 """
-_SETTINGS: Final = "[engine]\nidle-seconds = 600\n"
+_SETTINGS: Final = "[engine]\nidle-seconds = 600\nquick-start = {}\n"
 _MANIFEST: Final = Path(__file__).parents[1] / "demo" / "manifests" / "flights.yaml"
 _CSV_TYPES: Final = """
 year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int,
@@ -71,10 +71,10 @@ _COLUMNS: Final = (
 
 
 @contextmanager
-def bare_spark(folder: Path) -> Iterator[SparkSession]:
+def bare_spark(size: Size, folder: Path) -> Iterator[SparkSession]:
     """Spark with the engine's settings, started as an engine is, without the engine."""
     archive = find_archive(install_folder(), find_java(os.environ, folder))
-    spark = start_session(SessionOptions(scratch=folder, cores=2, heap="1g", archive=archive))
+    spark = start_session(SessionOptions(folder, cores=2, heap="1g", quick=size.quick, archive=archive))
     try:
         yield spark
     finally:
@@ -84,7 +84,7 @@ def bare_spark(folder: Path) -> Iterator[SparkSession]:
 def measure_transform(size: Size, folder: Path) -> list[Row]:
     """One transaction of a windowed query, both engines warm."""
     rows = size.pick(100, 10_000)
-    with store(folder / "store") as (kept, objects), bare_spark(folder / "spark") as spark:
+    with store(folder / "store") as (kept, objects), bare_spark(size, folder / "spark") as spark:
         path = _readings(kept, objects, rows)
         plan = _plan(kept)
         return [trio.run(_measure_transform, size, (folder, objects, plan), (spark, path))]
@@ -94,7 +94,7 @@ async def _measure_transform(
     size: Size, ours: tuple[Path, DiskObjects, TransformPlan], bare: tuple[SparkSession, Path]
 ) -> Row:
     folder, objects, plan = ours
-    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", cores=2, heap="1g")
+    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", cores=2, heap="1g", quick=size.quick)
     host = await spark_engine(options, os.environ, lambda _, __: None)
     fresh = iter(range(1_000))
 
@@ -188,7 +188,7 @@ def measure_ingest(size: Size, folder: Path) -> list[Row]:
     source.mkdir()
     rows = _join(months, source / "2013-12-31.csv", size.pick(1, len(counts)))
     fresh = iter(range(1_000))
-    with daemon(folder, _SETTINGS) as node, bare_spark(folder / "spark") as spark:
+    with daemon(folder, _SETTINGS.format(str(size.quick).lower())) as node, bare_spark(size, folder / "spark") as spark:
 
         def prepare() -> str:
             name = f"flights-{next(fresh)}"

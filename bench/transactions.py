@@ -126,10 +126,12 @@ class Derived:
 
 @asynccontextmanager
 async def warm_engine(
-    folder: Path, heap: str = "1g", cluster: OnCluster | None = None
+    size: Size, folder: Path, heap: str = "1g", cluster: OnCluster | None = None
 ) -> AsyncIterator[tuple[Engine, str]]:
     """An engine as a node has it, and its sandbox."""
-    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", cores=2, heap=heap, cluster=cluster)
+    options = SparkOptions(
+        scratch=folder / "scratch", cache=folder / "cache", cores=2, heap=heap, quick=size.quick, cluster=cluster
+    )
     host = await spark_engine(options, os.environ, lambda _, __: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
@@ -154,7 +156,7 @@ def measure_idle(size: Size, folder: Path) -> list[Row]:
 
 async def _measure_idle(size: Size, folder: Path) -> Row:
     derived = hours(folder / "derived", 2, 100)
-    async with warm_engine(folder) as (engine, sandbox):
+    async with warm_engine(size, folder) as (engine, sandbox):
         for _ in range(PER_DAY + PER_DAY // 2):
             await derived.transact(engine)
 
@@ -186,7 +188,7 @@ async def _measure_history(size: Size, folder: Path) -> list[Row]:
     base = 10
     days = -(-max(lengths) // PER_DAY) + 2
     rows = []
-    async with warm_engine(folder) as (engine, sandbox):
+    async with warm_engine(size, folder) as (engine, sandbox):
         early = await _after(hours(folder / "early", days, 100), base, engine)
         for length in lengths:
             late = await _after(hours(folder / f"late-{length}", days, 100), length, engine)
@@ -228,12 +230,12 @@ def _a_day(derived: Derived, engine: Engine) -> Callable[[], Awaitable[None]]:
 def measure_large(size: Size, folder: Path) -> list[Row]:
     """Ten million rows through a query and a filter into one slice, both hashes included."""
     rows = size.pick(50_000, 10_000_000)
-    with bare_spark(folder / "spark") as spark:
+    with bare_spark(size, folder / "spark") as spark:
         return [trio.run(_measure_large, size, folder, rows, spark)]
 
 
 async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSession) -> Row:
-    async with warm_engine(folder, "2g") as (engine, sandbox):
+    async with warm_engine(size, folder, "2g") as (engine, sandbox):
         costs, peer = await map_in_turns(size, folder, rows, engine, spark)
     return Row(
         name="large",
@@ -276,7 +278,7 @@ def _write_bare(spark: SparkSession, source: str, target: Path) -> None:
 
 def measure_streaming(size: Size, folder: Path) -> list[Row]:
     """Daily windows, a block each: a transaction that settles a day, against Structured Streaming's batches for it."""
-    with bare_spark(folder / "spark") as spark:
+    with bare_spark(size, folder / "spark") as spark:
         return [trio.run(_measure_streaming, size, folder, spark)]
 
 
@@ -287,7 +289,7 @@ async def _measure_streaming(size: Size, folder: Path, spark: SparkSession) -> R
     for day in range(rounds + warm + 2):
         derived.grow(100, START + day * DAY, DAY, START + day * DAY)
     stream = _Stream(spark, folder, derived.blocks)
-    async with warm_engine(folder) as (engine, sandbox):
+    async with warm_engine(size, folder) as (engine, sandbox):
         await derived.transact(engine, 2)
         await trio.to_thread.run_sync(stream.take, 2)
 

@@ -80,6 +80,9 @@ class Http:
 class Engine:
     cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
     heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
+    quick_start: bool = setting(
+        False, "compile with the JVM's first compiler alone: half the CPU of a start, slower where much is computed"
+    )
     idle_seconds: float = setting(300.0, "before an unused engine is stopped; it costs its heap", unit="s", low=1)
     isolation: str = setting(
         "shared",

@@ -14,7 +14,7 @@ DERIVED: Final = ("nyc.flights.delays", "nyc.flights.long")
 HONEST: Final = ("nyc.flights", "nyc.airlines", *DERIVED)
 BAD: Final = "nyc.flights.bad"
 _LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
-_HEAD: Final = '[node]\nname = "{name}"\n[engine]\nidle-seconds = 600\n'
+_HEAD: Final = '[node]\nname = "{name}"\n[engine]\nidle-seconds = 600\nquick-start = true\n'
 AT_ONCE: Final = "[policy.publish]\nattest-seconds = 1\n"
 """For a validator in a story that nobody waits ten minutes for."""
 _TREE: Final = Path(__file__).parents[1]

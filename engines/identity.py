@@ -45,11 +45,16 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileDigests:
-    """sha256 of files, remembered in one JSON file of our own; a lost or broken memory costs a second."""
+    """sha256 of files, remembered in one JSON file of our own; a lost or broken memory costs a second.
 
-    def __init__(self, memory: Path | None) -> None:
+    ``installed``: what whoever installed us remembered of the files that all nodes of the installation share. It is as
+    much to be trusted as our code, which lies beside it.
+    """
+
+    def __init__(self, memory: Path | None, installed: Path | None = None) -> None:
         self._memory = memory
-        self._seen = _remembered(memory) if memory else {}
+        self._own = _remembered(memory) if memory else {}
+        self._seen = {**(_remembered(installed) if installed else {}), **self._own}
         self._fresh: dict[str, _Seen] = {}
 
     def of(self, path: Path) -> str:
@@ -76,7 +81,7 @@ class FileDigests:
 
     def save(self) -> None:
         """Remember what was asked for since; forget the rest. A place that cannot be written is passed over."""
-        if self._memory is None or self._fresh == self._seen:
+        if self._memory is None or self._fresh == self._own:
             return
         staged = self._memory.with_name(self._memory.name + ".new")
         try:

@@ -57,13 +57,21 @@ def installed_layout() -> Path:
 
 
 def unpack_for_all(layout: Path) -> None:
-    """Unpack the image for all nodes of the installation, in place of what was there. Raises Environment."""
+    """Unpack the image for all nodes of the installation, in place of what was there, and remember what its files
+    hashed to. Raises Environment.
+    """
     shutil.rmtree(_shared(layout), ignore_errors=True)
-    unpacked(layout, _shared(layout), FileDigests(None))
+    digests = FileDigests(_digests(layout))
+    unpacked(layout, _shared(layout), digests)
+    digests.save()
 
 
 def _shared(layout: Path) -> Path:
     return layout.with_name(f"{layout.name}-files")
+
+
+def _digests(layout: Path) -> Path:
+    return layout.with_name(f"{layout.name}-digests.json")
 
 
 def write_record(layout: Path, manifest: str, config: str) -> None:
@@ -83,7 +91,7 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
         digest, manifest = read_manifest(place)
         if (digest, manifest.config.digest) != (pinned.manifest, pinned.config):
             raise Environment(f"the image at {place} is not the recorded one", rule="image-digest")
-        digests = FileDigests(cache / "image-digests.json")
+        digests = FileDigests(cache / "image-digests.json", _digests(place))
         if manifest.annotations.get(CODE) != code_digest(digests):
             return f"the engine image at {place} holds other code than this odfd: `make engine-image`"
         shared = _shared(place)

@@ -1,7 +1,9 @@
 """The class data archive of the JVM: Spark's classes as one start left them, so that later starts need not load them.
+What Spark's files hash to is remembered with it: a new node would hash half a gigabyte.
 
-Recorded by starting the engine once, with no query and no sandbox, and asking it to leave. A JVM that does not fit an
-archive passes over it, so an old one costs nothing but its place; one that is lost is recorded again when asked for.
+Recorded by starting the engine once, without a sandbox, for a few queries of its own (``engines.spark.rehearsal``),
+and asking it to leave. A JVM that does not fit an archive passes over it, so an old one costs nothing but its place;
+one that is lost is recorded again when asked for.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from engines.errors import EngineLost
+from engines.identity import FileDigests, host_manifest
 from engines.service import READY
-from engines.spark.archives import archive_path, find_archive, install_folder
+from engines.spark.archives import archive_path, find_archive, install_folder, installed_digests
 from engines.spark.java import find_java
+from engines.spark.settings import manifest_settings
 
 LEAVE_SECONDS: Final = 180.0
-"""For leaving: the JVM writes 100 MB on its way out."""
+"""For leaving: the JVM writes 180 MB on its way out."""
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
@@ -32,7 +36,7 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
     with tempfile.TemporaryDirectory(prefix="odf-") as folder:
         argv = (
             *(sys.executable, "-P", "-m", "engines.spark", "--listen", f"unix:{folder}/s", "--scratch", folder),
-            *("--archive", str(staged), "--record-archive"),
+            *("--quick", "--archive", str(staged), "--record-archive"),
         )
         env = {"PATH": "/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "JAVA_HOME": str(java.runtime)}
         with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
@@ -54,7 +58,11 @@ def main() -> int:
     folder = install_folder()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        if find_archive(folder, find_java(os.environ, folder)) is None:
+        java = find_java(os.environ, folder)
+        digests = FileDigests(installed_digests())
+        host_manifest(manifest_settings(), java.runtime, digests)
+        digests.save()
+        if find_archive(folder, java) is None:
             record_archive(folder, os.environ)
     except EngineLost as fault:
         sys.stderr.write(f"engines will start without a class data archive: {fault}\n")

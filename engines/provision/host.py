@@ -21,7 +21,7 @@ from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
-from engines.spark.archives import find_archive
+from engines.spark.archives import find_archive, installed_digests
 from engines.spark.java import Java, find_java
 from engines.spark.masters import EXECUTOR_SECONDS, parse_master
 from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
@@ -62,6 +62,8 @@ class SparkOptions:
     """A folder that may be lost: digests of Spark's jars and, once recorded, the JVM's class data archive."""
     cores: int = 2
     heap: str = "2g"
+    quick: bool = False
+    """To start, at the price of what runs long (``SessionOptions.quick``)."""
     minimum: Level = Level.NONE
     """Weakest sandbox that is acceptable."""
     cluster: OnCluster | None = None
@@ -141,6 +143,7 @@ def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | N
             *(sandbox.python, "-P", "-m", "engines.spark", "--listen", listen, "--scratch", str(scratch)),
             *("--cores", str(options.cores), "--heap", options.heap, "--sandbox", sandbox.level.value),
             *(("--archive", str(archive)) if archive is not None else ()),
+            *(("--quick",) if options.quick else ()),
             *(options.cluster.arguments() if options.cluster is not None else ()),
         )
 
@@ -148,7 +151,7 @@ def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | N
 
 
 def _identity(java_home: Path, cache: Path, level: Level) -> EngineIdentity:
-    digests = FileDigests(cache / "engine-digests.json")
+    digests = FileDigests(cache / "engine-digests.json", installed_digests())
     identity = identity_of(host_manifest(manifest_settings(), java_home, digests), level.value)
     digests.save()
     return identity

@@ -29,6 +29,7 @@ from engines.spark.handler import SparkHandler
 from engines.spark.java import Java, find_java
 from engines.spark.jvm import Jvm
 from engines.spark.limits import DiskWatch
+from engines.spark.rehearsal import rehearse
 from engines.spark.session import SessionOptions
 from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
 
@@ -47,7 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
             java = find_java(os.environ, scratch)
             archive = args.archive or find_archive(scratch, java)
             options = SessionOptions(
-                scratch, args.cores, args.heap, archive, args.record_archive, _cluster(args, scratch)
+                scratch=scratch,
+                cores=args.cores,
+                heap=args.heap,
+                quick=args.quick,
+                archive=archive,
+                record=args.record_archive,
+                cluster=_cluster(args, scratch),
             )
             _serve(args, address, options, java, told)
     except Fault as fault:
@@ -60,7 +67,9 @@ def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, 
     """Until ``told`` can be read."""
     spark = Jvm(options)
     try:
-        spark.session()
+        session = spark.session()
+        if options.record:
+            rehearse(session, options.scratch / "rehearsal")
         handler = SparkHandler(
             spark,
             functools.cache(lambda: _identity(java, options.scratch, args.sandbox)),
@@ -131,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--grace", type=float, default=2.0, help="seconds that requests get to end when stopping")
     parser.add_argument("--sandbox", default="none", help="the level of isolation, as told to whoever asks")
     parser.add_argument("--archive", type=Path, help="class data archive of the JVM, for a faster start")
+    parser.add_argument("--quick", action="store_true", help="to start: half the CPU, slower where much is computed")
     parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; see docs/cluster.md")
     parser.add_argument("--address", default="127.0.0.1", help="of this machine, as the cluster's executors reach it")
     parser.add_argument("--settings", type=Path, help="more settings of Spark for the cluster, a name and value a line")

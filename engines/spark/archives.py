@@ -1,4 +1,6 @@
-"""Where the class data archive of the JVM lies, so that whoever starts an engine finds it. Nothing is made here."""
+"""What all nodes of an installation share, so that whoever starts an engine finds it: the class data archive of the
+JVM, and the digests of Spark's files. Nothing is made here.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,11 @@ from engines.spark.java import Java
 def install_folder() -> Path:
     """Where the installation keeps what all nodes of it share."""
     return Path(sys.prefix) / "share" / "odfd"
+
+
+def installed_digests() -> Path:
+    """What files that engines consist of hashed to when they were installed (``engines.identity.FileDigests``)."""
+    return install_folder() / "engine-digests.json"
 
 
 def archive_path(cache: Path, java: Java) -> Path:

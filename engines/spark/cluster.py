@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from engines.errors import EngineLost
 from engines.identity import FileDigests, code_digest
 from engines.spark.masters import EXECUTOR_SECONDS
-from engines.spark.settings import CONFINEMENT, JVM, MEANING
+from engines.spark.settings import CONFINEMENT, JVM, MEANING, QUICK
 
 TRIALS_PER_CORE: Final = 4
 """Small tasks, so that each executor that is there gets at least one."""
@@ -68,7 +68,7 @@ def read_settings(path: Path) -> dict[str, str]:
     return found
 
 
-def cluster_settings(cluster: Cluster, heap: str) -> dict[str, str]:
+def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[str, str]:
     """What a session on ``cluster`` has beside or instead of the usual. Raises EngineLost for what is pinned."""
     pinned = {name for name, _, _ in (*MEANING, *CONFINEMENT)} | {"spark.executor.extraJavaOptions", "spark.master"}
     for name in cluster.settings:
@@ -78,12 +78,13 @@ def cluster_settings(cluster: Cluster, heap: str) -> dict[str, str]:
                 rule="cluster-settings",
                 hint="leave it out; how work is spread may be set, like spark.sql.shuffle.partitions",
             )
+    options = [option for option, _ in JVM if not option.startswith("-Xlog")] + [QUICK] * quick
     return {
         "spark.executor.memory": heap,
         "spark.driver.host": cluster.address,
         "spark.driver.bindAddress": cluster.address,
         **cluster.settings,
-        "spark.executor.extraJavaOptions": " ".join(option for option, _ in JVM if not option.startswith("-Xlog")),
+        "spark.executor.extraJavaOptions": " ".join(options),
     }
 
 

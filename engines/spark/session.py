@@ -51,6 +51,8 @@ class SessionOptions:
     """A directory of our own; everything that Spark spills goes there."""
     cores: int = 2
     heap: str = "2g"
+    quick: bool = False
+    """Compile with the JVM's first compiler alone: few small queries never pay back what the second takes of a core."""
     archive: Path | None = None
     """Class data archive of the JVM."""
     record: bool = False
@@ -88,13 +90,14 @@ def start_session(options: SessionOptions) -> SparkSession:
         check_reachable(parse_master(cluster.master))
     settings = spark_settings(scratch, options.heap)
     if cluster is not None:
-        settings |= cluster_settings(cluster, options.heap)
+        settings |= cluster_settings(cluster, options.heap, options.quick)
         os.environ["SPARK_LOCAL_IP"] = cluster.address
     master = f"local[{options.cores}]" if cluster is None else cluster.master
     builder = SparkSession.builder.master(master).appName("odf-engine")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    builder = builder.config("spark.driver.extraJavaOptions", jvm_options(scratch, options.archive, options.record))
+    jvm = jvm_options(scratch, options.archive, options.record, options.quick)
+    builder = builder.config("spark.driver.extraJavaOptions", jvm)
     java_gateway.Popen = _start_jvm
     try:
         spark = builder.getOrCreate()

@@ -28,6 +28,7 @@ def spark_options(settings: Settings, home: Home) -> SparkOptions:
         cache=home.folder("cache"),
         cores=engine.cores or os.cpu_count() or 1,
         heap=f"{engine.heap_mib}m",
+        quick=engine.quick_start,
         minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
         limits=WarmthLimits(idle=engine.idle_seconds),
         calls=CallLimits(work=engine.request_seconds),

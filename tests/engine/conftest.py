@@ -11,25 +11,18 @@ from pyspark.sql import SparkSession
 
 from conformance.coordinator import Bed, Troubles
 from conformance.duck import Duck, in_place_of_spark
-from engines.spark import inputs, session, settings
+from engines.spark import inputs
 from engines.spark.archives import find_archive, install_folder
 from engines.spark.java import find_java
 from engines.spark.queries import Analyst
 from engines.spark.session import SessionOptions, start_session, stop_session
 
 
-def _quick_to_start(*given: Any) -> str:
-    """Hundreds of small queries never pay back what the JVM's optimising compiler takes of two cores."""
-    return settings.jvm_options(*given) + " -XX:TieredStopAtLevel=1"
-
-
 @pytest.fixture(scope="session")
 def spark_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     archive = find_archive(install_folder(), find_java(os.environ, scratch))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "jvm_options", _quick_to_start)
-        spark = start_session(SessionOptions(scratch=scratch, cores=2, heap="1g", archive=archive))
+    spark = start_session(SessionOptions(scratch=scratch, cores=2, heap="1g", quick=True, archive=archive))
     yield spark
     stop_session(spark)
 

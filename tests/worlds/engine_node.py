@@ -36,7 +36,7 @@ async def main(level: Level, folder: Path) -> None:
         return (candidate for candidate in _ALL(*given) if candidate.level is level)
 
     probe._candidates = only
-    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", heap="512m", minimum=level)
+    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", heap="512m", quick=True, minimum=level)
     try:
         host = await spark_engine(options, os.environ, lambda *_: None)
     except Fault as fault:

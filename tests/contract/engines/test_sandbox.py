@@ -85,6 +85,7 @@ def test_every_forbidden_thing_has_its_leak() -> None:
     assert set(FORBIDDEN) == {*LEAKS, "write-readable"}
 
 
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")
 async def test_a_sandbox_that_does_not_start_says_why() -> None:
     verdict = await trial(Leaky(add=["--no-such-option"]))
     assert "does not start" in verdict.problems[0]

@@ -56,7 +56,8 @@ class Daemon:
             "PYTHONPATH": str(TREE),
             "PYTHONWARNINGS": "ignore",
             "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
-            "ODFD_ENGINE_IDLE_SECONDS": "5",
+            "ODFD_ENGINE_QUICK_START": "true",
+            "ODFD_ENGINE_IDLE_SECONDS": "60",
             **self.more,
         }
 

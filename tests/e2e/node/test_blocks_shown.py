@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from chain.store.layout import DirectoryChain
+
+pytestmark = pytest.mark.e2e
 
 
 def test_a_block_of_a_dataset_is_encoded_again(make_daemon: Callable[..., Any], golden: Path, tmp_path: Path) -> None:

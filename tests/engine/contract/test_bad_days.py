@@ -81,7 +81,9 @@ class Day:
 @pytest.fixture
 async def day(worlds: Any, tmp_path: Path) -> AsyncIterator[Day]:
     calls = CallLimits(work=300.0)
-    options = SparkOptions(scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=1, heap="512m", calls=calls)
+    options = SparkOptions(
+        scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=1, heap="512m", quick=True, calls=calls
+    )
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ def options(folder: Path, master: str, **more: Any) -> SparkOptions:
     settings = folder / "cluster.conf"
     settings.write_text("spark.cores.max 2\n")
     return SparkOptions(
-        scratch=folder / "scratch", cache=folder / "cache", cores=1, heap="512m",
+        scratch=folder / "scratch", cache=folder / "cache", cores=1, heap="512m", quick=True,
         cluster=OnCluster(master, settings=settings), **more,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +16,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engines.spark import session
+from engines.spark.archives import find_archive, install_folder
 from engines.spark.cluster import Cluster
+from engines.spark.java import find_java
 from engines.spark.session import SessionOptions, start_session, stop_session
 
 
@@ -35,12 +37,11 @@ def main() -> None:
     folder, wish = Path(sys.argv[1]), json.loads(sys.argv[2])
     folder.mkdir()
     laboratory, layout = load("conftest"), load("test_layout")
-    options = session.jvm_options
-    # As in the session of all tests: such small queries never pay back what the optimising compiler takes.
-    session.jvm_options = lambda *given: f"{options(*given)} -XX:TieredStopAtLevel=1"
     # How work is spread has a place of its own only on a cluster.
     cluster = Cluster(wish["master"], settings=wish["settings"]) if wish["master"] else None
-    spark = start_session(SessionOptions(folder, wish["cores"], wish["heap"], cluster=cluster))
+    archive = find_archive(install_folder(), find_java(os.environ, folder))
+    options = SessionOptions(folder, wish["cores"], wish["heap"], quick=True, archive=archive, cluster=cluster)
+    spark = start_session(options)
     try:
         lab = laboratory.Lab(spark, folder)
         before = _work(spark)

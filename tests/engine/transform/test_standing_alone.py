@@ -21,7 +21,7 @@ from worlds.processes import computed
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[3]
-COMMAND = [sys.executable, "-X", "faulthandler", "-m", "odfd.daemon.main", "engine", "spark"]
+COMMAND = [sys.executable, "-X", "faulthandler", "-m", "odfd.daemon.main", "engine", "spark", "--quick"]
 TIME = pa.timestamp("ms", "UTC")
 DAY = 86_400_000
 DAILY = "select time_bucket(interval '1' day, event_time) as event_time, sum(v) as s from a group by 1"

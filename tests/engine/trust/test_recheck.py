@@ -38,7 +38,7 @@ def load(name: str) -> Any:
 async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path) -> None:
     """Windows stay open over steps, so the lying step starts from a checkpoint; the bundle brings it along."""
     worlds = load("accused_world")
-    options = SparkOptions(scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=2, heap="1g")
+    options = SparkOptions(scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=2, heap="1g", quick=True)
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)

@@ -268,6 +268,13 @@ def test_a_remembered_digest_is_not_computed_again(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("hashlib.file_digest", refuse)
     assert FileDigests(memory).of(file) == one
+    own = FileDigests(tmp_path / "own.json", memory)
+    assert own.of(file) == one, "a node that is new knows what was installed"
+    own.save()
+    assert FileDigests(tmp_path / "own.json").of(file) == one
+    file.write_bytes(b"two")
+    with pytest.raises(AssertionError, match="read again"):
+        FileDigests(tmp_path / "no-such.json", memory).of(file)
 
 
 def test_an_identity_depends_on_content_not_on_order_or_sandbox() -> None:

@@ -84,9 +84,10 @@ def test_nodes_share_what_the_installation_unpacked(layout: Path, tmp_path: Path
     assert (one.rootfs / "opt/x/link").read_bytes() == b"a = 1\n"
     assert not (tmp_path / "one" / "engine-image").exists()
     change_file(one.rootfs)
-    told = installed(tmp_path / "one", layout)
-    assert "cannot be used" in str(told)
-    assert "has another content" in str(told)
+    for name in ("one", "new"):
+        told = installed(tmp_path / name, layout)
+        assert "cannot be used" in str(told)
+        assert "has another content" in str(told)
     unpack_for_all(layout)
     assert installed(tmp_path / "one", layout) == one
 

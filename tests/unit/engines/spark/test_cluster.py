@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from engines.errors import EngineLost
 from engines.spark.cluster import Cluster, cluster_settings, read_settings
 from engines.spark.masters import check_reachable, parse_master
-from engines.spark.settings import CONFINEMENT, MEANING, SPREAD, manifest_settings
+from engines.spark.settings import CONFINEMENT, MEANING, QUICK, SPREAD, jvm_options, manifest_settings
 
 
 def written(tmp_path, text):
@@ -56,6 +56,14 @@ def test_how_work_is_spread_is_free_and_no_part_of_the_identity():
 def test_executors_have_the_pins_of_the_jvm():
     options = cluster_settings(Cluster("yarn"), "1g")["spark.executor.extraJavaOptions"].split()
     assert {"-Duser.timezone=UTC", "-Duser.language=en", "-Duser.country=US", "-Dfile.encoding=UTF-8"} <= set(options)
+
+
+def test_a_quick_start_is_of_every_jvm_and_no_part_of_the_identity(tmp_path):
+    for quick in (False, True):
+        executors = cluster_settings(Cluster("yarn"), "1g", quick)["spark.executor.extraJavaOptions"]
+        options = [executors.split(), jvm_options(tmp_path, quick=quick).split()]
+        assert [QUICK in each for each in options] == [quick, quick]
+    assert QUICK not in manifest_settings()
 
 
 @pytest.mark.parametrize(

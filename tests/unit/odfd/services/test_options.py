@@ -30,6 +30,13 @@ def test_isolated_datasets_have_as_many_processes_as_is_said(tmp_path: Path) -> 
     assert (options.isolation, options.processes) == (Isolation.DATASET, 7)
 
 
+def test_an_engine_starts_quickly_where_that_is_said(tmp_path: Path) -> None:
+    settings = Settings()
+    with open_home(tmp_path) as home:
+        assert not spark_options(settings, home).quick
+        assert spark_options(replace(settings, engine=replace(settings.engine, quick_start=True)), home).quick
+
+
 async def test_caps_follow_a_reload(world: Any) -> None:
     """Of the line, of objects, of all mirrors' data, of what the disk keeps: also for what is under way."""
     async with world.running("alice") as alice:
