@@ -33,7 +33,7 @@ from p2p.wire import trust
 
 from .fabric import STRICT, Branch, Machine, digest, key_of
 from .liars import MIXED, PLOTS, Liar
-from .node import Book, Node
+from .node import STEPS_A_SITTING, Book, Node
 from .promises import Broken, Promises
 from .sealing import START, RememberedJournal, cosigned, head_of, opened
 
@@ -372,8 +372,11 @@ class World:
 
     @property
     def bound(self) -> int:
-        """Rounds after the last event or healing within which all must be settled."""
-        return 2 * ceil(log2(len(self._numbers))) + 4
+        """Rounds after the last event or healing within which all must be settled.
+
+        Those of trust.md section 9, which lets no time pass while steps are re-run, and the sittings that this takes.
+        """
+        return 2 * ceil(log2(len(self._numbers))) + 4 + ceil(EVENTS / STEPS_A_SITTING)
 
     def one_round(self) -> None:
         for source in self.sources if self.round < EVENTS else ():

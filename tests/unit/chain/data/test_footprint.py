@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import strategies as st
 
 from chain.data import compact, footprint, logical_hash, parquet
@@ -58,21 +58,29 @@ def repeated(count: int) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.nulls(count, pa.int64()))
 
 
+@pytest.fixture
+def bomb(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Made for the test that asks for it, in the usual memory: only what reading it takes is counted."""
+    column, options = request.param
+    return written(tmp_path, column(), **options)
+
+
 @pytest.mark.parametrize(
-    ("column", "options", "message"),
+    ("bomb", "message"),
     [
-        (pa.array([bytes(300 * MEBI)]), {"compression": "zstd", "use_dictionary": False}, "pages of 314,572,8"),
-        (repeated(20_000_000), {"compression": "zstd"}, "20,000,000 values of column 'a.list.element'"),
-        (pa.nulls(20_000_000, pa.bool_()), {"row_group_size": 10**9}, "20,000,000 rows in "),
-        (references(50_000, "", "x" * MEBI), {"compression": "zstd"}, "stand for more than "),
+        (
+            (lambda: pa.array([bytes(300 * MEBI)]), {"compression": "zstd", "use_dictionary": False}),
+            "pages of 314,572,8",
+        ),
+        ((lambda: repeated(20_000_000), {"compression": "zstd"}), "20,000,000 values of column 'a.list.element'"),
+        ((lambda: pa.nulls(20_000_000, pa.bool_()), {"row_group_size": 10**9}), "20,000,000 rows in "),
+        ((lambda: references(50_000, "", "x" * MEBI), {"compression": "zstd"}), "stand for more than "),
     ],
+    indirect=["bomb"],
     ids=["page", "list", "rows", "text"],
 )
-def test_bombs_are_refused(
-    tmp_path: Path, pool: pa.MemoryPool, column: pa.Array, options: dict[str, object], message: str
-) -> None:
-    path = written(tmp_path, column, **options)
-    assert path.stat().st_size < MEBI
+def test_bombs_are_refused(bomb: Path, pool: pa.MemoryPool, message: str) -> None:
+    assert bomb.stat().st_size < MEBI
     before = pool.max_memory()
     with (
         mock.patch.object(compact, "FREE_TEXT", 50 * MEBI),
@@ -80,7 +88,7 @@ def test_bombs_are_refused(
         mock.patch.object(footprint, "VALUES_PER_BYTE", 64),
         pytest.raises(Invalid, match=message) as caught,
     ):
-        logical_hash_file(path)
+        logical_hash_file(bomb)
     assert caught.value.rule == "slice-footprint"
     assert pool.max_memory() - before < 256 * MEBI
 
@@ -135,7 +143,10 @@ def test_the_hash_does_not_depend_on_the_room(data: st.DataObject, tables: Modul
         compression=data.draw(st.sampled_from(["snappy", "zstd"])),
         data_page_version=data.draw(st.sampled_from(["1.0", "2.0"])),
     )
-    whole = pq.read_table(path)
+    try:
+        whole = pq.read_table(path)
+    except pa.ArrowInvalid:
+        reject()  # Lists below a null struct in the smallest pages of version 2: Arrow does not read what it wrote.
     expected = logical_hash_file(path)
     with (
         mock.patch.object(footprint, "BATCH_BYTES", data.draw(st.sampled_from([1, 40, 200]))),

@@ -38,6 +38,7 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
             if step < steps + more:
                 await mallory.pull("cities")
         assert (alice.size("cities"), mallory.size("cities")) == (common + steps, common + steps + more)
+        await bob.heard_head(common + steps)
         await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == common + steps
         world.wires.cut.discard(mallory_peer)
