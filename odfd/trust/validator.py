@@ -44,6 +44,7 @@ from odfd.trust.gathering import Case, Gathered, gather
 from odfd.trust.ledger import Ledger
 from odfd.trust.picking import Picks
 from odfd.trust.post import Post
+from odfd.trust.proofs import Proofs
 from odfd.trust.runs import Place, Run, Runs, run_at
 from odfd.trust.shelf import Shelf
 from odfd.trust.speaking import Determinism, Speaker, step_after
@@ -311,7 +312,8 @@ class Validator:
                 self._post.journal.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
                 is_blocked = isinstance(outcome, Blocked)
                 told = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
-                self._note_kept_from(dataset, "input-missing" if is_blocked else "query-refused", told)
+                why = await trio.to_thread.run_sync(self._lacks, step.block) if is_blocked else "query-refused"
+                self._note_kept_from(dataset, why, told)
                 return None
             finding = None
             if not outcome.is_reproduced:
@@ -322,6 +324,15 @@ class Validator:
                 checkpoint=outcome.checkpoint,
                 finding=finding,
             )
+
+    def _lacks(self, block: Block) -> str:
+        """Of an input that is forked no more comes: it is not waited for like one that is on its way."""
+        assert isinstance(block.event, ExecuteTransform)
+        with self._post.database.read() as connection:
+            ledger, known = Ledger(connection), Proofs(connection)
+            inputs = [each.dataset_id for each in block.event.query_inputs]
+            forked = any(known.forked_at(each, ledger.chain(each).epoch) is not None for each in inputs)
+        return "input-disputed" if forked else "input-missing"
 
     def _differences(self, block: Block, outcome: Replayed) -> Finding:
         """Rows and columns that differ, when both slices are at hand."""

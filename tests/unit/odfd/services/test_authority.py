@@ -98,6 +98,30 @@ async def test_the_key_goes_offline_and_work_goes_on(world: Any, worlds: Any) ->
         assert (trust.reach.use, trust.epoch) == (alice.size("cities"), 1)
 
 
+async def test_verdicts_outlive_an_epoch_without_a_run(world: Any, worlds: Any) -> None:
+    """What an epoch keeps stays as true as it was: validators say it again of the new one."""
+    attests = model.Policy(profile="validator", publish=model.Publish(attest=True))
+    async with world.running("alice") as alice, world.running("bob", attests) as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull()
+        await world.spread(alice, "cities", "towns")
+        for name in ("cities", "towns"):
+            await bob.mirror(alice.dataset(name), name)
+        await bob.heard("attestation.signed")
+        runs = bob.engine.transforms
+        await go_offline(alice, "towns")
+        world.clock.instant += 600 * instant.SECOND
+        bob.parts.validator.rounds.poke()
+        await bob.heard("attestation.signed", 2)
+        with bob.home.database.read() as connection:
+            said = Ledger(connection).attestations(alice.dataset("towns"))
+        (mine,) = said.values()
+        assert mine.epoch == 1
+        assert [(span.first, span.last, span.verdict) for span in mine.spans] == [(0, 3, "reproduced")]
+        assert (runs, bob.engine.transforms) == (1, 1)
+
+
 async def test_without_the_offline_key_nothing_changes(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await published(world, worlds, alice)

@@ -20,6 +20,7 @@ from odfd.mirrors.wish import Wish
 from odfd.trust.ledger import Ledger
 from odfd.trust.runs import Runs
 from odfd.trust.sanctions import Sanctions
+from p2p.ports import Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -167,6 +168,46 @@ async def test_what_keeps_from_a_verdict_is_told_and_signed_when_it_lasts(
         bob.parts.validator.rounds.poke()
         await bob.heard("attestation.signed", 2)
         assert said(bob, "towns", bob.key) == [(0, 3, "reproduced")]
+
+
+async def announced(node: Any, name: str) -> None:
+    """Its newest head, to whoever can hear it now."""
+    with node.home.database.read() as connection:
+        newest = Ledger(connection).newest_head(node.dataset(name))
+    assert newest is not None
+    await node.member.announce(Topic.HEADS, newest[1].envelope)
+
+
+async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull("cities")
+    seed = b"\x2a" * 32
+    world.steal("alice", "mallory", seed)
+    world.wires.cut.add(worlds.peer_of_seed(seed))
+    async with (
+        world.running("alice") as alice,
+        world.running("bob", ATTESTS) as bob,
+        world.running("mallory") as mallory,
+    ):
+        await mallory.sign_again(alone=True)
+        for number, node in enumerate((mallory, alice)):
+            world.write("alice", f"b{number}.csv", f"2024-01-03T00:00:00Z,Wels,{number}")
+            await node.pull("cities")
+        await alice.pull("towns")
+        for name in ("cities", "towns"):
+            await announced(alice, name)
+            await bob.heard_head(alice.size(name))
+        await bob.mirror(alice.dataset("towns"), "towns")
+        (event,) = await bob.heard("verdict.put-off")
+        assert event.data["reason"] == "input-missing"
+        world.wires.cut.discard(mallory.member.peer_id)
+        await announced(mallory, "cities")
+        await bob.heard("dataset.forked")
+        bob.parts.validator.rounds.poke()
+        _, event = await bob.heard("verdict.put-off", 2)
+        assert event.data["reason"] == "input-disputed"
 
 
 async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(world: Any, worlds: Any) -> None:
