@@ -24,6 +24,7 @@ from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.form import CHUNK, FORM, Addition, Form
 from p2p.pace import Pace
 from p2p.web.body import body_of
+from p2p.web.opened import Opened
 from p2p.web.paced import paced
 
 CONNECT_SECONDS: Final = 5.0
@@ -79,7 +80,7 @@ class Ipfs(Files, Protocol):
         """The newest record that the daemon finds of an IPNS name."""
 
 
-class Kubo:
+class Kubo(Opened):
     """See the module. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
 
     def __init__(self, api: str, token: str = "", patience: float = PATIENCE_SECONDS, pace: Pace | None = None) -> None:
@@ -90,18 +91,10 @@ class Kubo:
         self._pace = pace or Pace()
         times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
         # What the environment says of proxies is not meant for a daemon that the settings name.
-        self._client = httpx.AsyncClient(
+        client = httpx.AsyncClient(
             base_url=f"{self._api}/api/v0/", headers=headers, timeout=times, trust_env=False, follow_redirects=False
         )
-
-    async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        super().__init__(client)
 
     async def version(self) -> str:
         return str(_object(await self._call("version", {})).get("Version", "?"))

@@ -11,8 +11,7 @@ import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import httpx
 import trio
@@ -21,6 +20,7 @@ from chain.errors import Remote
 from p2p.files import Content, Missing
 from p2p.pace import Pace
 from p2p.web.body import body_of
+from p2p.web.opened import Opened
 from p2p.web.paced import paced
 from p2p.web.place import SCHEMES, is_inside
 
@@ -46,7 +46,7 @@ class Patience(NamedTuple):
     least: int = 64 << 10
 
 
-class Web:
+class Web(Opened):
     """See the module. Used inside ``async with``."""
 
     def __init__(self, patience: Patience | None = None, pace: Pace | None = None) -> None:
@@ -55,16 +55,7 @@ class Web:
         self._pace = pace or Pace()
         times = httpx.Timeout(self._patience.silence, connect=self._patience.connect, pool=None)
         bounds = httpx.Limits(max_connections=CONNECTIONS)
-        self._client = httpx.AsyncClient(timeout=times, limits=bounds, headers=_HEADERS, follow_redirects=False)
-
-    async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        super().__init__(httpx.AsyncClient(timeout=times, limits=bounds, headers=_HEADERS, follow_redirects=False))
 
     async def size_of(self, content: str) -> int | None:
         """Asked with HEAD; with a range of one byte where a server does not know HEAD or says no length."""
