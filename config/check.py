@@ -46,6 +46,9 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
                               "write it like /ip4/0.0.0.0/tcp/4150")  # fmt: skip
             elif name == "bootstrap" and "/p2p/" not in address:
                 yield Problem(place, f"a bootstrap address names its peer: {address!r}", "end it with /p2p/12D3Koo…")
+    if settings.http.witness and not (settings.http.listen and settings.policy.publish.witness):
+        yield Problem("setting http.witness", "there is nothing to witness over HTTP, or nowhere to take it",
+                      "set http.listen and policy.publish.witness too")  # fmt: skip
     for address in settings.http.listen:
         if not HTTP_ADDRESS.fullmatch(address):
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",

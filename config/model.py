@@ -74,6 +74,9 @@ class Http:
     listen: tuple[str, ...] = setting(
         (), "where datasets are given to anybody over HTTP, like 127.0.0.1:8080 or [::]:8080; an empty list: nowhere"
     )
+    witness: bool = setting(
+        False, "take checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,10 @@ class Witness:
     f: int = setting(0, "witnesses that may lie at the same time", low=0, high=100)
     quorum: int = setting(0, "cosignatures that make a head witnessed; 0: not asked for", low=0, high=100)
     max_age: str = setting("7d", "of a cosignature")
-    groups: tuple[Group, ...] = setting((), "whose cosignatures count")
+    groups: tuple[Group, ...] = setting((), "whose cosignatures count: a did:key:…, or the NAME+ID+KEY of a public one")
+    public: tuple[str, ...] = setting(
+        (), "public witnesses (c2sp.org/tlog-witness) that cosign what is published here: NAME+ID+KEY https://HOST/…"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,8 @@ class Publish:
         600.0, "between two attestations of one dataset; what is wrong is told at once", unit="s", low=0, high=86_400
     )
     observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
-    cosign: bool | None = setting(None, "sign heads of others as a witness; not said: by profile")
+    cosign: bool | None = setting(None, "sign heads of what is mirrored here, as a witness; not said: by profile")
+    witness: tuple[str, ...] = setting((), "did:odf:… of datasets to cosign as well, whether mirrored here or not")
     ipfs: bool = setting(False, "keep every dataset of this node's own on IPFS")
 
 

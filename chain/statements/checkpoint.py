@@ -18,6 +18,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
+from chain.statements import keys
 from chain.statements.canonical import MAX_INTEGER
 from chain.statements.tree import HASH_SIZE
 
@@ -32,6 +33,7 @@ COSIGNATURE_KEY: Final = 0x04
 AUTHORITY: Final = "authority"
 _DASH: Final = "— "
 _ID_SIZE: Final = 4
+_KEY_SIZE: Final = 32
 _ORIGIN: Final = re.compile(r"(did:odf:f[0-9a-f]{68})/(0|[1-9][0-9]{0,15}|authority)\Z", re.ASCII)
 _SIZE: Final = re.compile(r"(0|[1-9][0-9]{0,15})\Z", re.ASCII)
 _NAME: Final = re.compile(r"[!-*,-~]+\Z", re.ASCII)
@@ -107,6 +109,42 @@ def decode_line(text: str) -> SignatureLine:
 def key_id(name: str, kind: int, public_key: bytes) -> bytes:
     """Four bytes that tell a key of this kind and name from others."""
     return hashlib.sha256(name.encode() + b"\n" + bytes([kind]) + public_key).digest()[:_ID_SIZE]
+
+
+class VerifierKey(msgspec.Struct, frozen=True):
+    """A key of the world of notes, by which others are configured."""
+
+    name: str
+    kind: int
+    public_key: bytes
+
+    @property
+    def key_id(self) -> bytes:
+        return key_id(self.name, self.kind, self.public_key)
+
+    def encode(self) -> str:
+        return verifier_key(self.name, self.kind, self.public_key)
+
+
+def decode_verifier_key(text: str) -> VerifierKey:
+    """``name+id+base64`` of an Ed25519 key of one of our two kinds. Raises Invalid."""
+    parts = text.split("+", 2)
+    if len(text) > MAX_LINE or len(parts) != 3 or _NAME.match(parts[0]) is None:
+        raise Invalid(
+            f"not a verifier key: {text[:60]!r}", rule="note-key", hint="NAME+ID+BASE64, as its owner tells it"
+        )
+    raw = _base64(parts[2], "verifier key")
+    if raw[:1] not in (bytes([NOTE_KEY]), bytes([COSIGNATURE_KEY])) or len(raw) != 1 + _KEY_SIZE:
+        raise Invalid(
+            f"the verifier key of {parts[0][:60]!r} is of a kind that is not known here",
+            rule="note-key",
+            hint="Ed25519: 0x01 of notes, 0x04 of cosignatures",
+        )
+    keys.check_public_key(raw[1:])
+    made = VerifierKey(parts[0], raw[0], raw[1:])
+    if made.encode() != text:
+        raise Invalid(f"the id of the verifier key {parts[0][:60]!r} is not that of its key", rule="note-key")
+    return made
 
 
 def verifier_key(name: str, kind: int, public_key: bytes) -> str:

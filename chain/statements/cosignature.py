@@ -1,8 +1,8 @@
 """Cosignatures: a witness promises that of this origin it never signed two trees of which neither begins the other.
 
-The bytes signed are ``cosignature/v1\\ntime <seconds>\\n`` and the checkpoint; the name is the witness's did:key.
-Between nodes it travels as a JSON object beside the tree that it is about. Pure. Spec: c2sp.org/tlog-cosignature;
-trust.md section 3.
+The bytes signed are ``cosignature/v1\\ntime <seconds>\\n`` and the checkpoint; the name, which is not signed, is the
+witness's did:key, whatever else it goes by. Between nodes it travels as a JSON object beside the tree that it is about.
+Pure. Spec: c2sp.org/tlog-cosignature; trust.md section 3; ADR 16.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chain.ids import KeyDid
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.statements import canonical, checkpoint, keys
-from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, SignatureLine
+from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, SignatureLine, VerifierKey
 from chain.statements.keys import SigningKey
 from chain.statements.statement import NS, Count
 
@@ -36,7 +36,7 @@ class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
     at: Instant
     line: str
-    """As it stands below the note."""
+    """As it would stand below the note, under the did:key."""
 
     def encode(self) -> bytes:
         """The canonical bytes that nodes pass on."""
@@ -63,30 +63,35 @@ def message(tree: Checkpoint, seconds: int) -> bytes:
 def cosign(key: SigningKey, tree: Checkpoint, now: Instant) -> Cosignature:
     """Sign. Whoever calls has compared the tree with the last one signed, and stored it, before this leaves."""
     seconds = now // SECOND
-    name = str(key.did)
-    line = SignatureLine(
-        name,
-        checkpoint.key_id(name, COSIGNATURE_KEY, key.public),
-        seconds.to_bytes(_TIME_SIZE, "big") + key.sign(message(tree, seconds)),
-    )
-    return Cosignature(witness=key.did, checkpoint=tree, at=Instant(seconds * SECOND), line=line.encode())
+    data = seconds.to_bytes(_TIME_SIZE, "big") + key.sign(message(tree, seconds))
+    line = line_of(VerifierKey(str(key.did), COSIGNATURE_KEY, key.public), data)
+    return Cosignature(witness=key.did, checkpoint=tree, at=Instant(seconds * SECOND), line=line)
 
 
-def verify(tree: Checkpoint, line: str, witness: KeyDid | None = None, name: str | None = None) -> Cosignature:
+def line_of(key: VerifierKey, data: bytes) -> str:
+    """What ``key`` signed, under its name."""
+    return SignatureLine(key.name, key.key_id, data).encode()
+
+
+def verify(tree: Checkpoint, line: str, named: VerifierKey | None = None) -> Cosignature:
     """A line below a checkpoint. Raises Invalid.
 
-    ``witness`` and ``name`` are needed for a witness that goes by another name than its did:key.
+    ``named``: the key of a witness that goes by another name than its did:key; then what it signed is put under that,
+    so that all spell it alike.
     """
     read = checkpoint.decode_line(line)
-    key = KeyDid.parse(read.name) if witness is None else witness
-    if read.name != (name or str(key)):
-        raise Invalid(f"cosigned by {read.name[:80]!r}, not by {name or key}", rule="cosignature-name")
-    if read.key_id != checkpoint.key_id(read.name, COSIGNATURE_KEY, key.public_key):
+    key = KeyDid.parse(read.name) if named is None else KeyDid.from_public_key(named.public_key)
+    own = VerifierKey(str(key), COSIGNATURE_KEY, key.public_key)
+    expected = named or own
+    if read.name != expected.name:
+        raise Invalid(f"cosigned by {read.name[:80]!r}, not by {expected.name}", rule="cosignature-name")
+    if expected.kind != COSIGNATURE_KEY or read.key_id != expected.key_id:
         raise Invalid("the line names another key, or another kind of signature", rule="cosignature-key")
     seconds = int.from_bytes(read.data[:_TIME_SIZE], "big")
     if not 0 < seconds < _MAX_TIME or not keys.verify(key.public_key, message(tree, seconds), read.data[_TIME_SIZE:]):
         raise Invalid("the cosignature does not verify", rule="cosignature-signature")
-    return Cosignature(witness=key, checkpoint=tree, at=Instant(seconds * SECOND), line=line)
+    at = Instant(seconds * SECOND)
+    return Cosignature(witness=key, checkpoint=tree, at=at, line=line_of(own, read.data))
 
 
 def decode(raw: bytes) -> Cosignature:

@@ -6,12 +6,14 @@ The other half of ``odfd.services.node``, which makes the parts and runs them.
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.services.about import AboutService, Running
 from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
+from odfd.services.cosigning import witness_views
 from odfd.services.datasets import DatasetService
 from odfd.services.doctor import Doctor
 from odfd.services.evidence import EvidenceDesk
@@ -23,7 +25,7 @@ from odfd.services.proving import ProvingService
 from odfd.services.resolving import ResolvingService
 from odfd.services.rewriting import RewritingService
 from odfd.services.rules import RulesService
-from odfd.services.trust import TrustService
+from odfd.services.trust import Heads, TrustService
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
 
@@ -71,7 +73,7 @@ class ControlPorts:
             parts.policy_changed,
             EvidenceDesk(home, parts.shelf, parts.evidence_fetcher, ground.board),
             parts.rulebook.policy,
-            parts.heads.troubles,
+            Heads(parts.heads.troubles, partial(witness_views, parts)),
         )
         self.resolving = ResolvingService(home, parts.docket, parts.keeper, ground, parts.moved)
         self.authority = AuthorityService(home, parts.committer, ground.clock, parts.signed)

@@ -6,6 +6,7 @@ The one place that knows every room. It makes things and hands them on; what the
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -49,6 +50,7 @@ from odfd.services.answering import ControlPorts
 from odfd.services.carrying import Carrying
 from odfd.services.checking import TransformCheck
 from odfd.services.collecting import CollectionService
+from odfd.services.cosigning import desk_of, submissions_of, witnessing_of
 from odfd.services.damage import DamageDesk
 from odfd.services.engine import NodeEngine
 from odfd.services.heads import HeadKeeper
@@ -64,18 +66,15 @@ from odfd.services.shelf import open_site
 from odfd.services.signers import Signers
 from odfd.services.trust import proof_view
 from odfd.services.views import Views
-from odfd.services.witnessing import Witnessing
 from odfd.transform.driver import Workshop as TransformShop
 from odfd.trust.admission import Outcome
 from odfd.trust.policy import Expression, Policy
 from odfd.trust.post import Post
-from odfd.trust.profiles import cosigns
 from odfd.trust.rechecks import Rechecks
 from odfd.trust.reviewing import Reviewing
 from odfd.trust.shelf import Shelf
 from odfd.trust.signing import OwnerCommitter
 from odfd.trust.standing import Standing
-from odfd.trust.witness import Witness
 from odfd.verify.damage import Spot
 from p2p.kubo.rpc import Ipfs
 from p2p.pace import Line
@@ -122,7 +121,7 @@ class NodeParts:
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), ground.journal
         )
-        hearers = Hearers(self._heard, self._proven, self._witnessed)
+        hearers = Hearers(self._heard, self._proven, self.witnessed)
         self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, hearers, self._room())
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)
         self.shelf = Shelf(home.folder("evidence"), refuted=self._untrue)
@@ -144,11 +143,11 @@ class NodeParts:
             ground.journal,
             self._met_someone,
         )
-        self.site = open_site(settings, home, self.library, ground.journal)
+        self.site = open_site(settings, home, self.library, ground.journal, desk_of(self))
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
         self.outbox = Outbox(self.membership, ground.journal)
         self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self.signed)
-        self.heads = HeadKeeper(home.chains, self.committer, self._name, ground.events, ground.journal)
+        self.heads = HeadKeeper(home.chains, self.committer, self.name_of, ground.events, ground.journal)
         self.places = Places(settings, self.line, home, self.membership, self.board, ground.clock, ipfs)
         self._hold_mirrors()
         self._settle()
@@ -169,13 +168,8 @@ class NodeParts:
         """Who signs by itself what it found, and whoever lets keys sign again that do not know what they have said."""
         self.validator, self.rechecking = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
-        self.witnessing = self._witnessing()
+        self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
         self.signers = Signers(self.post(), self.membership, self._may_sign_again)
-
-    def _witnessing(self) -> Witnessing:
-        home, ground = self.home, self.ground
-        witness = Witness(home.database, home.keys, self._leaves, ground.clock.now)
-        return Witnessing(home.chains, witness, lambda: cosigns(self.settings.policy), self._cosigned, ground.journal)
 
     def _hold_mirrors(self) -> None:
         """What brings datasets of others here, from peers and from where they are published."""
@@ -187,21 +181,21 @@ class NodeParts:
             replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.places.reserve
         )
         self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
-        holders = Holders(replication, replication.inquire)
+        self.holders = Holders(replication, replication.inquire)
         self.following = following(lambda: self.settings.policy)
         self.sync = MirrorSync(
             home.database,
             home.chains,
             self.arrivals,
             replication,
-            holders,
+            self.holders,
             Meeting(lambda: self.policy.witnesses, ground.clock.now),
             following=self.following,
         )
         self.keeper = MirrorKeeper(
             home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved, self.forks.doubt
         )
-        mender = ChainMender(home.database, home.chains, home.objects, replication, holders)
+        mender = ChainMender(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repairing(home, self.sync, mender, self._caught_up)
         self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved)
 
@@ -231,6 +225,7 @@ class NodeParts:
             Child("observer", self.observer.rounds.run, restart),
             Child("review", self.reviewing.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
+            Child("submissions", self.submissions.run, restart),
             Child("collection", self.collection.run, restart),
             Child("publications", self.publications.rounds.run, restart),
         ]
@@ -284,6 +279,8 @@ class NodeParts:
         self.observer.rounds.poke()
         self.reviewing.rounds.touch_all()
         self.rechecking.rounds.touch_all()
+        self.witnessing.rounds.poke()
+        self.submissions.rounds.touch_all()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -294,9 +291,12 @@ class NodeParts:
         return Room(
             is_listed=lambda key: key == self.standing.me or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
-            is_wished=lambda connection, dataset: wishes.of(Resources(connection), dataset) is not None,
+            is_wished=self._is_wished,
             speaks_for_us=self._speaks_for_us,
         )
+
+    def _is_wished(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+        return dataset in self.policy.attended or wishes.of(Resources(connection), dataset) is not None
 
     def _served(self, dataset: DatasetId) -> int:
         return self.standing.reach(dataset, self.standing.serve(dataset)).blocks
@@ -307,31 +307,26 @@ class NodeParts:
             return None
         return self.standing.reach(dataset, self.standing.use(dataset)).blocks
 
-    def _name(self, dataset: DatasetId) -> str:
+    def name_of(self, dataset: DatasetId) -> str:
         with self.home.catalog() as catalog:
             return catalog.name_of(dataset)
 
-    def signed(self, _: DatasetId, signed: Signed) -> None:
+    def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.HEADS, signed.envelope)
         if self._token is not None:
             self._token.run_sync_soon(self.publications.rounds.poke)
+            self._token.run_sync_soon(self.submissions.rounds.touch, dataset)
 
-    def _cosigned(self, made: Cosignature) -> None:
-        self.outbox.put(Topic.HEADS, made.encode())
-        tree = made.checkpoint
-        what = "versions of its authority" if tree.epoch is None else "blocks"
-        self.ground.events.emit("cosignature.signed", self._name(tree.dataset), f"{tree.size} {what}", size=tree.size)
-
-    def _witnessed(self, made: Cosignature) -> None:
+    def witnessed(self, made: Cosignature) -> None:
         """From a worker thread: a witness that counts signed; a mirror may have waited for it."""
         tree, who = made.checkpoint, self.policy.witnesses.groups.get(made.witness, made.witness.short)
         if self._token is not None:
-            name = self._name(tree.dataset)
+            name = self.name_of(tree.dataset)
             emit = partial(self.ground.events.emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size)
             self._token.run_sync_soon(emit)
             self._token.run_sync_soon(self.keeper.poke, tree.dataset)
 
-    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+    def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
 
     def _attested(self, _: DatasetId, signed: Signed) -> None:
@@ -341,7 +336,7 @@ class NodeParts:
         """From a worker thread: act in the event loop."""
         if self._token is not None:
             dataset = news.predicate.dataset
-            self._token.run_sync_soon(self._act_on, news, self._name(dataset))
+            self._token.run_sync_soon(self._act_on, news, self.name_of(dataset))
             # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
             if isinstance(news.predicate, HeadStatement) and self.home.keys.has_dataset_key(dataset):
                 self._token.run_sync_soon(self.forks.doubt, dataset, news.sender)
@@ -351,7 +346,7 @@ class NodeParts:
         if made_here:
             self.outbox.put(Topic.PROOFS, proof.raw)
         if self._token is not None:
-            view = proof_view(self._name(proof.dataset), proof)
+            view = proof_view(self.name_of(proof.dataset), proof)
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
             self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
             if any(self.policy.group_of(key) is not None for key in proof.accused):
@@ -359,7 +354,7 @@ class NodeParts:
 
     def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""
-        name = self._name(dataset)
+        name = self.name_of(dataset)
 
         def tell() -> None:
             self.ground.journal.error("damaged on disk", dataset=name, block=spot.sequence, found=spot.message)
@@ -378,6 +373,8 @@ class NodeParts:
                     self.forks.put(Contradiction(said, news.envelope, news.sender))
                 return
             self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
+            if said.dataset in self.policy.attended:
+                self.witnessing.rounds.poke()
         elif isinstance(said, Authority):
             self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
             self.witnessing.rounds.poke()
@@ -398,6 +395,7 @@ class NodeParts:
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
+        self.witnessing.rounds.poke()
         self.signers.rounds.poke()
 
     def _caught_up(self, dataset: DatasetId) -> None:
@@ -447,7 +445,7 @@ class NodeParts:
             clock=ground.clock,
             journal=ground.journal,
             announce=self._attested,
-            name_of=self._name,
+            name_of=self.name_of,
         )
 
     def _untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:

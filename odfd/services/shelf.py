@@ -14,7 +14,7 @@ from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
 from odfd.services.home import Home
 from odfd.site.application import Site
-from odfd.site.ports import Shown
+from odfd.site.ports import Desk, Shown
 from odfd.site.server import SiteServer
 
 
@@ -79,7 +79,10 @@ class HomeShelf:
         return self._library.read_object(name, offset, length)
 
 
-def open_site(settings: Settings, home: Home, library: ServingLibrary, journal: Journal) -> SiteServer | None:
+def open_site(
+    settings: Settings, home: Home, library: ServingLibrary, journal: Journal, desk: Desk | None
+) -> SiteServer | None:
     """``None`` where the settings name no address for one."""
     addresses = settings.http.listen
-    return SiteServer(addresses, Site(HomeShelf(home, library), journal), journal) if addresses else None
+    site = Site(HomeShelf(home, library), journal, desk if settings.http.witness else None)
+    return SiteServer(addresses, site, journal) if addresses else None

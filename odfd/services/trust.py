@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -40,6 +40,15 @@ from odfd.trust.sanctions import Sanctions, Suspended
 from odfd.trust.standing import Known
 
 
+class Heads(NamedTuple):
+    """What else is known of heads."""
+
+    unsigned: Callable[[], Mapping[DatasetId, str]]
+    """Datasets of this node of which none can be signed, and why."""
+    witnesses: Callable[[DatasetId, int], Sequence[wire.WitnessView]]
+    """Who cosigned an epoch, or is asked to."""
+
+
 class TrustService:
     """See the module. ``changed`` is told when the policy changes."""
 
@@ -51,13 +60,10 @@ class TrustService:
         changed: Callable[[], None],
         evidence: EvidenceDesk,
         policy_with: Callable[[sqlite3.Connection], Policy],
-        unsigned: Callable[[], Mapping[DatasetId, str]],
+        heads: Heads,
     ) -> None:
-        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid.
-
-        ``unsigned``: datasets of this node of which no head can be signed, and why.
-        """
-        self._unsigned = unsigned
+        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
+        self._heads = heads
         self._policy_with = policy_with
         self._docket = docket
         self._home = home
@@ -168,6 +174,7 @@ class TrustService:
             attestations=agree,
             dissent=dissent,
             observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
+            witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
             unlisted=sum(self._group(key) is None for key in known.heard),
             evidence=(
                 *(proof_view(entry.name, proof) for proof in proofs),
@@ -178,7 +185,7 @@ class TrustService:
                 wire.ChoiceView(hash=str(each.name), message=each.message)
                 for each in resolving.choices(self._docket.case(entry))
             ),
-            unsigned=self._unsigned().get(entry.id, ""),
+            unsigned=self._heads.unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),
         )
 

@@ -1,25 +1,70 @@
-"""Cosigns what this node mirrors, whenever a mirror moves and now and then, as long as the policy says to cosign.
+"""Cosigns what this node mirrors, if the policy says so, and what it is a witness of without a copy.
 
-A dataset that may not be cosigned is told once and keeps no other from being cosigned.
+Of a dataset whose blocks are not here, whoever serves them is asked to prove that the newest head continues the one
+that was cosigned last; a head that nobody can show to do so is not cosigned. When they answer and the proof does not
+hold, both heads are told: nodes that hold either history prove the fork by that. A dataset that may not be cosigned is
+told once and keeps no other from being cosigned. Spec: trust.md section 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from chain.errors import Fault
+from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
 from odfd.kit.rounds import Rounds
 from odfd.kit.supervision import Journal
-from odfd.trust.witness import Witness
+from odfd.trust.witness import Question, Witness
+from p2p.ports import PeerId, TreeHead
 
 ROUND_SECONDS: Final = 3600.0
 """Even when nothing moves: cosignatures are renewed after days."""
+RETRY_SECONDS: Final = 60.0
+"""While nobody could be asked to prove a head."""
+PROVE_SECONDS: Final = 60.0
+"""For all peers that are asked about one head: who is silent keeps nobody else waiting for long."""
+AT_ONCE: Final = 8
+"""Datasets of which proofs are asked for at the same time."""
+MAX_TOLD: Final = 1024
+"""Pairs of heads that were told because no proof joins them; they are told again when others took their place."""
+
+
+class Peers(Protocol):
+    """What is asked of the replication layer."""
+
+    async def prove_prefix(
+        self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead
+    ) -> bool: ...
+
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int: ...
+
+
+class Providers(Protocol):
+    """Who holds a dataset."""
+
+    async def of(self, dataset: DatasetId, size: int) -> list[PeerId]: ...
+
+
+class Asked(NamedTuple):
+    """What the policy in force says to cosign."""
+
+    mirrored: bool
+    """What is mirrored here."""
+    attended: Collection[DatasetId] = ()
+    """These, whether they are or not."""
+
+
+class Told(NamedTuple):
+    """Where the outcome goes."""
+
+    cosigned: Callable[[Cosignature], None]
+    contradicted: Callable[[Question], None]
+    """Two heads of one epoch, of which nobody shows the one to continue the other."""
 
 
 class Witnessing:
@@ -29,32 +74,96 @@ class Witnessing:
         self,
         chains: ChainStore,
         witness: Witness,
-        is_asked: Callable[[], bool],
-        announce: Callable[[Cosignature], None],
+        asked: Callable[[], Asked],
+        network: tuple[Peers, Providers],
+        told: Told,
         journal: Journal,
     ) -> None:
-        """``is_asked``: whether the policy in force says to cosign."""
-        self._is_asked = is_asked
+        self._asked = asked
         self._chains = chains
         self._witness = witness
-        self._announce = announce
+        self._peers, self._providers = network
+        self._told = told
         self._journal = journal
         self.rounds = Rounds(self._round)
         self._refused: dict[DatasetId, str] = {}
+        self._shown: set[tuple[bytes, bytes]] = set()
 
     async def _round(self) -> float:
-        for dataset in await trio.to_thread.run_sync(self._chains.datasets) if self._is_asked() else ():
+        asked = self._asked()
+        mirrored = await trio.to_thread.run_sync(self._chains.datasets) if asked.mirrored else []
+        for dataset in {*mirrored, *asked.attended}:
             for consider in (self._witness.consider_authority, self._witness.consider):
                 await self._consider(dataset, consider)
-        return ROUND_SECONDS
+        unsettled: list[DatasetId] = []
+        limiter = trio.CapacityLimiter(AT_ONCE)
+
+        async def attend(dataset: DatasetId) -> None:
+            async with limiter:
+                if not await self._attend(dataset):
+                    unsettled.append(dataset)
+
+        async with trio.open_nursery() as nursery:
+            for dataset in asked.attended:
+                nursery.start_soon(attend, dataset)
+        return RETRY_SECONDS if unsettled else ROUND_SECONDS
 
     async def _consider(self, dataset: DatasetId, consider: Callable[[DatasetId], Cosignature | None]) -> None:
         try:
             made = await trio.to_thread.run_sync(consider, dataset)
         except Fault as fault:
-            if self._refused.get(dataset) != str(fault):
-                self._refused[dataset] = str(fault)
-                self._journal.error("not cosigned", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+            self._tell(dataset, fault)
             return
         if made is not None:
-            self._announce(made)
+            self._told.cosigned(made)
+
+    async def _attend(self, dataset: DatasetId) -> bool:
+        """The newest head of a dataset that need not be here; whether there is nothing to try again."""
+        try:
+            question = await trio.to_thread.run_sync(self._witness.question, dataset)
+            if question is None:
+                return True
+            if question.needs_proof and not await self._is_proven(question):
+                self._contradict(question)
+            made = await trio.to_thread.run_sync(self._witness.settle, question)
+        except Fault as fault:
+            self._tell(dataset, fault)
+            return False
+        if made is not None:
+            self._told.cosigned(made)
+        return True
+
+    async def _is_proven(self, question: Question) -> bool:
+        """Raises Remote when nobody answered in time."""
+        tree, old = question.tree, question.old
+        with trio.move_on_after(PROVE_SECONDS):
+            peers = await self._providers.of(tree.dataset, tree.size)
+            if not peers and await self._peers.seek(tree.dataset):
+                peers = await self._providers.of(tree.dataset, tree.size)
+            signed = TreeHead(tree.size, tree.root_hash)
+            return await self._peers.prove_prefix(peers, tree.dataset, TreeHead(old.size, old.root), signed)
+        raise Remote(
+            f"nobody proved {tree.size} blocks of {tree.origin} in {PROVE_SECONDS:g} s",
+            rule="prove",
+            hint="it is asked again in a minute",
+        )
+
+    def _contradict(self, question: Question) -> None:
+        """Raises Refused."""
+        tree = question.tree
+        pair = (question.old.root, tree.root_hash)
+        if pair not in self._shown:
+            if len(self._shown) >= MAX_TOLD:
+                self._shown.clear()
+            self._shown.add(pair)
+            self._told.contradicted(question)
+        raise Refused(
+            f"nobody shows that {tree.size} blocks of {tree.origin} begin with the {question.old.size} cosigned last",
+            rule="trust.unproven",
+            hint="it is not cosigned; nodes that hold either history are told of both heads",
+        )
+
+    def _tell(self, dataset: DatasetId, fault: Fault) -> None:
+        if self._refused.get(dataset) != str(fault):
+            self._refused[dataset] = str(fault)
+            self._journal.error("not cosigned", dataset=str(dataset), fault=str(fault), rule=fault.rule)

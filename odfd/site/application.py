@@ -1,7 +1,8 @@
 """The site as an ASGI application: ``/DATASET/refs/head``, ``blocks/HASH``, ``data/HASH``, ``trust/head``, ``packs/0``.
 
-GET and HEAD, and one range of an object. What is named by its hash never changes, and says so; all else is asked for
-anew each time. Blocks leave as the bytes they came as. Spec: Simple Transfer Protocol; RFC 9110; ADR 0012, 0013.
+GET and HEAD, and one range of an object; POST only where this node is a witness for others. What is named by its hash
+never changes, and says so; all else is asked for anew each time. Blocks leave as the bytes they came as. Spec: Simple
+Transfer Protocol; RFC 9110; c2sp.org/tlog-witness; ADR 0012, 0013, 0016.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import trio
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.submission import MAX_SUBMISSION
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.kit.http import Message, Receive, Send
 from odfd.kit.supervision import Journal
 from odfd.published.packs import number_in
-from odfd.site.ports import Shelf
+from odfd.site.ports import Desk, Shelf
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -33,6 +35,10 @@ PART: Final = 1 << 20
 PIECE: Final = 128 << 10
 """Bytes given at once: who takes them slower than this in the server's patience is left."""
 LISTED: Final = 1000
+SUBMIT: Final = "/witness/add-checkpoint"
+"""Where a witness takes checkpoints (c2sp.org/tlog-witness): its submission prefix is ``/witness``."""
+SUBMIT_SECONDS: Final = 20.0
+"""For a whole request."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _ANEW: Final = "no-cache"
@@ -42,14 +48,18 @@ _OCTETS: Final = "application/octet-stream"
 class Site:
     """See the module."""
 
-    def __init__(self, shelf: Shelf, journal: Journal) -> None:
+    def __init__(self, shelf: Shelf, journal: Journal, desk: Desk | None = None) -> None:
+        """``desk``: of a node that is a witness for others."""
         self._shelf = shelf
+        self._desk = desk
         self._journal = journal
         self._threads = trio.CapacityLimiter(THREADS)
 
-    async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         answer = _Answer(send, head_only=scope["method"] == "HEAD")
         try:
+            if self._desk is not None and (scope["method"], scope["path"]) == ("POST", SUBMIT):
+                return await self._take(self._desk, receive, answer)
             if scope["method"] not in ("GET", "HEAD"):
                 raise Refused(f"{scope['method']} is not understood here", rule="site-method", hint="GET and HEAD are")
             await self._give(scope["path"], dict(scope["headers"]).get(b"range", b"").decode("latin-1"), answer)
@@ -59,6 +69,21 @@ class Site:
                 fault = Environment("this node cannot read it now", rule=fault.rule)
             if not answer.begun:  # else the connection ends in the middle, and who reads sees that
                 await answer.refuse(fault)
+
+    async def _take(self, desk: Desk, receive: Receive, answer: _Answer) -> None:
+        """One small request, whole and in time, or none."""
+        body, more = bytearray(), True
+        with trio.move_on_after(SUBMIT_SECONDS) as patience:
+            while more and len(body) <= MAX_SUBMISSION:
+                message = await receive()
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+        if patience.cancelled_caught or more:
+            status = 408 if patience.cancelled_caught else 413
+            return await answer.whole(b"", "text/plain", _ANEW, status, {"connection": "close"})
+        said = await self._ask(desk.add_checkpoint, bytes(body))
+        kind = "text/x.tlog.size" if said.status == 409 else "text/plain; charset=utf-8"
+        return await answer.whole(said.body, kind, _ANEW, said.status)
 
     async def _give(self, path: str, wanted: str, answer: _Answer) -> None:
         ref, _, file = path.strip("/").partition("/")

@@ -9,6 +9,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.web.posting import Answer
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,3 +43,10 @@ class Shelf(Protocol):
 
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
         """At most ``length`` bytes. Raises NotFound."""
+
+
+class Desk(Protocol):
+    """Where logs submit checkpoints to this node as a witness. Called from worker threads."""
+
+    def add_checkpoint(self, body: bytes) -> Answer:
+        """What to say. Raises Environment."""

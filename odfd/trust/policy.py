@@ -7,17 +7,18 @@ ladder among facts. Every mistake of a policy is reported at once. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 from chain.errors import Fault, Invalid
-from chain.ids import KeyDid
+from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
 from odfd.trust.quorum import Witnesses, load_witnesses, seconds_of, weaknesses
+from odfd.trust.submitting import PublicWitness, read_witness
 
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")
@@ -167,6 +168,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     floors: tuple[Expression | None, Expression | None] = (None, None)
     """For use and serve: what a network asks of each dataset too, whatever a person wished for that one."""
     witnesses: Witnesses = Witnesses()
+    public: tuple[PublicWitness, ...] = ()
+    """Witnesses of the web that are asked to cosign what this node publishes."""
+    attended: frozenset[DatasetId] = frozenset()
+    """Datasets of others that this node cosigns, whether it mirrors them or not."""
     min_engines: int = 1
     """Different engine digests that must be behind ``attested:K``."""
     min_sandbox: str = "none"
@@ -208,6 +213,9 @@ def _above(floor: Expression | None, wished: Expression | None) -> Expression | 
     return wished if floor is None or wished is None else AllOf((wished, floor))
 
 
+Read = TypeVar("Read")
+
+
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy says beside its expressions and validators, as it is written."""
 
@@ -223,6 +231,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     observe: bool = False
     spot_check: float = 0.0
     recheck: bool = True
+    public: tuple[str, ...] = ()
+    """Witnesses to ask over HTTP: a key and where."""
+    attended: tuple[str, ...] = ()
+    """Datasets to cosign without mirroring them."""
 
 
 def load_policy(
@@ -262,6 +274,10 @@ def load_policy(
         listed.append(Group(name, frozenset(members)))
     mistakes += quorum_mistakes(expressions, len(listed), tolerated)
     mistakes += _other_mistakes(expressions, terms, len(listed))
+    attended: list[DatasetId] = []
+    public: list[PublicWitness] = []
+    mistakes += _all_read("publish.witness", DatasetId.parse, terms.attended, attended)
+    mistakes += _all_read("witness.public", read_witness, terms.public, public)
     if mistakes:
         raise Invalid("; ".join(mistakes), rule="policy", hint="see trust.md section 6 for what a policy may say")
     asked = [(name, fact.count) for name, each in expressions.items() for fact in facts_of(each)
@@ -277,10 +293,20 @@ def load_policy(
         recheck=terms.recheck,
         max_stale=seconds_of(terms.max_stale),
         witnesses=witnesses,
+        public=tuple(public),
+        attended=frozenset(attended),
         min_engines=terms.min_engines,
         min_sandbox=terms.min_sandbox,
         notes=tuple(weaknesses(witnesses, [("witness.quorum", witnesses.quorum), *asked])),
     )
+
+
+def _all_read(name: str, read: Callable[[str], Read], texts: Sequence[str], into: list[Read]) -> Iterator[str]:
+    for text in texts:
+        try:
+            into.append(read(text))
+        except Invalid as fault:
+            yield f"{name}: {fault.message}"
 
 
 def _other_mistakes(expressions: Mapping[str, Expression], terms: Terms, groups: int) -> Iterator[str]:

@@ -73,6 +73,8 @@ def _terms(settings: model.Policy, profile: Profile) -> Terms:
         observe=settings.publish.observe,
         spot_check=profile.spot_check if said.spot_check is None else said.spot_check,
         recheck=said.recheck,
+        attended=settings.publish.witness,
+        public=settings.witness.public,
     )
 
 

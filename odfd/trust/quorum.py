@@ -20,7 +20,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, VerifierKey, decode_verifier_key
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
@@ -60,6 +60,19 @@ def seconds_of(text: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def cosigner_key(vkey: str) -> VerifierKey:
+    """The key of a public witness, as it tells it: ``NAME+ID+BASE64``. Raises Invalid."""
+    key = decode_verifier_key(vkey)
+    if key.kind != COSIGNATURE_KEY:
+        raise Invalid(f"{key.name} signs notes and is no witness", rule="note-key", hint="a witness's is of kind 0x04")
+    return key
+
+
+def _key(text: str) -> KeyDid:
+    """Of a witness by its DID, or as public ones tell theirs: it is the key that counts."""
+    return KeyDid.from_public_key(cosigner_key(text).public_key) if "+" in text else KeyDid.parse(text)
+
+
 def load_witnesses(
     groups: Sequence[tuple[str, Sequence[str]]], *, faulty: int = 0, quorum: int = 0, max_age: str = "7d"
 ) -> tuple[Witnesses, list[str]]:
@@ -73,7 +86,7 @@ def load_witnesses(
             mistakes.append(f"witness group {name} is listed twice")
         for text in keys:
             try:
-                key = KeyDid.parse(text)
+                key = _key(text)
             except Invalid as fault:
                 mistakes.append(f"witness group {name}: {fault.message}")
                 continue

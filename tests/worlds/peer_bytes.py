@@ -23,7 +23,7 @@ from chain import instant, multibase
 from chain.errors import Invalid, Remote
 from chain.ids import DatasetId, KeyDid, parse_name
 from chain.multihash import Multihash
-from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement
+from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement, submission
 from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.way import IpfsWay
@@ -76,6 +76,10 @@ PAYLOADS = [envelope.unseal(raw, statement.MAX_ANY).payload for raw in SEALED]
 BLOCK = next((GOLDEN / "kamu").glob("*/blocks/*")).read_bytes()
 TREE = checkpoint.Checkpoint(dataset=DATASET, epoch=2, size=912, root_hash=b"r" * 32)
 COSIGNED = cosignature.cosign(VALIDATOR, TREE, NOW)
+LOG_KEY = submission.log_key(TREE, OWNER.public).encode()
+SUBMITTED = submission.Submission(
+    old=7, proof=(b"n" * 32, b"m" * 32), tree=TREE, lines=(submission.sign_note(OWNER, TREE), COSIGNED.line)
+)
 POINTER = record.Pointer(value="/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezi", sequence=3, expires=NOW, ttl=3600)
 RECORD = record.seal(POINTER, KEY)
 DELEGATION = record.seal(record.Pointer(value="/ipns/k51", sequence=1, expires=NOW, ttl=60), KEY)
@@ -384,7 +388,19 @@ TARGETS: Sequence[Target] = (
         [COSIGNED.line.encode()],
         lambda raw: cosignature.verify(TREE, raw.decode("utf-8", "replace")),
     ),
-    simple(cosignature.decode, [COSIGNED.encode()], again(cosignature.decode, cosignature.Cosignature.encode)),
+    simple(
+        checkpoint.decode_verifier_key,
+        [LOG_KEY.encode(), checkpoint.verifier_key("witness.example/w1", 4, KEY.public).encode()],
+        text_of(lambda text: checkpoint.decode_verifier_key(text).encode()),
+    ),
+    simple(submission.decode, [SUBMITTED.encode()], again(submission.decode, submission.Submission.encode)),
+    simple(submission.decode_answer, [COSIGNED.line.encode() * 2], submission.decode_answer),
+    simple(submission.decode_size, [b"912\n", b"0\n"], submission.decode_size),
+    simple(
+        cosignature.decode,
+        [COSIGNED.encode()],
+        again(cosignature.decode, cosignature.Cosignature.encode),
+    ),
     simple(keys.check_public_key, [KEY.public], keys.check_public_key),
     Target(LedgerNoticeboard.judge, [*PAYLOADS, *SEALED, *PROOFS, COSIGNED.encode()], noticeboard, dear=5),
     simple(decode_manifest, [Reader(io.BytesIO(BUNDLE), "x").manifest.encode()], manifest_of),

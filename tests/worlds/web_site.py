@@ -55,6 +55,10 @@ class Site:
                 else:
                     plain(self, 405)
 
+            def do_POST(self) -> None:
+                self.sent = self.rfile.read(int(self.headers["Content-Length"]))
+                site._serve(self)
+
             def log_message(self, *_: Any) -> None: ...
 
         return Handler
@@ -104,5 +108,5 @@ def plain(request: Any, status: int, body: bytes = b"", **headers: str) -> None:
     for name, value in {"Content_Length": str(len(body)), **headers}.items():
         request.send_header(name.replace("_", "-"), value)
     request.end_headers()
-    if request.command == "GET":
+    if request.command != "HEAD":
         request.wfile.write(body)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from chain.errors import Environment
+from chain.instant import Instant
 from odfd.cli import kinds, words
 from odfd.cli.commands import authority, policy, signing
 from odfd.cli.progress import follow
@@ -117,6 +119,21 @@ def _show(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def witness_lines(witness: dict[str, Any], now: Instant) -> Iterator[str]:
+    """How far it cosigned; where it is asked to and does not, why, and what its operator has to know."""
+    name, size = clean(witness["name"], 80), witness.get("size")
+    said = (
+        "cosigned nothing"
+        if size is None
+        else f"cosigned {words.plural(size, 'block')} {words.ago(witness['at'], now)}"
+    )
+    counts = "" if witness["counts"] else " (it does not count here)"
+    why = f": {clean(witness['trouble'], 200)}" if witness.get("trouble") else ""
+    yield f"  Witness {name} {said}{counts}{why}"
+    if witness.get("logKey"):
+        yield f"    Its operator lists the log key {clean(witness['logKey'], 300)}"
+
+
 def trust_text(view: dict[str, Any], session: Session) -> str:
     now = session.clock.now()
     fresh = {True: ", fresh", False: ", not fresh"}.get(view["facts"].get("fresh"), "")
@@ -145,6 +162,8 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
     for seen in view.get("observations", []):
         who = seen.get("group") or words.identity(seen["observer"])
         lines.append(f"  {who} found #{seen['block']} at its source {words.ago(seen['at'], now)}: {seen['result']}")
+    for each in view.get("witnesses", []):
+        lines += witness_lines(each, now)
     if view.get("unsigned"):
         lines.append(f"  This node signs no head of it: {clean(view['unsigned'], 200)}")
     if view.get("unlisted"):

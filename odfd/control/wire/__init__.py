@@ -112,6 +112,7 @@ from odfd.control.wire.trust import (
     VerifyRequest,
     Why,
     WitnessRulesRequest,
+    WitnessView,
 )
 from odfd.control.wire.value import (
     Problem,
@@ -216,5 +217,6 @@ __all__ = [
     "VerifyRequest",
     "Why",
     "WitnessRulesRequest",
+    "WitnessView",
     "WriterView",
 ]

@@ -137,6 +137,24 @@ class ObservationView(Value, frozen=True, kw_only=True):
     at: str
 
 
+class WitnessView(Value, frozen=True, kw_only=True):
+    """How far a witness stands behind the history here: one that counts, or one that is asked to cosign it."""
+
+    witness: str
+    """``did:key:…``"""
+    name: str
+    """Of its group, or what a public witness calls itself."""
+    counts: bool
+    """Whether its group is listed here."""
+    size: int | None = None
+    """Blocks of this epoch that it cosigned last, whether they are those that are here or not."""
+    at: str | None = None
+    trouble: str = ""
+    """Why one that is asked did not cosign when it was asked last."""
+    log_key: str = ""
+    """With a trouble: what the operator of a public witness has to list to know this dataset's epoch."""
+
+
 class CellView(Value, frozen=True, kw_only=True):
     """One difference between what was published and what was computed."""
 
@@ -223,6 +241,7 @@ class TrustView(Value, frozen=True, kw_only=True):
     """Validators that spoke and stand in no group of ours."""
     observations: tuple[ObservationView, ...] = ()
     """Of the newest block that anybody observed."""
+    witnesses: tuple[WitnessView, ...] = ()
     evidence: tuple[EvidenceView, ...] = ()
     choices: tuple[ChoiceView, ...] = ()
     """What waits for a person's decision."""

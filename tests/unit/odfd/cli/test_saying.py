@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from chain import instant
 from odfd.cli import conditions, kinds, words
+from odfd.cli.commands.trust import witness_lines
 from odfd.cli.meter import bar, describe
 from odfd.cli.offline.files import is_directory
 from odfd.cli.report import report_text
@@ -148,3 +149,15 @@ def test_a_failed_report_names_block_rule_and_both_values() -> None:
         "      expected  f1\n"
         "      actual    f2"
     )
+
+
+def test_witnesses_are_said_with_what_their_operators_need() -> None:
+    now = instant.parse("2026-11-20T12:00:00Z")
+    stands = {"name": "w1", "counts": True, "size": 8, "at": "2026-11-20T11:56:00Z"}
+    refuses = {"name": "witness.example/w2", "counts": False, "trouble": "it does not know this log", "logKey": "a+b+c"}
+    lines = [line for each in (stands, refuses) for line in witness_lines(each, now)]
+    assert lines == [
+        "  Witness w1 cosigned 8 blocks 4 min ago",
+        "  Witness witness.example/w2 cosigned nothing (it does not count here): it does not know this log",
+        "    Its operator lists the log key a+b+c",
+    ]

@@ -69,7 +69,7 @@ async def mirrored(world: Any, worlds: Any) -> tuple[Any, DatasetId]:
 
 
 def witness_of(node: Any, now: list[Instant]) -> Witness:
-    return Witness(node.home.database, node.home.keys, node.parts._leaves, lambda: now[0])
+    return Witness(node.home.database, node.home.keys, node.parts.leaves, lambda: now[0])
 
 
 async def test_a_tree_is_cosigned_once_and_renewed(world: Any, worlds: Any) -> None:
@@ -290,6 +290,7 @@ async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any
         async with world.running("erna") as erna:
             erna.member.strangers = {bob.member.peer_id, dora.member.peer_id}
             expect = str(alice.home.chains.chain(cities).block_at(0).hash)
+            await erna.heard_head(alice.size("cities"))
             await erna.mirror(cities, "theirs", expect=expect)
             assert len(erna.member.strangers) == 2, "who learned a hash elsewhere asks nobody"
 

@@ -1,0 +1,132 @@
+"""What a log sends to a witness of transparency logs: ``old`` and its size, a consistency proof, an empty line, a note.
+
+The note is a checkpoint, a blank line and signature lines. Ours has one line of kind 0x01, by the key that signed the
+head of the same tree, under the origin as its name. Pure. Spec: c2sp.org/tlog-witness, signed-note; trust.md section 3.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.statements import checkpoint, keys
+from chain.statements.checkpoint import NOTE_KEY, Checkpoint, SignatureLine, VerifierKey
+from chain.statements.keys import SigningKey
+from chain.statements.tree import HASH_SIZE
+
+MAX_PROOF: Final = 63
+"""Nodes of a proof in a request (tlog-witness)."""
+MAX_LINES: Final = 16
+"""Signature lines of a note or of an answer that are looked at; each kind of key of a witness makes one."""
+MAX_SUBMISSION: Final = 10 << 10
+"""Bytes of a request: 63 nodes, a checkpoint and 8 lines."""
+MAX_ANSWER: Final = 64 << 10
+"""Bytes of a witness's answer: lines of larger kinds of keys, which are passed over, have some kilobytes."""
+_OLD: Final = re.compile(r"old (0|[1-9][0-9]{0,15})\Z", re.ASCII)
+_SIZE: Final = re.compile(rb"(0|[1-9][0-9]{0,15})\n\Z")
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to cosign a tree."""
+
+    old: int
+    """Size of the tree that the witness is taken to have cosigned last."""
+    proof: tuple[bytes, ...] = ()
+    tree: Checkpoint
+    lines: tuple[str, ...]
+    """Of signatures, each with its newline; of others too, who may sign in ways that are not known here."""
+
+    def encode(self) -> bytes:
+        nodes = "".join(base64.b64encode(node).decode() + "\n" for node in self.proof)
+        return f"old {self.old}\n{nodes}\n".encode() + self.tree.encode() + b"\n" + "".join(self.lines).encode()
+
+
+def log_key(tree: Checkpoint, public_key: bytes) -> VerifierKey:
+    """The key of a log as witnesses are configured with it."""
+    return VerifierKey(tree.origin, NOTE_KEY, public_key)
+
+
+def sign_note(key: SigningKey, tree: Checkpoint) -> str:
+    """Only for a tree whose head this key has signed: then it promises nothing new."""
+    name = log_key(tree, key.public)
+    return SignatureLine(name.name, name.key_id, key.sign(tree.encode())).encode()
+
+
+def is_by(line: str, key: VerifierKey) -> bool:
+    """Whether a line says that it is by this key; what others write in theirs is not looked at."""
+    try:
+        read = checkpoint.decode_line(line)
+    except Invalid:
+        return False
+    return (read.name, read.key_id) == (key.name, key.key_id)
+
+
+def is_signed_by(tree: Checkpoint, line: str, key: VerifierKey) -> bool:
+    """Whether a line is a note's signature of this tree by this key."""
+    if key.kind != NOTE_KEY or not is_by(line, key):
+        return False
+    return keys.verify(key.public_key, tree.encode(), checkpoint.decode_line(line).data)
+
+
+def decode(raw: bytes) -> Submission:
+    """A request of ours or of others who submit trees of ours. Raises Invalid."""
+    if len(raw) > MAX_SUBMISSION:
+        raise Invalid(f"request of {len(raw)} bytes, the limit is {MAX_SUBMISSION}", rule="submission-size")
+    head, apart, note = raw.partition(b"\n\n")
+    text, blank, signatures = note.partition(b"\n\n")
+    if not apart or not blank:
+        raise Invalid("a request has an empty line before the note, and one in it", rule="submission")
+    first, *nodes = _text(head).split("\n")
+    old = _OLD.match(first)
+    if old is None or len(nodes) > MAX_PROOF:
+        raise Invalid(f"a request begins {first[:30]!r} and {len(nodes)} nodes", rule="submission", hint="old SIZE")
+    return Submission(
+        old=int(old[1]),
+        proof=tuple(_node(node) for node in nodes),
+        tree=checkpoint.decode(text + b"\n"),
+        lines=_lines(_text(signatures)),
+    )
+
+
+def decode_answer(raw: bytes) -> tuple[str, ...]:
+    """The signature lines of a witness's answer, each with its newline; of other kinds of keys too. Raises Invalid."""
+    if len(raw) > MAX_ANSWER:
+        raise Invalid(f"answer of {len(raw)} bytes, the limit is {MAX_ANSWER}", rule="submission-size")
+    return _lines(_text(raw))
+
+
+def decode_size(raw: bytes) -> int:
+    """What a witness says that it cosigned last. Raises Invalid."""
+    found = _SIZE.match(raw)
+    if found is None:
+        raise Invalid(f"not a size: {raw[:30]!r}", rule="submission-size")
+    return int(found[1])
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    lines = tuple(line + "\n" for line in text.removesuffix("\n").split("\n"))
+    if not text.endswith("\n") or len(lines) > MAX_LINES or not all(line.startswith("— ") for line in lines):
+        raise Invalid(f"not 1 to {MAX_LINES} signature lines: {text[:40]!r}", rule="submission-lines")
+    return lines
+
+
+def _node(text: str) -> bytes:
+    try:
+        node = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Invalid("a proof holds something that is not base64", rule="submission-proof") from error
+    if len(node) != HASH_SIZE or base64.b64encode(node).decode() != text:
+        raise Invalid(f"a proof holds a node of {len(node)} bytes", rule="submission-proof")
+    return node
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise Invalid("a request that is not UTF-8", rule="submission") from error

@@ -1,0 +1,241 @@
+"""Brings what this node publishes before public witnesses, and spreads the cosignatures that they give.
+
+After a new head, never on its way: each witness is asked by itself, one dataset at a time, not oftener than every half
+minute for each, ever later while it does not answer, and anew when its cosignature ages. What is sent says nothing that
+the signed head did not say. Touch a dataset in ``rounds`` when its head was signed. Spec: c2sp.org/tlog-witness;
+trust.md section 3; ADR 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain.errors import Fault, Remote
+from chain.ids import DatasetId, KeyDid
+from chain.instant import SECOND, Instant
+from chain.statements import submission
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
+from chain.statements.submission import MAX_ANSWER
+from chain.store.base import ChainStore
+from chain.store.database import Database
+from odfd.kit.clock import Clock
+from odfd.kit.rounds import TouchedRounds
+from odfd.kit.supervision import Journal, Life
+from odfd.network.proving import Prover
+from odfd.trust import topics
+from odfd.trust.admission import EARLY_LIMIT
+from odfd.trust.keystore import KeyStore
+from odfd.trust.ledger import Ledger
+from odfd.trust.submitting import LONGEST, SOON, Asking, Got, Post, PublicWitness, Trouble
+from odfd.trust.witness import RENEW, Cosignatures
+from p2p.web.posting import Poster, Posts
+
+PAUSE: Final = 30.0
+"""Seconds between two questions about one dataset to one witness."""
+ROUND_SECONDS: Final = 3600.0
+"""All datasets are looked at this often, even when nothing moves: cosignatures are renewed after days."""
+
+
+class Log(NamedTuple):
+    """What this node publishes, and what it says of it."""
+
+    database: Database
+    chains: ChainStore
+    keys: KeyStore
+    prover: Prover
+
+
+class Miss(NamedTuple):
+    """Why a witness did not cosign."""
+
+    why: str = ""
+    log_key: str = ""
+    """What its operator needs, who does not know this log yet."""
+
+
+class Turn(msgspec.Struct):
+    """Of one dataset's epoch with one witness."""
+
+    next: float = 0.0
+    """When it may be asked again, in seconds of the clock that only goes on."""
+    miss: Miss = Miss()
+    misses: int = 0
+    """Since it cosigned last."""
+
+
+class _Due(NamedTuple):
+    tree: Checkpoint
+    line: str
+    old: int
+
+
+class Submissions:
+    """See the module. ``witnesses`` are those of the settings in force."""
+
+    def __init__(
+        self,
+        log: Log,
+        witnesses: Callable[[], Sequence[PublicWitness]],
+        clock: Clock,
+        cosigned: Callable[[Cosignature], None],
+        journal: Journal,
+        poster: Poster | None = None,
+    ) -> None:
+        """``poster``: another in tests."""
+        self._log = log
+        self._witnesses = witnesses
+        self._clock = clock
+        self._cosigned = cosigned
+        self._journal = journal
+        self._poster = poster
+        self._stack = AsyncExitStack()
+        self._turns: dict[tuple[str, KeyDid], Turn] = {}
+        self._left: set[DatasetId] = set()
+        """To be asked for again: it was too early, or it went wrong."""
+        self._looked = -ROUND_SECONDS
+        """When all datasets were looked at."""
+        self.rounds = TouchedRounds[DatasetId](self._round)
+
+    async def run(self, life: Life) -> None:
+        self.rounds.touch_all()
+        async with AsyncExitStack() as self._stack:
+            await self.rounds.run(life)
+
+    async def _open(self) -> Poster:
+        """The first time that somebody is to be asked: what TLS needs takes a while to read."""
+        if self._poster is None:
+            self._poster = await self._stack.enter_async_context(Posts())
+        return self._poster
+
+    def miss(self, origin: str, witness: KeyDid) -> Miss:
+        """Why it did not cosign when it was asked last; empty when it did, or was not asked."""
+        return self._turns.get((origin, witness), Turn()).miss
+
+    async def _round(self) -> float:
+        witnesses = self._witnesses()
+        if not witnesses:
+            return ROUND_SECONDS
+        poster = await self._open()
+        datasets = await self._moved()
+        self._forget(witnesses)
+        async with trio.open_nursery() as nursery:
+            for witness in witnesses:
+                nursery.start_soon(self._with_one, poster, witness, datasets)
+        waiting = [turn.next - self._time() for turn in self._turns.values()]
+        return min([ROUND_SECONDS, *(pause for pause in waiting if pause > 0)])
+
+    async def _moved(self) -> Sequence[DatasetId]:
+        """What to look at in this round."""
+        touched, now = self.rounds.take(), self._time()
+        left, self._left = self._left, set()
+        if touched is not None and now < self._looked + ROUND_SECONDS:
+            return sorted(touched | left)
+        self._looked = now
+        return await trio.to_thread.run_sync(self._log.chains.datasets)
+
+    def _time(self) -> float:
+        return self._clock.monotonic() / SECOND
+
+    def _forget(self, witnesses: Sequence[PublicWitness]) -> None:
+        left = {witness.did for witness in witnesses}
+        self._turns = {place: turn for place, turn in self._turns.items() if place[1] in left}
+
+    async def _with_one(self, poster: Poster, witness: PublicWitness, datasets: Sequence[DatasetId]) -> None:
+        """One that gives no answer is not asked for the others now."""
+        for at, dataset in enumerate(datasets):
+            try:
+                due = await trio.to_thread.run_sync(self._due, dataset, witness)
+            except Fault as fault:
+                self._journal.info("not submitted", dataset=dataset.short, fault=str(fault), rule=fault.rule)
+                continue
+            if due is None:
+                continue
+            turn = self._turns.setdefault((due.tree.origin, witness.did), Turn())
+            if self._time() < turn.next:
+                self._left.add(dataset)
+                continue
+            is_away = False
+            ended: Got | Trouble
+            try:
+                ended = await self._sit(poster, witness, due)
+            except Fault as fault:
+                ended, is_away = Trouble(str(fault), SOON), isinstance(fault, Remote)
+            self._note(turn, witness, due, ended)
+            if isinstance(ended, Trouble):
+                self._left.add(dataset)
+            if is_away:
+                self._left.update(datasets[at:])
+                return
+
+    async def _sit(self, poster: Poster, witness: PublicWitness, due: _Due) -> Got | Trouble:
+        def prove(old: int) -> Sequence[bytes]:
+            return self._log.prover.prove(due.tree.dataset, due.tree.size, old=old)
+
+        latest = Instant(self._clock.now() + EARLY_LIMIT)
+        asking = Asking(witness, due.tree, due.line, due.old, prove, latest)
+        effect = await trio.to_thread.run_sync(asking.start)
+        while isinstance(effect, Post):
+            answer = await poster.post(witness.submit, effect.body, MAX_ANSWER)
+            effect = await trio.to_thread.run_sync(asking.handle, answer.status, answer.body)
+        if isinstance(effect, Got) and not await trio.to_thread.run_sync(self._keep, effect.made):
+            return Trouble("what it cosigned is no newer than what it did before")
+        return effect
+
+    def _note(self, turn: Turn, witness: PublicWitness, due: _Due, ended: Got | Trouble) -> None:
+        now = self._time()
+        if isinstance(ended, Got):
+            turn.next, turn.miss, turn.misses = now + PAUSE, Miss(), 0
+            self._cosigned(ended.made)
+            return
+        turn.next = now + min(LONGEST, ended.again * 2**turn.misses)
+        turn.misses = min(turn.misses + 1, 16)
+        if turn.miss.why != ended.message:
+            turn.miss = Miss(ended.message, self._key_text(due.tree, due.line))
+            self._journal.error(
+                "a public witness does not cosign",
+                witness=witness.key.name,
+                origin=due.tree.origin,
+                why=ended.message,
+                log_key=turn.miss.log_key,
+            )
+
+    def _key_text(self, tree: Checkpoint, line: str) -> str:
+        for key in self._log.keys.held(tree.dataset):
+            named = submission.log_key(tree, key.public)
+            if submission.is_by(line, named):
+                return named.encode()
+        return ""
+
+    def _due(self, dataset: DatasetId, witness: PublicWitness) -> _Due | None:
+        """What the witness has not cosigned of a dataset whose head this node signed, or not lately."""
+        with self._log.database.read() as connection:
+            newest, checked = Ledger(connection).newest_head(dataset), Ledger(connection).chain(dataset)
+            made = [each for each in Cosignatures(connection).of(dataset) if each.witness == witness.did]
+        if newest is None:
+            return None
+        head, signed = newest
+        key = next((each for each in self._log.keys.held(dataset) if each.did in signed.signers), None)
+        if key is None or head.size > checked.frontier.size or head.epoch != checked.epoch:
+            return None
+        tree = Checkpoint(dataset, head.epoch, head.size, head.root_hash)
+        last = max((each for each in made if each.checkpoint.origin == tree.origin), key=_size, default=None)
+        old = 0 if last is None else last.checkpoint.size
+        if last is not None and old >= tree.size and self._clock.now() < last.at + RENEW:
+            return None
+        # Nothing is signed by a key that does not know what it has said, nor what it has not said.
+        self._log.keys.may_note(key.did, topics.head(key.did, dataset), (head.epoch, head.size), head.root_hash.hex())
+        return _Due(tree, submission.sign_note(key, tree), min(old, tree.size))
+
+    def _keep(self, made: Cosignature) -> bool:
+        with self._log.database.write() as connection:
+            return Cosignatures(connection).keep(made, listed=True)
+
+
+def _size(made: Cosignature) -> int:
+    return made.checkpoint.size

@@ -1,0 +1,70 @@
+"""Whether a witness may cosign a tree after what it cosigned before of the same origin: the rules of tlog-witness.
+
+One decision for all who ask: a mirror shows the old tree in its own blocks, a witness without a copy has it proven by
+peers, and a log sends the proof with its question. What differs is how ``begins`` is answered. Pure. Spec: trust.md
+section 3; c2sp.org/tlog-witness.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from chain.statements.tree import EMPTY_ROOT, is_consistent
+
+
+class Seen(NamedTuple):
+    """A tree, by its size and root."""
+
+    size: int
+    root: bytes
+
+
+NOTHING: Final = Seen(0, EMPTY_ROOT)
+"""The empty tree: every tree begins with it, so the first of an origin needs no proof."""
+
+Begins = Callable[[Seen], bool]
+"""Whether the tree in question begins with this one."""
+
+
+class Ruling(enum.Enum):
+    """What becomes of a tree."""
+
+    COSIGN = "cosign"
+    SMALLER = "smaller"
+    """It has fewer leaves than the one that it is said to continue."""
+    CONFLICT = "conflict"
+    """It is said to continue another tree than the last that was cosigned."""
+    UNPROVEN = "unproven"
+    """Nothing shows that it begins with what was cosigned."""
+
+
+def last_of(known: Collection[Seen]) -> Seen:
+    """The largest of what was cosigned; the empty tree where nothing was."""
+    return max(known, default=NOTHING)
+
+
+def rule(known: Collection[Seen], old: int, tree: Seen, begins: Begins) -> Ruling:
+    """``known``: trees cosigned before, as far as anything remembers them; ``old``: the size that a proof starts at."""
+    if old > tree.size:
+        return Ruling.SMALLER
+    if old != last_of(known).size:
+        return Ruling.CONFLICT
+    return Ruling.COSIGN if all(begins(each) for each in known or (NOTHING,)) else Ruling.UNPROVEN
+
+
+def shown_by(nodes: Sequence[bytes], old: int, tree: Seen) -> Begins:
+    """By a consistency proof from ``old`` leaves on. What is smaller was the beginning of that when it was cosigned."""
+
+    def begins(seen: Seen) -> bool:
+        if not seen.size:
+            return not nodes
+        return seen.size < old or is_consistent(*seen, *tree, nodes)
+
+    return begins
+
+
+def proven_after(old: Seen) -> Begins:
+    """By a proof that the tree begins with ``old``, which was checked already."""
+    return lambda seen: seen.size < old.size or seen == old

@@ -1,0 +1,66 @@
+"""Small questions put to a server by POST, and their small answers; ``Poster`` is the port, ``Posts`` does it.
+
+What comes back is read under a limit and in a time that are the caller's; redirects are not followed. Whatever status a
+server answers with is for the caller to understand. RFC 9110.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+import httpx
+import trio
+
+from chain.errors import Remote
+from p2p.web.body import body_of
+from p2p.web.opened import Opened
+
+PATIENCE_SECONDS: Final = 30.0
+"""From connecting to the last byte: a server that drips is left."""
+CONNECT_SECONDS: Final = 10.0
+_AGAIN: Final = "it is asked again later"
+_HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
+
+
+class Answer(NamedTuple):
+    """What a server said."""
+
+    status: int
+    body: bytes
+
+
+class Poster(Protocol):
+    """Who puts the questions."""
+
+    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+        """Raises Remote: no answer, too late, or more than ``limit`` bytes."""
+
+
+class Posts(Opened):
+    """See the module. Used inside ``async with``."""
+
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+        self._patience = patience
+        times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
+        super().__init__(httpx.AsyncClient(timeout=times, headers=_HEADERS, follow_redirects=False))
+
+    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+        try:
+            with trio.fail_after(self._patience):
+                return await self._post(url, body, limit)
+        except (trio.TooSlowError, httpx.TimeoutException) as error:
+            raise Remote(f"{url}: no answer in {self._patience:g} s", rule="web-slow", hint=_AGAIN) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            told = str(error) or type(error).__name__
+            raise Remote(f"{url} cannot be asked: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
+
+    async def _post(self, url: str, body: bytes, limit: int) -> Answer:
+        request = self._client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})
+        response = await self._client.send(request, stream=True)
+        found = bytearray()
+        async with body_of(response, response.aiter_raw()) as parts:
+            async for part in parts:
+                found += part
+                if len(found) > limit:
+                    raise Remote(f"{url} answers with more than {limit:,} bytes", rule="web-answer")
+        return Answer(response.status_code, bytes(found))
