@@ -47,11 +47,29 @@ class Rounds:
 
 
 class TouchedRounds(Rounds, Generic[K]):
-    """Rounds that look at what was touched since the last one; the first one looks at everything."""
+    """Rounds that look at what was touched since the last one, so that what one thing costs does not grow with all.
 
-    def __init__(self, work: Callable[[], Awaitable[float]]) -> None:
+    The first round of a ``run`` looks at everything, and so does the first after ``all_every`` seconds of ``now``: for
+    what ages without being touched.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Awaitable[float]],
+        all_every: float = math.inf,
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
         super().__init__(work)
         self._touched: set[K] | None = None
+        self._all_every = all_every
+        self._now = now
+        self._all_at = -math.inf
+        """When everything was looked at last."""
+
+    async def run(self, life: Life) -> None:
+        """As ``Rounds.run``; a round that was cut off or failed may have left anything undone."""
+        self._touched = None
+        await super().run(life)
 
     @property
     def is_idle(self) -> bool:
@@ -60,8 +78,7 @@ class TouchedRounds(Rounds, Generic[K]):
 
     def touch(self, each: K) -> None:
         """From the event loop: it is another than it was."""
-        if self._touched is not None:
-            self._touched.add(each)
+        self.leave(each)
         self.poke()
 
     def touch_all(self) -> None:
@@ -69,7 +86,15 @@ class TouchedRounds(Rounds, Generic[K]):
         self._touched = None
         self.poke()
 
+    def leave(self, each: K) -> None:
+        """It was looked at, and is to be looked at again by the next round, which this does not hasten."""
+        if self._touched is not None:
+            self._touched.add(each)
+
     def take(self) -> set[K] | None:
         """For the round that begins: what to look at, ``None`` for everything."""
         touched, self._touched = self._touched, set()
-        return touched
+        if touched is not None and self._now() < self._all_at + self._all_every:
+            return touched
+        self._all_at = self._now()
+        return None

@@ -93,7 +93,7 @@ class Mirror(msgspec.Struct):
 
 
 class MirrorKeeper:
-    """See the module. ``after_sync`` is told of every head that moved.
+    """See the module. ``after_sync`` is told of every head that moved, and of data that came later than its blocks.
 
     ``doubted`` is told of each pass that brought no blocks though more are signed: they may be of another history.
     """
@@ -330,7 +330,9 @@ class MirrorKeeper:
                 )
                 self._after_sync(mirror.wish.id)
                 return False
-            case Current(peers=peers, connected=connected, note=note):
+            case Current(peers=peers, connected=connected, objects=objects, note=note):
+                if objects:
+                    self._after_sync(mirror.wish.id)
                 self._note(mirror, note)
                 mirror.state, mirror.peers = State.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)

@@ -61,6 +61,8 @@ class Current(msgspec.Struct, frozen=True):
     peers: int
     connected: int
     """Peers of any kind."""
+    objects: int = 0
+    """That came, of blocks that were here without them."""
     note: str = ""
 
 
@@ -189,7 +191,7 @@ class MirrorSync:
         if wish.keep is not None:
             objects += await self._kept_data(wish, peers, tally)
         if kept.head is None:
-            return Current(len(peers), len(self._holders.connected()))
+            return Current(len(peers), len(self._holders.connected()), objects)
         return Synced(kept.head, kept.head.size - held.state.size, objects, len(peers))
 
     async def _stands(self, goal: Goal, kept: Head) -> bool:

@@ -275,12 +275,9 @@ class NodeParts:
         self.policy = self._policy()
         self._tell_notes()
         self.keeper.poke_all()
-        self.validator.rounds.poke()
-        self.observer.rounds.poke()
-        self.reviewing.rounds.touch_all()
-        self.rechecking.rounds.touch_all()
-        self.witnessing.rounds.poke()
-        self.submissions.rounds.touch_all()
+        judged = (self.validator, self.observer, self.reviewing, self.rechecking, self.witnessing, self.submissions)
+        for part in judged:
+            part.rounds.touch_all()
         self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -314,8 +311,8 @@ class NodeParts:
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.HEADS, signed.envelope)
         if self._token is not None:
-            self._token.run_sync_soon(self.publications.rounds.poke)
-            self._token.run_sync_soon(self.submissions.rounds.touch, dataset)
+            for part in (self.publications, self.submissions):
+                self._token.run_sync_soon(part.rounds.touch, dataset)
 
     def witnessed(self, made: Cosignature) -> None:
         """From a worker thread: a witness that counts signed; a mirror may have waited for it."""
@@ -374,10 +371,10 @@ class NodeParts:
                 return
             self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
             if said.dataset in self.policy.attended:
-                self.witnessing.rounds.poke()
+                self.witnessing.rounds.touch(said.dataset)
         elif isinstance(said, Authority):
             self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
-            self.witnessing.rounds.poke()
+            self.witnessing.rounds.touch(said.dataset)
         elif isinstance(said, PolicyStatement):
             self.ground.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
             self.policy_changed()
@@ -389,9 +386,8 @@ class NodeParts:
             verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
             self.ground.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
         self.keeper.poke(said.dataset)
-        self.validator.rounds.poke()
-        self.reviewing.rounds.touch(said.dataset)
-        self.rechecking.rounds.touch(said.dataset)
+        for part in (self.validator, self.reviewing, self.rechecking):
+            part.rounds.touch(said.dataset)
 
     def _met_someone(self) -> None:
         self.keeper.poke_all()
@@ -403,16 +399,14 @@ class NodeParts:
         self.heads.rounds.poke()
 
     def _may_sign_again(self) -> None:
-        for rounds in (self.heads.rounds, self.validator.rounds, self.witnessing.rounds):
-            rounds.poke()
+        self.heads.rounds.poke()
+        self.validator.rounds.touch_all()
+        self.witnessing.rounds.touch_all()
 
     def moved(self, dataset: DatasetId) -> None:
-        self.reviewing.rounds.touch(dataset)
-        self.rechecking.rounds.touch(dataset)
-        self.validator.rounds.poke()
-        self.observer.rounds.poke()
-        self.witnessing.rounds.poke()
-        self.publications.rounds.poke()
+        followers = (self.reviewing, self.rechecking, self.validator, self.observer, self.witnessing)
+        for part in (*followers, self.publications):
+            part.rounds.touch(dataset)
 
     def _shops(self) -> tuple[IngestShop, TransformShop]:
         home, clock = self.home, self.ground.clock

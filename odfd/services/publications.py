@@ -1,7 +1,7 @@
 """The port ``Publications``: datasets that this node puts on IPFS, once or for as long as somebody wishes it.
 
 A standing publication follows its dataset, and its record is renewed long before it expires; a Kubo that is away or
-has lost everything is tried again. Poke ``rounds`` when a head moved.
+has lost everything is tried again. Touch a dataset in ``rounds`` when its head moved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from odfd.datasets.catalog import Entry
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.way import no_ipfs
-from odfd.kit.rounds import Rounds
+from odfd.kit.rounds import TouchedRounds
 from odfd.kit.tasks import Report
 from odfd.resources.store import Resources
 from odfd.services.home import Home
@@ -78,7 +78,7 @@ class PublicationService:
         self._journal = ground.journal
         self._busy: dict[DatasetId, trio.Lock] = {}
         self._troubles: dict[DatasetId, str] = {}
-        self.rounds = Rounds(self._round)
+        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS)
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         entry = await trio.to_thread.run_sync(self._entry, request.ref)
@@ -111,13 +111,16 @@ class PublicationService:
     async def _round(self) -> float:
         if self._publisher is None:
             return float("inf")
+        touched = self.rounds.take()
         kept = await trio.to_thread.run_sync(self._kept)
-        wanted = [dataset for dataset, each in kept.items() if each.standing]
+        wanted = {dataset for dataset, each in kept.items() if each.standing}
         if self._all_of_ours():
-            wanted += [each for each in await trio.to_thread.run_sync(self._ours) if each not in kept]
-        for dataset in wanted:
+            wanted.update(each for each in await trio.to_thread.run_sync(self._ours) if each not in kept)
+        for dataset in sorted(wanted if touched is None else wanted & touched):
             await self._consider(self._publisher, dataset, kept.get(dataset))
         self._troubles = {dataset: said for dataset, said in self._troubles.items() if dataset in wanted}
+        for dataset in self._troubles:
+            self.rounds.leave(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
     async def _consider(self, publisher: Publisher, dataset: DatasetId, known: Published | None) -> None:

@@ -62,7 +62,7 @@ class Repairing:
     def __init__(
         self, home: Home, sync: MirrorSync, mender: ChainMender, caught_up: Callable[[DatasetId], None]
     ) -> None:
-        """``caught_up`` is told of a dataset of ours that got back what was signed of it."""
+        """``caught_up`` is told of a dataset that is whole again, or got back what was signed of it."""
         self._home = home
         self._caught_up = caught_up
         self._sync = sync
@@ -82,6 +82,7 @@ class Repairing:
             if left.count:
                 raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
         await trio.to_thread.run_sync(self._note_whole, entry.id, tree)
+        self._caught_up(entry.id)
         return Repaired(mended.blocks, mended.rows, damaged.count)
 
     async def catch_up(self, entry: Entry) -> int:

@@ -96,14 +96,9 @@ class Submissions:
         self._poster = poster
         self._stack = AsyncExitStack()
         self._turns: dict[tuple[str, KeyDid], Turn] = {}
-        self._left: set[DatasetId] = set()
-        """To be asked for again: it was too early, or it went wrong."""
-        self._looked = -ROUND_SECONDS
-        """When all datasets were looked at."""
-        self.rounds = TouchedRounds[DatasetId](self._round)
+        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS, self._time)
 
     async def run(self, life: Life) -> None:
-        self.rounds.touch_all()
         async with AsyncExitStack() as self._stack:
             await self.rounds.run(life)
 
@@ -122,22 +117,14 @@ class Submissions:
         if not witnesses:
             return ROUND_SECONDS
         poster = await self._open()
-        datasets = await self._moved()
+        touched = self.rounds.take()
+        datasets = sorted(touched) if touched is not None else await trio.to_thread.run_sync(self._log.chains.datasets)
         self._forget(witnesses)
         async with trio.open_nursery() as nursery:
             for witness in witnesses:
                 nursery.start_soon(self._with_one, poster, witness, datasets)
         waiting = [turn.next - self._time() for turn in self._turns.values()]
         return min([ROUND_SECONDS, *(pause for pause in waiting if pause > 0)])
-
-    async def _moved(self) -> Sequence[DatasetId]:
-        """What to look at in this round."""
-        touched, now = self.rounds.take(), self._time()
-        left, self._left = self._left, set()
-        if touched is not None and now < self._looked + ROUND_SECONDS:
-            return sorted(touched | left)
-        self._looked = now
-        return await trio.to_thread.run_sync(self._log.chains.datasets)
 
     def _time(self) -> float:
         return self._clock.monotonic() / SECOND
@@ -158,7 +145,7 @@ class Submissions:
                 continue
             turn = self._turns.setdefault((due.tree.origin, witness.did), Turn())
             if self._time() < turn.next:
-                self._left.add(dataset)
+                self.rounds.leave(dataset)  # It is too early.
                 continue
             is_away = False
             ended: Got | Trouble
@@ -168,9 +155,10 @@ class Submissions:
                 ended, is_away = Trouble(str(fault), SOON), isinstance(fault, Remote)
             self._note(turn, witness, due, ended)
             if isinstance(ended, Trouble):
-                self._left.add(dataset)
+                self.rounds.leave(dataset)
             if is_away:
-                self._left.update(datasets[at:])
+                for later in datasets[at:]:
+                    self.rounds.leave(later)
                 return
 
     async def _sit(self, poster: Poster, witness: PublicWitness, due: _Due) -> Got | Trouble:

@@ -17,7 +17,7 @@ from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
-from odfd.kit.rounds import Rounds
+from odfd.kit.rounds import TouchedRounds
 from odfd.kit.supervision import Journal
 from odfd.trust.witness import Question, Witness
 from p2p.ports import PeerId, TreeHead
@@ -68,7 +68,7 @@ class Told(NamedTuple):
 
 
 class Witnessing:
-    """Poke its ``rounds`` when a head or a chain moved."""
+    """Touch a dataset in ``rounds`` when its head or its chain moved."""
 
     def __init__(
         self,
@@ -85,14 +85,15 @@ class Witnessing:
         self._peers, self._providers = network
         self._told = told
         self._journal = journal
-        self.rounds = Rounds(self._round)
+        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS)
         self._refused: dict[DatasetId, str] = {}
         self._shown: set[tuple[bytes, bytes]] = set()
 
     async def _round(self) -> float:
-        asked = self._asked()
-        mirrored = await trio.to_thread.run_sync(self._chains.datasets) if asked.mirrored else []
-        for dataset in {*mirrored, *asked.attended}:
+        asked, touched = self._asked(), self.rounds.take()
+        attended = sorted(asked.attended if touched is None else touched.intersection(asked.attended))
+        mirrored = await trio.to_thread.run_sync(self._here, touched) if asked.mirrored else ()
+        for dataset in {*mirrored, *attended}:
             for consider in (self._witness.consider_authority, self._witness.consider):
                 await self._consider(dataset, consider)
         unsettled: list[DatasetId] = []
@@ -102,11 +103,17 @@ class Witnessing:
             async with limiter:
                 if not await self._attend(dataset):
                     unsettled.append(dataset)
+                    self.rounds.leave(dataset)
 
         async with trio.open_nursery() as nursery:
-            for dataset in asked.attended:
+            for dataset in attended:
                 nursery.start_soon(attend, dataset)
         return RETRY_SECONDS if unsettled else ROUND_SECONDS
+
+    def _here(self, touched: Collection[DatasetId] | None) -> Collection[DatasetId]:
+        if touched is None:
+            return self._chains.datasets()
+        return [dataset for dataset in touched if self._chains.chain(dataset).head() is not None]
 
     async def _consider(self, dataset: DatasetId, consider: Callable[[DatasetId], Cosignature | None]) -> None:
         try:

@@ -1,7 +1,7 @@
 """The observer: fetches the declared sources of others' root datasets itself, and signs what it found there.
 
-Alive while its ``rounds`` are; poked when a head moves. Of each dataset only the newest block of data is looked at, and
-only within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that
+Alive while its ``rounds`` are; a dataset is touched when it moves. Of each only the newest block of data is looked at,
+and only within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that
 cannot be reached is asked again; one that not everybody may fetch is left alone. Unlike heads and verdicts,
 observations are not journalled: of one block the later one holds, and nobody is accused by two. Spec: trust.md section
 4.
@@ -30,7 +30,7 @@ from chain.store.base import ChainReader
 from odfd.ingest.driver import Workshop
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
-from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
 from odfd.transform.inputs import UpTo
 from odfd.transform.replay import without_its_schema
 from odfd.trust.ledger import Ledger
@@ -61,17 +61,26 @@ class Observer:
         self._settings = settings
         self._closed: dict[DatasetId, Multihash] = {}
         """Blocks whose source is not for everybody to fetch."""
-        self.rounds = Rounds(self._round)
+        self.rounds = TouchedRounds[DatasetId](self._round)
 
     async def _round(self) -> float:
-        clear = True
-        for dataset in self._settings.shop.store.datasets() if self._settings.wanted() else ():
-            try:
-                clear &= await self.observe(dataset)
-            except (Environment, NotFound) as fault:
-                self._put_off(dataset, fault)
+        touched, clear = self.rounds.take(), True
+        if not self._settings.wanted():
+            return UNTIL_POKED  # all is touched when the policy changes
+        if touched is None:
+            touched = set(await trio.to_thread.run_sync(self._settings.shop.store.datasets))
+        for dataset in sorted(touched):
+            if not await self._attempt(dataset):
+                self.rounds.leave(dataset)
                 clear = False
         return UNTIL_POKED if clear else RETRY_SECONDS
+
+    async def _attempt(self, dataset: DatasetId) -> bool:
+        try:
+            return await self.observe(dataset)
+        except (Environment, NotFound) as fault:
+            self._put_off(dataset, fault)
+            return False
 
     async def observe(self, dataset: DatasetId) -> bool:
         """Look at the newest block of data, if it is time to. ``False``: another try may find more.

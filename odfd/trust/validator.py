@@ -1,7 +1,7 @@
 """The validator: re-runs the transforms of datasets held here, step by step from genesis, and signs what it found.
 
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
-Alive while its ``rounds`` are; poked when a head moves or an input comes. One dataset at a time, oldest step first;
+Alive while its ``rounds`` are; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
 each step starts from the checkpoint that this node's own run of the step before made, which it keeps over restarts. It
 accuses only after three more runs, each in a fresh engine process, gave one and the same other answer, on the very
 engine that the transform pins, of a query that its own analysis calls strict; anything less is an abstention. What more
@@ -11,7 +11,7 @@ Spec: trust.md sections 4 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -33,7 +33,7 @@ from engines.contract import Engine
 from engines.errors import EngineLost, LimitExceeded
 from engines.provision.warm import EnginePool
 from odfd.errors import sole_fault
-from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.replay import Replayed, ReplayParts, ReplayShop, replay_step
@@ -57,6 +57,8 @@ RUNS_AGAIN: Final = 6
 """More, when more than f groups are of one other mind: any that deviates takes the verdict back."""
 RETRY_SECONDS: Final = 30.0
 """After an engine could not do its work, or an input was not here."""
+ALL_SECONDS: Final = 3600.0
+"""After so long a round looks at all datasets, touched or not."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,7 @@ class Validator:
         self._post = post
         self._settings = settings
         self._speaker = Speaker(post, settings.shop.chains, settings.determinism)
-        self.rounds = Rounds(self._round)
+        self.rounds = TouchedRounds[DatasetId](self._round, ALL_SECONDS)
         self._picks = Picks(post.keys.node_key())
         self._due: dict[DatasetId, Instant] = {}
         """When what was found and is not urgent will be said."""
@@ -103,12 +105,19 @@ class Validator:
 
     async def _round(self) -> float:
         """All that can be done now; a step that is cut off is done again after the next start."""
-        clear = True
-        for dataset in await trio.to_thread.run_sync(self._derivatives) if self._settings.share() else ():
-            clear &= await self._attempt(dataset)
+        touched, clear = self.rounds.take(), True
+        if touched is not None:
+            touched |= {dataset for dataset, wait in self._waits().items() if not wait}
+        for dataset in await trio.to_thread.run_sync(self._derivatives, touched) if self._settings.share() else ():
+            if not await self._attempt(dataset):
+                self.rounds.leave(dataset)
+                clear = False
+        return min([*self._waits().values(), UNTIL_POKED if clear else RETRY_SECONDS])
+
+    def _waits(self) -> dict[DatasetId, float]:
+        """Seconds until what was found is said."""
         now = self._post.clock.now()
-        waits = [max(0.0, (due - now) / instant.SECOND) for due in self._due.values()]
-        return min([*waits, UNTIL_POKED if clear else RETRY_SECONDS])
+        return {dataset: max(0.0, (due - now) / instant.SECOND) for dataset, due in self._due.items()}
 
     async def _attempt(self, dataset: DatasetId) -> bool:
         """Validate one dataset; whether nothing is left that another try could change."""
@@ -140,9 +149,9 @@ class Validator:
             self._kept_from[dataset] = _KeptFrom(why, self._post.clock.now())
             self._post.events.emit("verdict.put-off", self._post.name_of(dataset), f"{why}: {told}", reason=why)
 
-    def _derivatives(self) -> list[DatasetId]:
+    def _derivatives(self, touched: Collection[DatasetId] | None) -> list[DatasetId]:
         found = []
-        for dataset in self._chains.datasets():
+        for dataset in self._chains.datasets() if touched is None else sorted(touched):
             state = load_state(self._chains.chain(dataset))
             if state.kind is DatasetKind.DERIVATIVE and not self._post.keys.has_dataset_key(dataset):
                 found.append(dataset)

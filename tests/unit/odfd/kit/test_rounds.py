@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from chain.errors import Remote
-from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.kit.rounds import UNTIL_POKED, Rounds, TouchedRounds
 from odfd.kit.supervision import Life
 
 
@@ -98,3 +98,63 @@ async def test_what_a_round_raises_ends_it() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await Rounds(Work(1.0, fail)).run(Life())
     assert caught.group_contains(Remote, match="the peer is gone")
+
+
+class Looks:
+    """Notes what each round looks at; ``leaves`` are left by it once."""
+
+    def __init__(self, all_every: float) -> None:
+        self.rounds = TouchedRounds[str](self._round, all_every)
+        self.at: list[set[str] | None] = []
+        self.leaves: list[str] = []
+
+    async def _round(self) -> float:
+        self.at.append(self.rounds.take())
+        while self.leaves:
+            self.rounds.leave(self.leaves.pop())
+        return UNTIL_POKED
+
+    async def after(self, *touched: str) -> set[str] | None:
+        before = len(self.at)
+        for each in touched:
+            self.rounds.touch(each)
+        await wait_all_tasks_blocked()
+        assert len(self.at) == before + 1
+        return self.at[-1]
+
+
+async def test_after_the_first_round_what_was_touched_is_looked_at(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    looks = Looks(3600.0)
+    life = await begun(nursery, looks.rounds)
+    assert looks.at == [None]
+    assert await looks.after("a", "b") == {"a", "b"}
+    assert await looks.after("c") == {"c"}
+    await trio.sleep(3600)
+    assert await looks.after("a") is None, "all is looked at now and then"
+    assert await looks.after("a") == {"a"}
+    looks.rounds.touch_all()
+    await wait_all_tasks_blocked()
+    assert looks.at[-1] is None
+    life.stopping.set()
+
+
+async def test_what_is_left_waits_for_the_next_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    looks = Looks(3600.0)
+    life = await begun(nursery, looks.rounds)
+    looks.leaves = ["a"]
+    assert await looks.after("b") == {"b"}
+    await trio.sleep(100)
+    assert len(looks.at) == 2
+    assert await looks.after("c") == {"a", "c"}
+    life.stopping.set()
+
+
+async def test_rounds_that_begin_anew_look_at_everything(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    looks = Looks(UNTIL_POKED)
+    for _ in range(2):
+        async with trio.open_nursery() as inner:
+            life = await begun(inner, looks.rounds)
+            life.stopping.set()
+    assert looks.at == [None, None]

@@ -148,6 +148,7 @@ async def test_stolen_writer_closed_out(world: Any, worlds: Any) -> None:
             cities = await published(world, worlds, alice)
             seed = await go_offline(alice, "cities")
             thief, size = alice.home.keys.node_key(), alice.size("cities")
+            await carol.heard_head(size)
             await carol.mirror(cities, "cities")
             head = newest(carol, cities)
         now = world.clock.now()

@@ -139,7 +139,7 @@ async def test_a_kubo_that_lost_everything_gets_everything(world: Any, worlds: A
         await made(world, worlds, alice)
         first = await published(alice)
         kubo.files.clear()
-        alice.parts.publications.rounds.poke()
+        alice.parts.publications.rounds.touch_all()
         await alice.heard("publication.published", 2)
         (listed,) = await alice.api.publications.list()
         assert listed.root == first.root
@@ -157,7 +157,7 @@ async def test_a_kubo_that_is_away_is_told_and_tried_again(world: Any, worlds: A
         (listed,) = await alice.api.publications.list()
         assert "cannot be reached" in listed.message
         kubo.away = False
-        alice.parts.publications.rounds.poke()
+        alice.parts.publications.rounds.touch_all()
         await alice.heard("publication.published", 2)
         assert (await alice.api.publications.list())[0].message == ""
 

@@ -308,11 +308,12 @@ async def test_own_datasets_and_names_taken_are_refused(world: Any, worlds: Any)
 async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
+        await bob.heard_head(alice.size("cities"))
         await bob.mirror(cities, "theirs")
         await bob.api.datasets.delete("theirs")
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
-        await bob.heard("head.heard", 2)
+        await bob.heard_head(alice.size("cities"))
         assert bob.home.chains.datasets() == []
         assert await bob.api.mirrors.list() == []
         await bob.mirror(cities, "theirs")

@@ -74,6 +74,32 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
             assert (await bob.api.datasets.get("towns")).rely_on.fact == "reproduced"
 
 
+async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    names = ("towns", "places")
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        await alice.apply(worlds.ROOT, *(worlds.DERIVED.replace("towns", name) for name in names))
+        await alice.pull()
+        await world.spread(alice, "cities", *names)
+        for name in ("cities", *names):
+            await bob.mirror(alice.dataset(name), name)
+        await bob.heard("attestation.signed", 2)
+        looked: set[Any] = set()
+        validator = bob.parts.validator
+        validate = validator.validate
+
+        async def noted(dataset: Any) -> bool:
+            looked.add(dataset)
+            return await validate(dataset)
+
+        validator.validate = noted
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await alice.pull("places")
+        await bob.heard("verdict.reproduced", 3)
+        assert looked == {alice.dataset("places")}
+
+
 async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)

@@ -56,6 +56,31 @@ async def test_what_is_mirrored_is_cosigned_and_told(world: Any, worlds: Any) ->
         assert alice.parts.board.envelope(made.id) == (Topic.HEADS, made.encode())
 
 
+async def test_of_many_mirrors_only_what_moved_is_looked_at(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
+        world.write("alice", "a.csv", *ROWS)
+        names = ("cities", "towns")
+        await alice.apply(*(worlds.ROOT.replace("cities", name) for name in names))
+        await alice.pull()
+        await world.spread(alice, *names)
+        for name in names:
+            await bob.mirror(alice.dataset(name), name)
+        await bob.heard("cosignature.signed", 2)
+        looked: set[DatasetId] = set()
+        witnessing = bob.parts.witnessing
+        consider = witnessing._consider
+
+        async def noted(dataset: DatasetId, how: Any) -> None:
+            looked.add(dataset)
+            await consider(dataset, how)
+
+        witnessing._consider = noted
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.heard("cosignature.signed", 3)
+        assert looked == {alice.dataset("cities")}
+
+
 async def mirrored(world: Any, worlds: Any) -> tuple[Any, DatasetId]:
     """A mirror that is not running any more, and its dataset."""
     async with world.running("alice") as alice, world.running("bob") as bob:
