@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import trio
 
 CPU: Final = time.process_time
 MILLION: Final = 1_000_000
@@ -128,13 +129,17 @@ async def all_in_turns(
     rounds: int,
     warm: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
 ) -> tuple[tuple[float, ...], ...]:
-    """The same for any number of sides: the seconds of each."""
-    turns = [[await _elapsed(side, clock) for side in sides] for _ in range(warm + rounds)]
+    """The same for any number of sides: the seconds of each. ``before`` each of them something that does not count."""
+    turns = [[await _elapsed(side, clock, before) for side in sides] for _ in range(warm + rounds)]
     return tuple(zip(*turns[warm:], strict=True))
 
 
-async def _elapsed(work: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:
+async def _elapsed(
+    work: Callable[[], Awaitable[object]], clock: Callable[[], float], before: Callable[[], Awaitable[object]]
+) -> float:
+    await before()
     gc.collect()
     start = clock()
     await work()

@@ -40,16 +40,19 @@ class Links(Generic[Reply]):
 
     async def to(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
         """The exchange with ``peer``, opened if need be to run in ``nursery``. Raises PeerFault."""
+        if (exchange := self._open_to(peer)) is not None:
+            return exchange
         lock = self._opening.setdefault(peer, trio.Lock())
         try:
             async with lock:
-                exchange = self._exchanges.get(peer)
-                if exchange is not None and exchange.fault is None:
-                    return exchange
-                return await self._open(peer, nursery)
+                return self._open_to(peer) or await self._open(peer, nursery)
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._opening.pop(peer, None)
+
+    def _open_to(self, peer: PeerId) -> Exchange[Reply] | None:
+        exchange = self._exchanges.get(peer)
+        return exchange if exchange is not None and exchange.fault is None else None
 
     async def _open(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
         if self._standing.is_shut_out(peer):
