@@ -1,7 +1,7 @@
 """Performs what a ``Transfer`` machine wants: questions to peers, parts to a judge, one timer.
 
 A run is made for one wanted chain or object and ends with it. Questions are tasks in the run's own nursery, so ending
-the run for any reason ends them; the judge works in a worker thread, one part at a time, while more parts arrive.
+the run for any reason ends them; the judge works in a worker thread, one part after the other, while more arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from p2p.machines.transfer import (
     GaveUp,
     Input,
     Joined,
-    Payload,
     Penalise,
     Rejected,
     Shape,
@@ -60,20 +59,27 @@ class TransferRun:
         self._unasked = deque[Ask]()
         self._wake = self._sleeps_until = math.inf
         self._woken = trio.Event()
-        self._judged: Deliver | Finish | None = None
-        """What is before the judge, or will be next."""
-        self._judges = False
+        self._court: deque[Deliver | Finish] = deque()
+        """What is before the judge."""
+        self._said: deque[Accepted] = deque()
+        """What it has said and the machine has not heard."""
+        self._judges = self._is_over = False
         self._end: Completed | GaveUp | None = None
         self._fault: Fault | None = None
 
     async def run(self, peers: Sequence[PeerId]) -> None:
         """Raises Remote when nobody could give it, and what the judge raises beside Invalid (a full disk)."""
+        self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as self._nursery:
-            self._feed(Joined(tuple(peers)))
-            while self._end is None and self._fault is None:
-                await self._sleep()
-                if trio.current_time() >= self._wake:
-                    self._feed(Tick())
+            try:
+                self._feed(Joined(tuple(peers)))
+                while self._end is None and self._fault is None:
+                    await self._sleep()
+                    self._hear()
+                    if trio.current_time() >= self._wake:
+                        self._feed(Tick())
+            finally:
+                self._is_over = True
             self._nursery.cancel_scope.cancel()
         if self._fault is not None:
             raise self._fault
@@ -91,7 +97,7 @@ class TransferRun:
         for effect in self._machine.handle(event, trio.current_time()):
             self._perform(effect)
         if self._end is not None or self._wake < self._sleeps_until:
-            self._woken.set()
+            self._wake_up()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -99,7 +105,7 @@ class TransferRun:
                 self._unasked.append(effect)
                 self._nursery.start_soon(self._ask_next)
             case Deliver() | Finish():
-                self._judged = effect
+                self._court.append(effect)
                 if not self._judges:
                     self._judges = True
                     self._nursery.start_soon(self._judge_all)
@@ -124,33 +130,54 @@ class TransferRun:
         self._feed(event)
 
     async def _judge_all(self) -> None:
-        """While there is more at once: what the judge waits for is what all wait for."""
-        while self._judged is not None:
-            effect, self._judged = self._judged, None
+        """While there is more: what the judge waits for is what all wait for."""
+        while self._court:
+            await self._keep_pace(self._court[0])
             try:
-                event = await self._judge(effect)
+                event = await trio.to_thread.run_sync(self._judge_some)
             except Fault as fault:
                 self._fault = fault
-                self._woken.set()
+                self._wake_up()
                 return
-            self._feed(event)
+            self._hear()
+            if isinstance(event, Rejected):
+                self._court.clear()
+            if event is not None:
+                self._feed(event)
         self._judges = False
 
-    async def _judge(self, effect: Deliver | Finish) -> Input:
-        """Raises Fault for what is nobody's fault but this node's."""
-        try:
-            if isinstance(effect, Finish):
-                await trio.to_thread.run_sync(self._errand.finish)
-                return Finished()
-            await self._keep_pace(effect.payloads)
-            await trio.to_thread.run_sync(self._errand.judge, effect.peer, effect.start, effect.payloads)
-            return Accepted()
-        except Invalid as error:
-            return Rejected(error.message, await trio.to_thread.run_sync(self._errand.resume_at))
+    def _judge_some(self) -> Finished | Rejected | None:
+        """In a worker thread, until there is no more, or a cap to keep. Raises Fault for what is no peer's fault."""
+        is_first = True
+        while self._court and not self._is_over and (is_first or not self._is_paced):
+            effect, is_first = self._court.popleft(), False
+            try:
+                if isinstance(effect, Finish):
+                    self._errand.finish()
+                    return Finished()
+                self._errand.judge(effect.peer, effect.start, effect.payloads)
+            except Invalid as error:
+                return Rejected(error.message, self._errand.resume_at())
+            self._said.append(Accepted())
+            self._token.run_sync_soon(self._wake_up, idempotent=True)
+        return None
 
-    async def _keep_pace(self, payloads: Sequence[Payload]) -> None:
+    def _wake_up(self) -> None:
+        self._woken.set()
+
+    def _hear(self) -> None:
+        while self._said:
+            self._feed(self._said.popleft())
+
+    @property
+    def _is_paced(self) -> bool:
+        return any(pace.rate for pace in self._paces)
+
+    async def _keep_pace(self, effect: Deliver | Finish) -> None:
         """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
-        size = sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in payloads)
+        if isinstance(effect, Finish) or not self._is_paced:
+            return
+        size = sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in effect.payloads)
         now = trio.current_time()
         due = max(pace.take(size, now) for pace in self._paces)
         if due > now:

@@ -12,6 +12,7 @@ time. What is rejected then is that peer's alone.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,6 +27,8 @@ WINDOW: Final = 16 << 20
 """Bytes asked for or waiting for their turn: with answers of 1 MiB, 16 of them; a 10 Gbit/s line with 10 ms is full."""
 AT_ONCE: Final = 4 << 20
 """Bytes that are shown to the judge together."""
+IN_COURT: Final = 2
+"""Deliveries that the judge has not spoken on: one that it looks at, and the next."""
 HEDGE: Final = 2.0
 """Seconds after which the part that all wait for is also asked of an idle peer, and then of one more."""
 MAX_HEDGES: Final = 3
@@ -109,10 +112,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Show the next parts to the judge, then say ``Accepted`` or ``Rejected``. Never two at a time.
+    """Show the next parts to the judge, after those before them, then say ``Accepted`` or ``Rejected``.
 
     All that one peer sent and that is next, up to ``AT_ONCE`` bytes: while a judge works more arrives, and to begin
-    with each part anew would cost half of the judging.
+    with each part anew would cost half of the judging. ``IN_COURT`` of them at a time, so that the judge never waits
+    for the word that it is done; after ``Rejected`` what was delivered and not judged is void.
     """
 
     peer: PeerId
@@ -185,8 +189,11 @@ class Transfer:
         self._parts: dict[int, _Part] = {}
         self._held = 0
         self._next_ask = 0
-        self._judging = False
+        self._judged: deque[PeerId] = deque()
+        """Whose parts are before the judge, in their order."""
+        self._finishing = False
         self._contributors: set[PeerId] = set()
+        """Whose parts it took, or rejects."""
         self._inherited = inherited
         self._solo: PeerId | None = None
         self._alone: set[PeerId] = set()
@@ -199,6 +206,10 @@ class Transfer:
     def cursor(self) -> int:
         """Units that the judge has been shown."""
         return self._cursor
+
+    @property
+    def _is_judging(self) -> bool:
+        return bool(self._judged) or self._finishing
 
     @property
     def held(self) -> int:
@@ -221,7 +232,7 @@ class Transfer:
             case Denied(peer, ask, reason, final):
                 self._denied(peer, ask, reason, final, now)
             case Accepted():
-                self._judging = False
+                self._contributors.add(self._judged.popleft())
             case Rejected(reason, resume_at):
                 effects += self._rejected(reason, resume_at)
                 if self.over:
@@ -274,13 +285,14 @@ class Transfer:
             self._providers.failed(peer, reason, now)
 
     def _rejected(self, reason: str, resume_at: int) -> list[Effect]:
+        self._contributors.update([*self._judged][:1])
         blamed = next(iter(self._contributors)) if len(self._contributors) == 1 and not self._inherited else None
         self._flights.clear()
         self._parts.clear()
         self._held = 0
         self._contributors.clear()
-        self._judging = False
-        self._inherited = False
+        self._judged.clear()
+        self._finishing = self._inherited = False
         self._cursor = resume_at
         self._todo = Intervals(resume_at, self._target)
         self._rewinds += 1
@@ -326,25 +338,28 @@ class Transfer:
 
     def _advance(self, now: float) -> list[Effect]:
         effects = self._judge()
-        if self._todo and not self._flights and not self._judging:
+        if self._todo and not self._flights and not self._is_judging:
             # Nobody is at it: who does not reach the next unit has failed us, and may reach it after a rest.
             for provider in self._providers.lacking(self._todo.first, now):
                 self._providers.failed(provider.peer, f"it has no more than {provider.available} units", now)
         effects += self._ask(now) + self._hedge(now)
-        if not self._judging and not self._flights and not self._providers.hopeful():
+        if not self._is_judging and not self._flights and not self._providers.hopeful():
             self.over = True
             return [*effects, GaveUp(self._providers.reasons())]
         return effects + self._wake(now)
 
     def _judge(self) -> list[Effect]:
-        if self._judging:
-            return []
         if self._cursor >= self._target:
-            self._judging = True
+            if self._is_judging:
+                return []
+            self._finishing = True
             return [Finish()]
-        first = self._parts.get(self._cursor)
-        if first is None:
-            return []
+        effects: list[Effect] = []
+        while len(self._judged) < IN_COURT and (first := self._parts.get(self._cursor)) is not None:
+            effects.append(self._deliver(first))
+        return effects
+
+    def _deliver(self, first: _Part) -> Deliver:
         start, size, payloads = self._cursor, 0, list[Payload]()
         while (part := self._parts.get(self._cursor)) is not None and part.peer == first.peer:
             if payloads and size + part.bytes > AT_ONCE:
@@ -354,9 +369,8 @@ class Transfer:
             size += part.bytes
             payloads.append(part.payload)
         self._held -= size
-        self._judging = True
-        self._contributors.add(first.peer)
-        return [Deliver(first.peer, start, tuple(payloads))]
+        self._judged.append(first.peer)
+        return Deliver(first.peer, start, tuple(payloads))
 
     def _ask(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -384,7 +398,7 @@ class Transfer:
         """Whether another may take the place of who is asked alone: of two who contributed none could be blamed."""
         if not self._providers.is_hopeful(peer):
             return True
-        gave_nothing = not (self._contributors or self._parts or self._questions(peer))
+        gave_nothing = not (self._contributors or self._judged or self._parts or self._questions(peer))
         return gave_nothing and self._providers.is_resting(peer, now)
 
     def _ask_another_alone(self) -> None:
@@ -405,7 +419,7 @@ class Transfer:
 
     def _hedge(self, now: float) -> list[Effect]:
         """The part that all wait for is late: ask an idle peer for it too."""
-        if self._solo is not None or self._judging or self._cursor in self._parts:
+        if self._solo is not None or self._is_judging or self._cursor in self._parts:
             return []
         late = [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
         if not 0 < len(late) <= MAX_HEDGES or now < max(flight.since for flight in late) + HEDGE:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chain.errors import Invalid
@@ -38,6 +39,7 @@ class Run:
         self.node, self.world, self.life = node, node.world, node.life
         self.machine = Transfer(start, target, self.shape, node.world.rng, inherited=inherited)
         self.target = target
+        self.court: deque[transfer.Deliver | transfer.Finish] = deque()
         self.alarm = 0
 
     def begin(self) -> None:
@@ -60,10 +62,10 @@ class Run:
                 self.node.questions[number] = (self, effect)
                 body, name = self.node.says(self.encoded(effect, number)), self.node.name
                 self.world.send("question", name, effect.peer, lambda node: node.asked(name, self.protocol, body))
-            case transfer.Deliver():
-                self.world.after(self.world.rng.uniform(0, 0.05), lambda: self.judged(lambda: self.take(effect)))
-            case transfer.Finish():
-                self.world.after(self.world.rng.uniform(0, 0.05), lambda: self.judged(self.finish))
+            case transfer.Deliver() | transfer.Finish():
+                self.court.append(effect)
+                if len(self.court) == 1:
+                    self.call_next()
             case transfer.Penalise(peer, _, judged=True) if not self.shows(peer):
                 self.node.blame(peer, UNRELIABLE)
                 self.node.elsewhere.add((self.key, peer))
@@ -76,14 +78,25 @@ class Run:
                 del self.node.runs[self.key]
                 self.node.retry(self.node.want, 0.1, 1.0 if isinstance(effect, transfer.Completed) else 10.0)
 
-    def judged(self, work: Callable[[], transfer.Input]) -> None:
+    def call_next(self) -> None:
+        """What is before the judge is judged one by one."""
+        if self.court:
+            self.world.after(self.world.rng.uniform(0, 0.05), self.judge)
+
+    def judge(self) -> None:
         if self.node.life != self.life:
             return
+        effect = self.court[0]
         try:
-            event = work()
+            event = self.take(effect) if isinstance(effect, transfer.Deliver) else self.finish()
         except Invalid as error:
             event = transfer.Rejected(error.message, self.resume_at())
+            self.court.clear()
+            self.feed(event)
+            return
         self.feed(event)
+        self.court.popleft()
+        self.call_next()
 
     def shows(self, peer: PeerId) -> bool:
         """Whether a peer has what is wanted, so that wrong bytes of it are lies (``p2p.driver.histories``)."""

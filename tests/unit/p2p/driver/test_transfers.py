@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from random import Random
 from typing import Any
 
 import pytest
 import trio
 
-from chain.errors import Environment, Remote
+from chain.errors import Environment, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
-from p2p.driver.transfers import PARTS_AHEAD
+from p2p.driver.transfers import PARTS_AHEAD, TransferRun
 from p2p.errors import PeerFault
+from p2p.machines.transfer import IN_COURT, Arrived, Ask, Shape, Transfer
 from p2p.pace import Line, Pace
 from p2p.ports import PeerId
 from p2p.wire import chains, frames, objects, packs
@@ -22,6 +25,8 @@ from p2p.wire.limits import MAX_REPLY, MAX_REQUEST
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BIG = bytes(range(256)) * 4096 * 5 + b"tail"
 NAME = Multihash.sha3_256(BIG)
+STANDING: Any = None
+"""Nobody is penalised."""
 
 
 def sink(town: Any, blocks: tuple[bytes, ...]) -> Any:
@@ -305,6 +310,73 @@ async def test_a_full_disk_ends_the_transfer_as_itself(autojump_clock: Any, town
     assert puller.score(giver) == 0
 
 
+class Court:
+    """Wants ``size`` units of which each answer brings one; ``at`` are those that were judged, in that order."""
+
+    what = "a thing"
+
+    def __init__(self, size: int) -> None:
+        self.run = TransferRun(
+            self, Transfer(0, size, Shape(most_units=1, most_bytes=1), Random(0)), STANDING, [Pace()]
+        )
+        self.at: list[int] = []
+        self.accused: list[PeerId] = []
+        self.may_judge = threading.Event()
+
+    async def ask(self, ask: Ask) -> Arrived:
+        return Arrived(peer=ask.peer, ask=ask.ask, payload=b"x", units=1, bytes=1, available=9)
+
+    def judge(self, peer: PeerId, start: int, payloads: Any) -> None:
+        self.may_judge.wait()
+        self.at += range(start, start + len(payloads))
+        self.look()
+
+    def look(self) -> None: ...
+    def finish(self) -> None: ...
+
+    def resume_at(self) -> int:
+        return 0
+
+    def accuse(self, peer: PeerId, reason: str) -> None:
+        self.accused.append(peer)
+
+
+async def test_what_was_delivered_before_a_rejection_is_not_judged() -> None:
+    court = Court(6)
+
+    def look() -> None:
+        if len(court.at) == 1:
+            raise Invalid("bad", rule="test")
+
+    court.look = look  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(court.run.run, [PeerId("a"), PeerId("b")])
+        while len(court.run._court) + 1 < IN_COURT:
+            await trio.lowlevel.checkpoint()
+        court.may_judge.set()
+    assert court.at == [0, *range(6)]
+    assert len(court.accused) == 1
+
+
+async def test_a_transfer_that_is_cut_off_leaves_no_judge_at_work() -> None:
+    court = Court(9)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(court.run.run, [PeerId("a")])
+            while len(court.run._court) + 1 < IN_COURT:
+                await trio.lowlevel.checkpoint()
+            court.look = scope_cancel(scope)  # type: ignore[method-assign]
+            court.may_judge.set()
+    assert len(court.at) <= IN_COURT
+    for _ in range(3):
+        await trio.lowlevel.checkpoint()  # what the judge said is heard by nobody
+
+
+def scope_cancel(scope: trio.CancelScope) -> Any:
+    """For the judge's thread: it goes on when the loop has cancelled."""
+    return lambda: trio.from_thread.run_sync(scope.cancel)
+
+
 async def test_the_size_of_an_object_is_asked_for_alone(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
@@ -490,8 +562,8 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
             nursery.start_soon(puller.driver.fetch_object, [giver.peer for giver in givers], NAME, len(BIG), part)
     assert [part.visible for part in parts] == [BIG, BIG]
     took = trio.current_time() - began
-    least = (2 * len(BIG) - 2 * rate) / rate
-    assert least <= took <= least + 10
+    least = (2 * len(BIG) - (PARTS_AHEAD + 1) * rate) / rate
+    assert least <= took <= least + 10, "all but the last parts, judged together"
     assert [puller.score(giver) for giver in givers] == [0.0, 0.0]
 
 

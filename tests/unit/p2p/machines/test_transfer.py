@@ -12,6 +12,7 @@ from p2p.machines.providers import DEPTH, PATIENCE
 from p2p.machines.transfer import (
     AT_ONCE,
     HEDGE,
+    IN_COURT,
     Accepted,
     Arrived,
     Ask,
@@ -44,6 +45,15 @@ def only(effects: list[Any], kind: type[Any]) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
+def accept_all(machine: Transfer, effects: list[Any], now: float) -> list[Deliver]:
+    """What is before the judge is good, and all that comes after it, which is returned."""
+    shown, before = [], len(only(effects, Deliver))
+    while before:
+        shown += (more := only(machine.handle(Accepted(), now), Deliver))
+        before += len(more) - 1
+    return shown
+
+
 def answer(ask: Ask, units: int | None = None, available: int = 100) -> Arrived:
     count = ask.units if units is None else units
     return Arrived(peer=ask.peer, ask=ask.ask, payload=bytes(count), units=count, bytes=count, available=available)
@@ -61,9 +71,9 @@ def test_parts_are_shown_in_order_and_those_that_wait_together() -> None:
     assert only(machine.handle(answer(third), 0.1), Deliver) == []
     (shown,) = only(machine.handle(answer(first), 0.1), Deliver)
     assert shown.start == 0
-    assert only(machine.handle(answer(second), 0.1), Deliver) == []
-    (rest,) = only(machine.handle(Accepted(), 0.2), Deliver)
+    (rest,) = only(machine.handle(answer(second), 0.1), Deliver)
     assert (rest.start, [len(payload) for payload in rest.payloads]) == (10, [10, 10])
+    assert only(machine.handle(Accepted(), 0.2), Finish) == [], "the judge has not seen all"
     assert only(machine.handle(Accepted(), 0.2), Finish) == [Finish()]
     assert machine.handle(Finished(), 0.3) == [Completed()]
     assert machine.handle(Tick(), 9.0) == []
@@ -101,6 +111,21 @@ def test_one_contributor_is_to_blame_and_several_are_not() -> None:
         assert len({ask.peer for ask in only(effects, Ask)}) == len(peers) - 1, "after doubt: one peer at a time"
 
 
+def test_who_gave_what_was_not_judged_is_no_contributor() -> None:
+    """Of two deliveries the first is bad: its giver alone is to blame, and what came after it is void."""
+    machine = made(20)
+    first, second = only(machine.handle(Joined((A, B)), 0.0), Ask)
+    assert first.peer != second.peer
+    shown = only(machine.handle(answer(first), 0.1), Deliver) + only(machine.handle(answer(second), 0.1), Deliver)
+    assert len(shown) == IN_COURT
+    effects = machine.handle(Rejected("it does not follow", 0), 0.2)
+    assert [effect.peer for effect in only(effects, Penalise)] == [first.peer]
+    again = only(effects, Ask)
+    assert {(ask.peer, ask.start) for ask in again} == {(second.peer, 0), (second.peer, 10)}
+    anew = [part for ask in again for part in only(machine.handle(answer(ask), 0.3), Deliver)]
+    assert [part.start for part in anew] == [0, 10]
+
+
 def test_who_is_silent_alone_holds_up_nothing_while_another_answers() -> None:
     """A doubt that cannot be laid at one peer's door, and a peer that says nothing: those who answered come first."""
     machine = made(30)
@@ -109,16 +134,11 @@ def test_who_is_silent_alone_holds_up_nothing_while_another_answers() -> None:
     for ask in asks[1:]:
         machine.handle(answer(ask, available=30), 0.1)
     (hedge,) = only(machine.handle(Tick(), HEDGE), Ask)
-    machine.handle(answer(hedge, available=30), HEDGE)
-    for _ in range(3):
-        machine.handle(Accepted(), HEDGE)
+    accept_all(machine, machine.handle(answer(hedge, available=30), HEDGE), HEDGE)
     for peer in {*answering}:
         alone = only(machine.handle(Rejected("wrong hash", 0), 3.0), Ask)
         assert {ask.peer for ask in alone} <= {*answering}
-        for ask in alone:
-            machine.handle(answer(ask, available=30), 3.1)
-        for _ in alone:
-            machine.handle(Accepted(), 3.1)
+        accept_all(machine, [each for ask in alone for each in machine.handle(answer(ask, available=30), 3.1)], 3.1)
         assert peer in answering
     last = only(machine.handle(Rejected("wrong hash", 0), 4.0), Ask)
     assert {ask.peer for ask in last} == {silent}, "nobody else is left"
@@ -194,8 +214,7 @@ def test_parts_of_several_peers_are_shown_apart() -> None:
     for ask in reversed(asks):
         effects = machine.handle(answer(ask), 0.1)
     shown = only(effects, Deliver)
-    while more := only(machine.handle(Accepted(), 0.2), Deliver):
-        shown += more
+    shown += accept_all(machine, effects, 0.2)
     assert [part.start for part in shown] == [ask.start for ask in asks]
     assert [part.peer for part in shown] == [ask.peer for ask in asks]
     assert {part.peer for part in shown} == {A, B}
@@ -207,23 +226,22 @@ def test_no_more_than_so_many_bytes_are_shown_together() -> None:
     for ask in asks[1:]:
         big = Arrived(peer=A, ask=ask.ask, payload=bytes(1 << 20), units=1, bytes=AT_ONCE // 2, available=12)
         asks += only(machine.handle(big, 0.1), Ask)
-    machine.handle(answer(asks[0], 1), 0.1)
-    (part,) = only(machine.handle(Accepted(), 0.1), Deliver)
-    assert len(part.payloads) == 2
+    shown = only(machine.handle(answer(asks[0], 1), 0.1), Deliver)
+    assert [len(part.payloads) for part in shown] == [2, 2]
 
 
 @given(st.data())
 def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObject) -> None:
     machine = made(data.draw(st.integers(1, 150)))
     waiting = only(machine.handle(Joined((A, B, C)), 0.0), Ask)
-    shown, now, judging = 0, 0.0, False
+    shown, now, judging = 0, 0.0, 0
     for _ in range(2000):
         now += 0.01
         choices = [*waiting, *([None] if judging else [])]
         chosen = data.draw(st.sampled_from(choices))
         if chosen is None:
             effects = machine.handle(Accepted(), now)
-            judging = False
+            judging -= 1
         else:
             waiting.remove(chosen)
             units = data.draw(st.integers(0, chosen.units))
@@ -235,9 +253,9 @@ def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObjec
         waiting += only(effects, Ask)
         for part in only(effects, Deliver):
             assert part.start == shown
-            assert not judging
+            judging += 1
+            assert judging <= IN_COURT
             shown += sum(map(len, part.payloads))
-            judging = True
         assert machine.held <= SHAPE.window
         if only(effects, Finish):
             assert shown == machine.cursor
