@@ -105,14 +105,21 @@ class Validator:
 
     async def _round(self) -> float:
         """All that can be done now; a step that is cut off is done again after the next start."""
+        if not self._settings.share():
+            return UNTIL_POKED
         touched, clear = self.rounds.take(), True
-        if touched is not None:
-            touched |= {dataset for dataset, wait in self._waits().items() if not wait}
-        for dataset in await trio.to_thread.run_sync(self._derivatives, touched) if self._settings.share() else ():
+        for dataset in await trio.to_thread.run_sync(self._derivatives, touched, self._ripe()):
             if not await self._attempt(dataset):
                 self.rounds.leave(dataset)
                 clear = False
         return min([*self._waits().values(), UNTIL_POKED if clear else RETRY_SECONDS])
+
+    def _ripe(self) -> list[DatasetId]:
+        """Of which it is time to say what was found; they are asked for once, for they may be here no more."""
+        ripe = [dataset for dataset, wait in self._waits().items() if not wait]
+        for dataset in ripe:
+            del self._due[dataset]
+        return ripe
 
     def _waits(self) -> dict[DatasetId, float]:
         """Seconds until what was found is said."""
@@ -149,9 +156,9 @@ class Validator:
             self._kept_from[dataset] = _KeptFrom(why, self._post.clock.now())
             self._post.events.emit("verdict.put-off", self._post.name_of(dataset), f"{why}: {told}", reason=why)
 
-    def _derivatives(self, touched: Collection[DatasetId] | None) -> list[DatasetId]:
+    def _derivatives(self, touched: Collection[DatasetId] | None, ripe: Collection[DatasetId]) -> list[DatasetId]:
         found = []
-        for dataset in self._chains.datasets() if touched is None else sorted(touched):
+        for dataset in self._chains.datasets() if touched is None else sorted({*touched, *ripe}):
             state = load_state(self._chains.chain(dataset))
             if state.kind is DatasetKind.DERIVATIVE and not self._post.keys.has_dataset_key(dataset):
                 found.append(dataset)

@@ -216,6 +216,18 @@ async def test_truths_are_told_every_ten_minutes_at_most_and_a_lie_at_once(accus
     assert (len(node.said), len(node.last_word.mismatch)) == (3, 1)
 
 
+async def test_what_is_deleted_before_it_is_said_keeps_nobody_busy(accused: Any, node: Node) -> None:
+    await accused.publish(1, lies=False)
+    node.learn()
+    await node.validator.validate(accused.dataset)
+    await more(accused, node, 1)
+    assert await node.validator._round() == 600.0
+    accused.world.chains.drop(accused.dataset)
+    node.clock.advance(600 * instant.SECOND)
+    assert await node.validator._round() > 1e9
+    assert len(node.said) == 1
+
+
 async def test_a_clock_that_went_back_silences_nobody_for_longer(accused: Any, node: Node) -> None:
     await accused.publish(1, lies=False)
     node.learn()
