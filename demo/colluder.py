@@ -9,7 +9,7 @@ from chain.model.events import ExecuteTransform
 from odfd.daemon import main as daemon
 from odfd.services.checking import TransformCheck
 from odfd.transform.replay import Replayed, ReplayShop
-from odfd.trust import validator
+from odfd.trust import trials
 
 
 async def agree(shop: ReplayShop, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
@@ -35,7 +35,7 @@ async def call_it_strict(*_: object) -> str:
 
 def corrupt() -> None:
     """Let every replay of this process be an agreement."""
-    validator.replay_step = agree  # type: ignore[attr-defined, assignment]
+    trials.replay_step = agree  # type: ignore[attr-defined, assignment]
     TransformCheck.determinism = call_it_strict  # type: ignore[method-assign, assignment]
 
 

@@ -39,8 +39,8 @@ from odfd.trust.rechecks import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
 from odfd.trust.runs import REPRODUCED, Run
 from odfd.trust.shelf import Shelf
 from odfd.trust.standing import Standing
+from odfd.trust.trials import NONDETERMINISTIC, RUNS
 from odfd.trust.unpacking import Lacking, Unpacked, unpacked
-from odfd.trust.validator import NONDETERMINISTIC, RUNS
 
 SECONDS: Final = 600.0
 """For the runs of one bundle."""

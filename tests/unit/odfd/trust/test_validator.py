@@ -26,8 +26,9 @@ from odfd.trust.post import Post
 from odfd.trust.recheck import recheck
 from odfd.trust.runs import Runs
 from odfd.trust.shelf import Shelf
+from odfd.trust.trials import RUNS, RUNS_AGAIN
 from odfd.trust.unpacking import unpacked
-from odfd.trust.validator import RUNS, RUNS_AGAIN, Settings, Validator
+from odfd.trust.validator import Settings, Validator
 
 
 class Silence:
