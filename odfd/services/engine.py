@@ -1,13 +1,14 @@
 """The node's engine as everybody sees it, from before it is known until after it is gone.
 
 A node without Java, or with no sandbox that its policy accepts, still mirrors and verifies; whoever asks such a node's
-engine for work gets the reason why there is none.
+engine for work gets the reason why there is none. It is looked for again, ever later: a full disk does not stay full.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 
@@ -34,6 +35,10 @@ from engines.provision.warm import WarmEngine
 from odfd.control import wire
 from odfd.kit.supervision import Journal, Life
 
+SOONEST: Final = 10.0
+"""Seconds until an engine that was not found is looked for again; twice as long each time."""
+LATEST: Final = 600.0
+
 
 class NodeEngine:
     """Implements ``engines.contract.Engine``. Start it as a child (``run``)."""
@@ -49,28 +54,40 @@ class NodeEngine:
     async def run(self, life: Life) -> None:
         """Find out what engine there is, then keep it until asked to stop. Not having one is no failure of the node."""
         life.ready()
-        try:
-            self._host = await spark_engine(self._options, self._environ, self._tell)
-        except Fault as fault:
-            self._why_not = fault
-            self._journal.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
-        if self._host is None:
-            self._known.set()
-            await life.stopping.wait()
-            return
-        for refusal in self._host.choice.passed_over:
-            self._journal.info("sandbox level passed over", verdict=str(refusal))
-        for weakness in self._host.choice.verdict.unbounded:
-            self._journal.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
-        if self._host.identity.sandbox == "none":
-            hint = "docs/cluster.md tells what confines them" if self._host.cluster else "install bubblewrap"
-            self._journal.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
+        pause = SOONEST
+        while (host := await self._find()) is None:
+            with trio.move_on_after(pause):
+                await life.stopping.wait()
+                return
+            pause = min(2 * pause, LATEST)
+        self._tell_of(host)
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+            await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
             # Not before: whoever waited for it wants to use it.
+            self._host, self._why_not = host, None
             self._known.set()
             await life.stopping.wait()
             nursery.cancel_scope.cancel()
+
+    async def _find(self) -> HostEngine | None:
+        """Why there is none is told once."""
+        try:
+            return await spark_engine(self._options, self._environ, self._tell)
+        except Fault as fault:
+            if str(self._why_not) != str(fault):
+                self._journal.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
+            self._why_not = fault
+            self._known.set()
+            return None
+
+    def _tell_of(self, host: HostEngine) -> None:
+        for refusal in host.choice.passed_over:
+            self._journal.info("sandbox level passed over", verdict=str(refusal))
+        for weakness in host.choice.verdict.unbounded:
+            self._journal.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
+        if host.identity.sandbox == "none":
+            hint = "docs/cluster.md tells what confines them" if host.cluster else "install bubblewrap"
+            self._journal.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
 
     def _tell(self, event: str, facts: Mapping[str, object]) -> None:
         self._journal.info(event, **facts)

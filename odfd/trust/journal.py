@@ -181,7 +181,11 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> Environment:
-    return Environment(f"cannot write {path.name}: {error}", rule="signing-journal")
+    return Environment(
+        f"cannot write {path.name}: {error.strerror or error}",
+        rule="signing-journal",
+        hint="is the disk full, or the folder read-only?",
+    )
 
 
 def sync_folder(folder: Path) -> None:
