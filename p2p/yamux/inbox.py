@@ -34,19 +34,18 @@ class Inbox:
         self._pieces.append(bytes(piece))
 
     def take(self, size: int) -> bytes:
-        """The first ``size`` bytes, or as many as there are."""
+        """The first of them, at most ``size``: all that are small and together, or some of one large piece."""
         self._close_tail()
-        parts: list[bytes] = []
-        while size and self._pieces:
-            part = self._pieces[0][self._read : self._read + size]
-            size -= len(part)
-            self._size -= len(part)
-            self._read += len(part)
-            if self._read == len(self._pieces[0]):
-                self._pieces.popleft()
-                self._read = 0
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if not size or not self._pieces:
+            return b""
+        piece = self._pieces[0]
+        part = piece[self._read : self._read + size]
+        self._size -= len(part)
+        self._read += len(part)
+        if self._read == len(piece):
+            self._pieces.popleft()
+            self._read = 0
+        return part
 
     def clear(self) -> None:
         """Forget all."""
