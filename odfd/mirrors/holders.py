@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -116,8 +116,12 @@ class Holders:
     async def count(self, dataset: DatasetId, size: int) -> int:
         """For people: peers are asked anew only now and then."""
         known = self._said.get(dataset)
-        if known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS:
-            still = known.peers & set(self.connected())
-            if still:
-                return len(still)
-        return len(await self.of(dataset, size))
+        is_fresh = known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS
+        still = self.still([dataset])[dataset] if is_fresh else 0
+        return still or len(await self.of(dataset, size))
+
+    def still(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
+        """Of each, how many of those that said so last are connected. Who is connected is looked up once for all."""
+        connected = frozenset(self.connected())
+        said = ((dataset, self._said.get(dataset)) for dataset in datasets)
+        return {dataset: 0 if known is None else len(known.peers & connected) for dataset, known in said}

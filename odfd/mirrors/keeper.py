@@ -7,7 +7,7 @@ one that fails because the chain itself breaks a rule waits for news, since aski
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -63,7 +63,8 @@ class Mirror(msgspec.Struct):
     fault: Fault | None = None
     """Why it is REFUSED or FAILED."""
     tally: Tally = msgspec.field(default_factory=Tally)
-    peers: int = 0
+    asked: int = 0
+    """Peers that served it when it was found to be current."""
     passes: int = 0
     """That have ended."""
     passing: bool = False
@@ -84,7 +85,7 @@ class Mirror(msgspec.Struct):
     @property
     def is_unasked(self) -> bool:
         """Whether all that is known is here, and nobody was there who might know more."""
-        return self.state is State.CURRENT and not self.peers
+        return self.state is State.CURRENT and not self.asked
 
     @property
     def is_settled(self) -> bool:
@@ -216,6 +217,10 @@ class MirrorKeeper:
     def find(self, dataset: DatasetId) -> Mirror | None:
         return self._mirrors.get(dataset)
 
+    def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
+        """Of those that are mirrors, connected peers that serve them, as they said when they were asked last."""
+        return self._sync.holders(each for each in datasets if each in self._mirrors)
+
     def all(self) -> list[Mirror]:
         return sorted(self._mirrors.values(), key=lambda mirror: mirror.wish.name.casefold())
 
@@ -324,7 +329,7 @@ class MirrorKeeper:
         match outcome:
             case Synced(head=head, blocks=blocks, peers=peers, note=note):
                 self._note(mirror, note)
-                mirror.state, mirror.message, mirror.peers = State.CURRENT, note, peers
+                mirror.state, mirror.message, mirror.asked = State.CURRENT, note, peers
                 self._events.emit(
                     "mirror.synced", name, f"{blocks} blocks, head #{head.sequence_number}", blocks=blocks
                 )
@@ -334,7 +339,7 @@ class MirrorKeeper:
                 if objects:
                     self._after_sync(mirror.wish.id)
                 self._note(mirror, note)
-                mirror.state, mirror.peers = State.CURRENT, peers
+                mirror.state, mirror.asked = State.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)
                 return False
             case Waiting(reason=reason):

@@ -9,7 +9,7 @@ What the publisher signed and what breaks a rule all the same is not looked at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -134,6 +134,10 @@ class MirrorSync:
     def wished(self, wish: Wish) -> None:
         """A wish was changed: its cap holds for what is under way too."""
         self._arrivals.paces.of(wish)
+
+    def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
+        """Of each, peers that serve it, as they said when they were asked last, and are connected."""
+        return self._holders.still(datasets)
 
     async def ask_around(self, dataset: DatasetId) -> None:
         """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""

@@ -65,10 +65,11 @@ class DatasetService:
         self._clock = ground.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
-        return [self._with_peers(view) for view in await _in_thread(self._list)]
+        return self._with_peers(await _in_thread(self._list))
 
     async def get(self, ref: str) -> wire.DatasetView:
-        return self._with_peers(await _in_thread(lambda: self._views.dataset(self._resolve(ref))))
+        (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._resolve(ref)))])
+        return view
 
     async def describe(self, ref: str) -> wire.DatasetDetail:
         return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
@@ -101,12 +102,14 @@ class DatasetService:
     async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
         return await self._applying.submit(request)
 
-    def _with_peers(self, view: wire.DatasetView) -> wire.DatasetView:
+    def _with_peers(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
         """Those that a mirror asked, or those that say so of themselves, whichever are more."""
-        dataset = DatasetId.parse(view.id)
-        mirror = self._keeper.find(dataset)
-        peers = max(self._serving(dataset), mirror.peers if mirror is not None else 0)
-        return msgspec.structs.replace(view, peers=peers)
+        datasets = [DatasetId.parse(view.id) for view in views]
+        asked = self._keeper.holders(datasets)
+        return [
+            msgspec.structs.replace(view, peers=max(self._serving(dataset), asked.get(dataset, 0)))
+            for view, dataset in zip(views, datasets, strict=True)
+        ]
 
     def _resolve(self, ref: str) -> Entry:
         with self._home.catalog() as catalog:

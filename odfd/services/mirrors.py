@@ -67,16 +67,16 @@ class MirrorService:
                 raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
                 raise now.fault
-            return await trio.to_thread.run_sync(self._view, now)
+            return await self._shown(now)
 
         return task_ref(self._board.submit("mirror", wish.name, work))
 
     async def list(self) -> Sequence[wire.MirrorView]:
-        return [await trio.to_thread.run_sync(self._view, mirror) for mirror in self._keeper.all()]
+        return await self._all_shown(self._keeper.all())
 
     async def remove(self, ref: str) -> wire.MirrorView:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
-        view = await trio.to_thread.run_sync(self._view, self._keeper.get(dataset))
+        view = await self._shown(self._keeper.get(dataset))
         await self._keeper.remove(dataset)
         return view
 
@@ -89,7 +89,7 @@ class MirrorService:
     async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         mirror = await self._keeper.pause(dataset, paused=paused)
-        return await trio.to_thread.run_sync(self._view, mirror)
+        return await self._shown(mirror)
 
     def _is_ours(self, dataset: DatasetId) -> bool:
         """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
@@ -132,7 +132,15 @@ class MirrorService:
             expect=request.expect,
         )
 
-    def _view(self, mirror: Mirror) -> wire.MirrorView:
+    async def _shown(self, mirror: Mirror) -> wire.MirrorView:
+        (view,) = await self._all_shown([mirror])
+        return view
+
+    async def _all_shown(self, mirrors: Sequence[Mirror]) -> Sequence[wire.MirrorView]:
+        peers = self._keeper.holders(mirror.wish.id for mirror in mirrors)
+        return [await trio.to_thread.run_sync(self._view, mirror, peers.get(mirror.wish.id, 0)) for mirror in mirrors]
+
+    def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
         wish, tally = mirror.wish, mirror.tally
         known = self._standing.known(wish.id)
         serve = self._standing.serve(wish.id)
@@ -157,7 +165,7 @@ class MirrorService:
             blocks=_blocks(tally, known),
             slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
-            peers=mirror.peers,
+            peers=peers,
             message=_message(mirror),
             via=wish.via,
         )

@@ -55,6 +55,17 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         assert report.ok
 
 
+async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
+    """Also before anybody looks for more: a mirror of which this is the last copy must not seem to have another."""
+    async with world.running("bob") as bob:
+        async with world.running("alice") as alice:
+            cities = await published(world, worlds, alice)
+            assert (await bob.mirror(cities, "theirs")).peers == 1
+            assert [view.peers for view in await bob.api.mirrors.list()] == [1]
+        assert [view.peers for view in await bob.api.mirrors.list()] == [0]
+        assert [view.peers for view in await bob.api.datasets.list()] == [0]
+
+
 async def test_a_pull_asks_for_what_gossip_did_not_bring(world: Any, worlds: Any, monkeypatch: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
