@@ -24,6 +24,7 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
         await node.pull("cities")
         world.write("alice", f"a{number}.csv", row)
     await node.pull("cities")
+    await world.spread(node, "cities")
     return node.dataset("cities")
 
 

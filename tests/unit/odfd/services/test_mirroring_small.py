@@ -23,6 +23,7 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
     for day in range(1, DAYS + 1):
         world.write("alice", f"a{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
         await node.pull("cities")
+    await world.spread(node, "cities")
     return node.dataset("cities")
 
 
