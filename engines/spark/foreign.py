@@ -48,8 +48,9 @@ def blocks_of(given: TransformInput, state: State, lateness: int, folder: Path) 
 def _in_order(given: TransformInput, before: Instant | None) -> Iterator[InputBlock]:
     marks = sorted(given.explicit_watermarks, key=lambda mark: (mark.system_time, mark.event_time))
     at = 0
-    for path in given.data_paths:
-        made = _system_time(Path(path), given.vocab)
+    slices = [_looked_at(Path(path), given.vocab) for path in given.data_paths]
+    _check_offsets(given, sum(rows for _, rows in slices))
+    for path, (made, _) in zip(given.data_paths, slices, strict=True):
         while at < len(marks) and made is not None and _millis(marks[at].system_time) < made:
             after = _greater(before, marks[at].event_time)
             yield InputBlock(watermark_before=before, watermark_after=after)
@@ -74,16 +75,31 @@ def _millis(instant: Instant) -> int:
     return instant // _NANOS
 
 
-def _system_time(path: Path, vocab: Vocabulary) -> int | None:
-    """When the block of a slice was made, milliseconds; ``None`` for a slice without rows. Raises Invalid."""
+def _check_offsets(given: TransformInput, rows: int) -> None:
+    """Raises Invalid unless as many rows are given as are told of: what lacks would be a hole in the output for ever.
+
+    The reference (0.265) was seen to ask so when it verifies a derivation of several transactions (docs/kamu.md).
+    """
+    told = given.offset_interval
+    if told is not None and rows != told.end - told.start + 1:
+        raise Invalid(
+            f"input {given.dataset_alias}: its rows {told.start} to {told.end} are told of, and the"
+            f" {len(given.data_paths)} slices that are given have {rows}",
+            rule="input-offsets",
+            hint="it is the coordinator that lost them; with kamu verify: verify it with odfctl",
+        )
+
+
+def _looked_at(path: Path, vocab: Vocabulary) -> tuple[int | None, int]:
+    """When the block of a slice was made, milliseconds, ``None`` for one without rows; how many. Raises Invalid."""
     with open_slice(path) as source:
         if vocab.system_time_column not in source.schema.names:
             raise Invalid(f"slice {path.name} has no column {vocab.system_time_column}", rule="input-vocabulary")
         for batch in source.batches(columns=[vocab.system_time_column]):
             latest = pc.max(microseconds(batch.column(0))).as_py()
             if latest is not None:
-                return int(latest) // MILLISECOND
-    return None
+                return int(latest) // MILLISECOND, source.rows
+    return None, source.rows
 
 
 def _laid_out(given: TransformInput, state: State, folder: Path) -> list[InputBlock]:

@@ -86,6 +86,8 @@ class Coordinator:
     number: int = 0
     schema: pa.Schema | None = None
     timeout: float = 300.0
+    seen: Callable[[Path], str] = str
+    """How the engine names a path."""
 
     def transact(self, inputs: Sequence[Input], retry: bool = False) -> Answer:
         """One transaction; ``retry``: ask twice for it, and keep what came the second time."""
@@ -133,7 +135,7 @@ class Coordinator:
         target = folder / "in" / name
         if not target.exists():
             shutil.copyfile(file, target)
-        return str(target)
+        return self.seen(target)
 
     def _request(self, inputs: Sequence[Input], folder: Path) -> bytes:
         builds = [self._input(each, folder) for each in inputs]
@@ -149,8 +151,8 @@ class Coordinator:
                 vector(builds),
                 uint64(sum(one.num_rows for one in self.rows)),
                 text(previous) if previous is not None else None,
-                text(str(folder / "out" / "checkpoint")),
-                text(str(folder / "out" / "data")),
+                text(self.seen(folder / "out" / "checkpoint")),
+                text(self.seen(folder / "out" / "data")),
             )
         )
 
@@ -165,7 +167,7 @@ class Coordinator:
             vocabulary(),
             table(uint64(given.interval[0]), uint64(given.interval[1])) if given.interval else None,
             vector([text(path) for path in paths]),
-            text(str(schema)),
+            text(self.seen(schema)),
             vector([table(time(made), time(mark)) for made, mark in given.watermarks]),
         )
 
