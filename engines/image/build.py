@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -38,6 +38,20 @@ WHEELS: Final = (
 """What an engine process imports, and a Java."""
 CODE: Final = ("chain", "config", "engines")
 FOLDERS: Final = ("tmp", "run", "proc", "dev", "odf", "etc", "home")
+CONTRACT_PORT: Final = 2884
+"""Where the reference coordinator looks for an engine that it started from an image."""
+RUN: Final[Mapping[str, object]] = {
+    "User": "0:0",
+    "WorkingDir": "/tmp",  # noqa: S108  # inside
+    "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
+    "Entrypoint": [PYTHON],
+    "Cmd": ["-m", "engines.spark", "--listen", f"0.0.0.0:{CONTRACT_PORT}"],
+    "ExposedPorts": {f"{CONTRACT_PORT}/tcp": {}},
+}
+"""The engine as a coordinator of others starts it, which says neither command nor user, and mounts folders of its own.
+
+Root inside is whoever started it, without root outside. The node says both itself, and less (``engines.sandbox``).
+"""
 _ARCHITECTURES: Final = {"x86_64": ("amd64", "x86_64-manylinux_2_28")}
 _ROOT: Final = Path(__file__).parents[2]
 
@@ -81,11 +95,7 @@ def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str,
             layers.append(layer)
             entries += added
         version = _version(site)
-    config = {
-        "architecture": architecture, "os": "linux", "created": "1970-01-01T00:00:00Z",
-        "config": {"User": "1000:1000", "WorkingDir": "/run", "Env": [f"{k}={v}" for k, v in ENVIRONMENT.items()],
-                   "Entrypoint": [PYTHON]},
-    }  # fmt: skip
+    config = {"architecture": architecture, "os": "linux", "created": "1970-01-01T00:00:00Z", "config": RUN}
     annotations = {
         TREE: digest_of(encode(entries)), SPARK: version, CODE_DIGEST: code_digest(FileDigests(None)),
     }  # fmt: skip
