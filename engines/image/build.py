@@ -81,7 +81,7 @@ def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str,
     blobs = layout / "blobs" / "sha256"
     with tempfile.TemporaryDirectory(prefix="odf-image-") as folder:
         site = Path(folder, "site")
-        _install(_subset(wheels), site, tag, Path(folder))
+        install_wheels(_subset(wheels), site, tag, Path(folder))
         parts = (
             (_base(packages, cache), FOLDERS),
             (files_below(site, SITE), ()),
@@ -135,19 +135,29 @@ def _subset(lock: Path) -> str:
     return "\n".join(found[name] for name in WHEELS) + "\n"
 
 
-def _install(wanted: str, site: Path, tag: str, folder: Path) -> None:
-    """Wheels by their hashes, as files; nothing is compiled, so nothing depends on who did it."""
+def install_wheels(wanted: str, site: Path, tag: str, folder: Path, python: str = sys.executable) -> None:
+    """Wheels by their hashes, as files; nothing is compiled, so nothing depends on who did it, nor where.
+
+    ``wanted`` as in a requirements file, ``folder`` for files on the way. Raises Environment.
+    """
     named = folder / "wheels.txt"
     named.write_text(wanted, encoding="utf-8")
     argv = (
         *(sys.executable, "-m", "uv", "pip", "install", "-q", "--require-hashes", "--no-deps", "--no-build-isolation"),
-        *("--python", sys.executable, "--python-version", "3.11", "--python-platform", tag, "--link-mode", "copy"),
+        *("--python", python, "--python-version", "3.11", "--python-platform", tag, "--link-mode", "copy"),
         *("--target", str(site), "-r", str(named)),
     )
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Environment(f"wheels cannot be installed: {done.stderr.strip()[-500:]}", rule="image-wheels")
-    shutil.rmtree(site / "bin", ignore_errors=True)  # scripts that begin with the path of this machine's Python
+    _forget_place(site)
+
+
+def _forget_place(site: Path) -> None:
+    """Take away what tells where the builder's Python lies: scripts begin with its path, and records hash scripts."""
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    for record in site.glob("*.dist-info/RECORD"):
+        record.unlink()
 
 
 def _version(site: Path) -> str:

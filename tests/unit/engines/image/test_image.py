@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import tarfile
+import venv
+import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +16,7 @@ import pytest
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
 from engines.image import debian
+from engines.image.build import install_wheels
 from engines.image.installed import Image, installed, unpack_for_all, write_record
 from engines.image.layers import Item, files_below, write_layer
 from engines.image.oci import CODE, LAYER, TREE, Descriptor, read_manifest, write_image
@@ -53,6 +56,32 @@ def test_the_same_inputs_make_the_same_digest(tmp_path: Path) -> None:
     assert one == other
     (tmp_path / "b" / "lib" / "a.py").write_bytes(b"a = 2\n")
     assert built(tmp_path / "3", tmp_path / "b") != one
+
+
+def wheel(folder: Path) -> str:
+    """A wheel with a command, as a line of requirements."""
+    path, about = folder / "tool-1.0-py3-none-any.whl", "tool-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("tool.py", "main = print\n")
+        file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/entry_points.txt", "[console_scripts]\ntool = tool:main\n")
+        file.writestr(f"{about}/RECORD", "")
+    return f"tool @ {path.as_uri()} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def test_it_does_not_matter_where_the_builder_lies(tmp_path: Path) -> None:
+    """Commands begin with the path of the Python that they are installed for, and records tell what they hash to."""
+    made, sizes, wanted = [], [], wheel(tmp_path)
+    for number, place in enumerate(("here", "in/a/folder/elsewhere")):
+        home = tmp_path / place
+        venv.create(home, symlinks=True, with_pip=False)
+        site = tmp_path / f"site-{number}"
+        install_wheels(wanted, site, "x86_64-manylinux_2_28", tmp_path, str(home / "bin" / "python"))
+        sizes.append(len(list(site.rglob("*"))))
+        made.append(built(tmp_path / f"layout-{number}", site))
+    assert made[0] == made[1]
+    assert sizes[0] == sizes[1] >= 5
 
 
 @pytest.fixture
