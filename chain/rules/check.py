@@ -82,7 +82,7 @@ def doubtful(run: Run) -> Mask:
     doubts = np.zeros(run.size, np.bool_)
     for rule in _rules_for(type(run.event), False):
         doubts |= rule.doubts(run)
-    return doubts | run.unsure
+    return doubts | run.not_believed
 
 
 @functools.cache

@@ -2,8 +2,9 @@
 
 Columns are lifted from the blocks' bytes by their shapes and compared with numpy. They decide one thing only: which
 blocks are *doubtful*. What is not doubtful keeps every rule; a doubtful block is decoded and asked rule by rule, and
-may well be in order. Where a value is beyond what a column holds, it makes its block doubtful and stands as anything.
-A run is made for one page of a chain and thrown away with it. Spec: Metadata Chain.
+may well be in order. Where a value is beyond what a column holds it stands as anything, and makes doubtful its block
+and the one after it, which is compared with it. A run is made for one page of a chain and thrown away with it. Spec:
+Metadata Chain.
 """
 
 from __future__ import annotations
@@ -76,6 +77,13 @@ class Run:
         self.event = event
         """Of some block; its class and the identities of its inputs are those of all."""
         self._known: dict[str, Column] = {}
+
+    @property
+    def not_believed(self) -> Mask:
+        """Blocks that no column decides about: with a value that none could take, or after such a one."""
+        found = self.unsure.copy()
+        found[1:] |= self.unsure[:-1]
+        return found
 
     def read(self) -> None:
         """Marks as unsure the blocks with a value that may not decode: a time that is none, a text beyond ASCII."""
