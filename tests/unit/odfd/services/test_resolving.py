@@ -225,7 +225,7 @@ async def test_a_person_lifts_the_quarantine_of_one_step(world: Any, worlds: Any
         await alice.pull()
         await world.spread(alice, "cities", "towns")
         groups = (model.Group(name="g", keys=(bob.key,)),)
-        validators = model.Validators(f=0, groups=groups, recheck=False)
+        validators = model.Validators(f=0, groups=groups, recheck=False, spot_check=0.0)
         listens = model.Policy(profile="mirror", serve="data", validators=validators)
         async with world.running("carol", listens) as carol:
             for node in (carol, bob):
