@@ -8,12 +8,12 @@ from is compared again. Implements part of ``p2p.ports.Library``; called from wo
 from __future__ import annotations
 
 import threading
-import zlib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from zlib_ng import zlib_ng
 
 from chain.errors import Environment, Invalid, NotFound
 from chain.multihash import Multihash
@@ -120,7 +120,7 @@ class Offering:
                 file.seek(place.offset + first * _PART)
                 for number in range(first, stop):
                     part = file.read(min(_PART, place.size - number * _PART))
-                    if zlib.crc32(part) != place.checks[number]:
+                    if zlib_ng.crc32(part) != place.checks[number]:
                         return None
                     parts.append(part)
         except Environment:
@@ -135,6 +135,6 @@ def _read_through(path: Path) -> _Open:
     with disk(path), path.open("rb") as file:
         reader = Reader(file, path.name)
         for each, pieces in reader.objects():
-            offset, checks = file.tell(), tuple(zlib.crc32(piece) for piece in pieces)
+            offset, checks = file.tell(), tuple(zlib_ng.crc32(piece) for piece in pieces)
             places[each.hash] = _Place(offset, each.size, checks)
     return _Open(path, reader.manifest.encode(), places)
