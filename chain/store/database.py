@@ -54,6 +54,8 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self.writes = 0
+        """Transactions that were written since it was opened: what was read and this unchanged, it is still so."""
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
@@ -88,6 +90,7 @@ class Database:
             try:
                 yield self._writer
                 self._writer.execute("COMMIT")
+                self.writes += 1
             except BaseException:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")

@@ -11,6 +11,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from io import FileIO
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -31,6 +32,7 @@ MAX_PARTS: Final = 4 << 20
 class _Whole(msgspec.Struct, frozen=True):
     """A large object that was found whole."""
 
+    path: Path
     size: int
     digests: bytes
 
@@ -57,15 +59,14 @@ class Giving:
 
     def read(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         """The object's size, and how many bytes from ``offset`` on were put into ``into``. Raises as ``size`` does."""
-        if self._objects.size(name) <= SMALL:
+        if name not in self._whole and self._objects.size(name) <= SMALL:
             data = self.small(name)
             part = data[offset : offset + len(into)]
             into[: len(part)] = part
             return len(data), len(part)
         whole = self._known(name)
-        stop = min(offset + len(into), whole.size)
-        path, at = self._objects.path(name), offset
-        with disk(path), path.open("rb", buffering=0) as file:
+        stop, at = min(offset + len(into), whole.size), offset
+        with disk(whole.path), FileIO(whole.path) as file:
             while at < stop:
                 number, skip = divmod(at, PART)
                 count = min(PART - skip, stop - at)
@@ -117,7 +118,7 @@ class Giving:
                 size += len(part)
         if Multihash.from_digest(SHA3_256, whole.digest()) != name:
             raise ObjectDamaged(name)
-        return _Whole(size, bytes(digests))
+        return _Whole(path, size, bytes(digests))
 
     def _forget(self, name: Multihash) -> None:
         with self._lock:

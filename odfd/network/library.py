@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
@@ -26,7 +26,17 @@ from odfd.verify.damage import Spot
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
+MAX_SPOKEN: Final = 256
+"""Objects that are being given, of which it is known that they are served."""
 OnDamage: TypeAlias = Callable[[DatasetId, Spot], None]
+
+
+class _Spoken(NamedTuple):
+    """Blocks that name an object that is served, as of so many writes."""
+
+    writes: int
+    at: Instant
+    named: list[tuple[DatasetId, int]]
 
 
 class ServingLibrary:
@@ -51,6 +61,7 @@ class ServingLibrary:
         self._clock = clock
         self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
         """When it was computed, of which head, and the blocks within it."""
+        self._spoken: dict[Multihash, _Spoken] = {}
         self._giving = Giving(objects)
         self._damaged = damaged
         self._prover = Prover(database)
@@ -106,7 +117,7 @@ class ServingLibrary:
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         """Also raises NotFound for what is damaged: for others it is not here."""
-        named = self._named(name) if self._objects.has(name) else []
+        named = self._served(name)
         if not named:
             return self._part_of_evidence(name, offset, into)
         try:
@@ -153,6 +164,21 @@ class ServingLibrary:
         if self._evidence is None or size is None or size > largest:
             return None
         return self._evidence.read(name, 0, largest)
+
+    def _served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
+        """As ``_named`` of what is here; what comes part by part is looked up now and then, and after each write."""
+        writes, now = self._database.writes, self._clock()
+        known = self._spoken.get(name)
+        if known is not None and known.writes == writes and 0 <= now - known.at < REACH_AGE:
+            return known.named
+        named = self._named(name) if self._objects.has(name) else []
+        with self._lock:
+            self._spoken.pop(name, None)
+            if named:
+                self._spoken[name] = _Spoken(writes, now, named)
+            if len(self._spoken) > MAX_SPOKEN:
+                del self._spoken[next(iter(self._spoken))]
+        return named
 
     def _named(self, name: Multihash, within: dict[DatasetId, int] | None = None) -> list[tuple[DatasetId, int]]:
         """The blocks that name an object, when one of them is within reach; else none.

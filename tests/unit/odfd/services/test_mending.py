@@ -13,6 +13,7 @@ from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.control import wire
+from odfd.datasets.references import references_to
 from odfd.verify.damage import Damage
 from p2p.driver import reading
 from p2p.wire import chains, objects
@@ -233,6 +234,28 @@ async def test_rot_below_a_file_that_was_given_before_never_leaves(world: Any, w
         assert (await verified(alice, "cities")).ok
         assert (await alice.api.datasets.get("cities")).rely_on.blocks == 5
         assert library.read_object(name, 0, size) == path.read_bytes()
+
+
+async def test_what_is_given_part_by_part_is_looked_up_again_when_something_was_written(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice, *BIG)
+        name = Multihash.parse(large_file(alice).name)
+        library, looked = alice.parts.library, []
+
+        def counted(*given: Any) -> Any:
+            looked.append(given)
+            return references_to(*given)
+
+        monkeypatch.setattr("odfd.network.library.references_to", counted)
+        part = memoryview(bytearray(1000))
+        for offset in range(0, 50_000, 1000):
+            assert library.object_part(name, offset, part)[1] == 1000
+        assert len(looked) < 25
+        await alice.api.datasets.delete("cities")
+        with pytest.raises(NotFound):
+            library.object_part(name, 0, part)
 
 
 async def test_a_mirror_mends_by_itself_what_it_finds_when_asked(world: Any, worlds: Any) -> None:
