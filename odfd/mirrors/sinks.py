@@ -6,9 +6,7 @@ Implements ``p2p.ports.ChainSink`` and ``ObjectSink``; called from worker thread
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -20,17 +18,13 @@ from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.objects import DiskObjects, disk
+from odfd.mirrors.spool import Spool
 from p2p.ports import PeerId, Tip
 
 MAX_PENDING: Final = 200_000
 """Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
 MAX_PENDING_BYTES: Final = 256 << 20
 """And their bytes: a block may have 16 MiB."""
-_READ: Final = 1 << 20
-_HANDS: Final = ThreadPoolExecutor(1, "hand to the disk")
-"""For all objects: each has one part waiting here at most."""
-_HANDED: Final = 8 << 20
-"""Bytes of an object that the kernel is told to write at once."""
 
 
 class Full(Refused):
@@ -122,46 +116,17 @@ class PartialObject:
         self._objects = objects
         self._name = name
         self._hash = hashlib.sha3_256()
-        self._received = self._handed = 0
-        self._handing: Future[None] | None = None
-        with disk(self._path):
-            self._file = self._path.open("a+b")
-            self._file.seek(0)
-            while part := self._file.read(_READ):
-                self._hash.update(part)
-                self._received += len(part)
-        self._handed = self._received
+        self._file = Spool(self._path)
+        for part in self._file.parts():
+            self._hash.update(part)
 
     @property
     def received(self) -> int:
-        return self._received
+        return self._file.size
 
     def write(self, data: bytes | memoryview) -> None:
-        with disk(self._path):
-            self._file.write(data)
-            self._hash.update(data)
-            self._received += len(data)
-            if self._received - self._handed >= _HANDED:
-                self._hand_on()
-
-    def _hand_on(self) -> None:
-        """Let the kernel begin to write to the disk what it would keep until the end, when all waits for it.
-
-        Beside the hash: who tells the kernel so waits while the disk is busy.
-        """
-        if self._handing is not None and not self._handing.done():
-            return
-        self._settle()
-        self._file.flush()
-        part = self._file.fileno(), self._handed, self._received - self._handed
-        self._handing = _HANDS.submit(os.posix_fadvise, *part, os.POSIX_FADV_DONTNEED)
-        self._handed = self._received
-
-    def _settle(self) -> None:
-        """Nobody uses the file's number any more."""
-        if self._handing is not None:
-            self._handing.result()
-            self._handing = None
+        self._file.append(data)
+        self._hash.update(data)
 
     def finish(self) -> None:
         actual = Multihash.from_digest(SHA3_256, self._hash.digest())
@@ -173,18 +138,12 @@ class PartialObject:
             self._objects.adopt(self._path, self._name)
 
     def abandon(self) -> None:
-        with disk(self._path):
-            self._settle()
-            self._file.truncate(0)
-            self._file.seek(0)
+        self._file.clear()
         self._hash = hashlib.sha3_256()
-        self._received = self._handed = 0
 
     def close(self) -> None:
         """Let go of the file; what came stays for the next try."""
-        with disk(self._path):
-            self._settle()
-            self._file.close()
+        self._file.close()
 
 
 class SmallObjects:

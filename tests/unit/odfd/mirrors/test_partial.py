@@ -1,16 +1,14 @@
-"""Objects on their way: what came stays over a restart, and the disk's pace never holds up the hash."""
+"""Objects on their way: what came stays over a restart, and what is another object goes."""
 
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from chain.errors import Invalid
 from chain.multihash import Multihash
-from odfd.mirrors import sinks
 from odfd.mirrors.sinks import PartialObject
 from odfd.services.home import open_home
 
@@ -24,8 +22,7 @@ def fill(sink: PartialObject, until: int) -> None:
         sink.write(memoryview(WHOLE)[sink.received : sink.received + PART])
 
 
-def test_what_came_stays_and_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "_HANDED", 3 * PART)
+def test_what_came_stays_and_is_gone_on_with(tmp_path: Path) -> None:
     with open_home(tmp_path) as home:
         first = PartialObject(tmp_path, home.objects, NAME)
         fill(first, 170_000)
@@ -38,30 +35,7 @@ def test_what_came_stays_and_is_gone_on_with(tmp_path: Path, monkeypatch: pytest
         assert not (tmp_path / str(NAME)).exists()
 
 
-def test_a_disk_that_takes_its_time_holds_up_nothing_but_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sinks, "_HANDED", PART)
-    told: list[tuple[int, int]] = []
-    is_free = threading.Event()
-
-    def advise(_fd: int, offset: int, length: int, _advice: int) -> None:
-        is_free.wait()
-        told.append((offset, length))
-
-    monkeypatch.setattr(os, "posix_fadvise", advise)
-    with open_home(tmp_path) as home:
-        sink = PartialObject(tmp_path, home.objects, NAME)
-        fill(sink, len(WHOLE))
-        assert told == [], "the disk is busy, and all is hashed"
-        is_free.set()
-        sink.finish()
-        assert told == [(0, PART)]
-        assert home.objects.read(NAME) == WHOLE
-
-
-def test_bytes_that_are_another_object_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "_HANDED", PART)
+def test_bytes_that_are_another_object_are_gone(tmp_path: Path) -> None:
     other = Multihash.sha3_256(b"another")
     with open_home(tmp_path) as home:
         sink = PartialObject(tmp_path, home.objects, other)
