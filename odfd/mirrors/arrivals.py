@@ -235,16 +235,17 @@ class Arrivals:
                     hint=f"limits.object-bytes of the settings allows {limits.object_bytes:,}",
                 )
         if missing:
-            self._check_disk(sum(missing.values()))
+            self._check_disk(missing)
         if wish is None:
             return []
         self.room.promise(wish, dict(missing))
         return list(missing)
 
-    def _check_disk(self, needed: int) -> None:
+    def _check_disk(self, missing: Mapping[Multihash, int]) -> None:
         """Beside what is promised already."""
         reserve, free = self.limits.disk_reserve, shutil.disk_usage(self._partial).free
-        if free - needed - self.room.promised < reserve:
+        needed = self.room.to_come(missing)
+        if free - needed < reserve:
             raise Environment(
                 f"{needed:,} bytes are missing, and the disk has {free:,} free",
                 rule="disk-reserve",

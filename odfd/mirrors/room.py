@@ -34,11 +34,13 @@ class Room:
         self._promised: dict[Multihash, int] = {}
         self._lock = threading.Lock()
 
-    @property
-    def promised(self) -> int:
-        """Bytes of objects that are being fetched and not counted yet."""
+    def to_come(self, missing: Mapping[Multihash, int]) -> int:
+        """Bytes of these and of what is promised that are not on the disk yet. Raises Environment."""
+        here = {file.name: stat.st_size for file, stat in self._files()}
         with self._lock:
-            return sum(self._promised.values())
+            wanted = {**self._promised, **missing}
+        begun = sum(min(size, here.get(str(name), 0)) for name, size in wanted.items()) if here else 0
+        return sum(wanted.values()) - begun
 
     def promise(self, wish: Wish, missing: Mapping[Multihash, int]) -> None:
         """Room for these, or for none of them. Raises Environment."""
@@ -81,9 +83,14 @@ class Room:
         What is there already of ``new`` is none: it is part of what is needed.
         """
         known = {str(name) for name in (*self._promised, *new)}
-        stats: list[tuple[Path, os.stat_result]] = []
+        left = [(file, stat) for file, stat in self._files() if file.name not in known]
+        return {file: stat.st_size for file, stat in sorted(left, key=lambda each: each[1].st_mtime_ns)}
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        """What is on its way, or was. Raises Environment."""
+        found: list[tuple[Path, os.stat_result]] = []
         with disk(self._partial):
             for file in self._partial.iterdir():
                 with suppress(FileNotFoundError):  # it is whole by now, and elsewhere
-                    stats += [(file, file.stat())] if file.name not in known else []
-        return {file: stat.st_size for file, stat in sorted(stats, key=lambda each: each[1].st_mtime_ns)}
+                    found.append((file, file.stat()))
+        return found

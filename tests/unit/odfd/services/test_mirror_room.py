@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,39 @@ def test_what_is_written_just_now_is_left_alone(tmp_path: Path) -> None:
     room.promise(wish, {Multihash.sha3_256(b"b"): 15})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["busy", "new"]
     room.promise(wish, {Multihash.sha3_256(b"b"): 15, Multihash.sha3_256(b"c"): 15})
-    assert (room.promised, [file.name for file in tmp_path.iterdir()]) == (30, ["busy"])
+    assert (room.to_come({}), [file.name for file in tmp_path.iterdir()]) == (30, ["busy"])
     room.take_back([Multihash.sha3_256(b"b"), Multihash.sha3_256(b"c")])
     room.promise(wish, {Multihash.sha3_256(b"d"): 30})
+
+
+def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
+    begun, whole, other, new = (Multihash.sha3_256(word) for word in (b"begun", b"whole", b"other", b"new"))
+    for name, size in ((begun, 30), (whole, 90), (other, 1000)):
+        (tmp_path / str(name)).write_bytes(bytes(size))
+    keeping: Any = None
+    room = Room(keeping, tmp_path, 0)
+    wish = Wish(dataset="did:odf:x", name="x")
+    assert room.to_come({begun: 100, new: 7}) == 77
+    room.promise(wish, {begun: 100, whole: 80})
+    assert room.to_come({}) == 70
+    assert room.to_come({begun: 100, new: 7}) == 77, "what two want comes once"
+
+
+async def test_a_fetch_that_was_cut_off_needs_room_for_the_rest_alone(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as alice, world.running("bob", **limited(0)) as bob:
+        cities = await published(world, worlds, alice, 1)
+        (name, _), *_ = objects_of(alice.home.chains.chain(cities).block_at(alice.size("cities") - 1))
+        (bob.home.directory / "partial" / str(name)).write_bytes(alice.home.objects.read(name, 0, 1000))
+        needed = sum(sizes(alice, "cities")) - 1000
+        usage, free = shutil.disk_usage(bob.home.directory), needed - 1
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+        with pytest.raises(Environment, match=f"{needed:,} bytes are missing, and the disk has {free:,} free"):
+            await bob.mirror(cities, "theirs")
+        await bob.api.mirrors.remove("theirs")
+        free = needed
+        assert (await bob.mirror(cities, "theirs")).state == "current"
 
 
 async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: Any, worlds: Any) -> None:
