@@ -7,6 +7,7 @@ wait and two answers in memory; and two more that wait unread.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from p2p.driver.places import Places
 from p2p.driver.ports import StreamHandler, StreamPort
 from p2p.driver.standing import Standing
 from p2p.errors import Violation
-from p2p.machines.serving import Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
+from p2p.machines.serving import READERS, Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
 from p2p.pace import Pace
 from p2p.peers.score import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
@@ -49,6 +50,7 @@ class Server:
         self._standing = standing
         self._pace = pace or Pace(0)
         self._serving = Serving()
+        self._spare: reading.Spare = deque(maxlen=READERS)
         self._streams: dict[Asker, FramedStream] = {}
         self._count = 0
         self._nursery: trio.Nursery | None = None
@@ -133,7 +135,7 @@ class Server:
                 if is_late:
                     answer: bytes | memoryview = frame(_busy(request))
                 else:
-                    answer = await trio.to_thread.run_sync(reading.answer, self._library, request)
+                    answer = await trio.to_thread.run_sync(reading.answer, self._library, request, self._spare)
                 size = len(answer)
             finally:
                 self._feed(ReadDone(asker, size))
@@ -141,11 +143,17 @@ class Server:
                 if not is_late and (due := self._pace.take(size, trio.current_time())) > trio.current_time():
                     await trio.sleep_until(due)
                 await stream.send(answer)
+                self._put_back(answer)
         finally:
             self._answers -= 1
             if not self._answers:
                 self._idle.set()
             self._feed(Written(asker))
+
+    def _put_back(self, sent: bytes | memoryview) -> None:
+        """What was sent, all of it, is nobody's any more."""
+        if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == reading.ROOM:
+            self._spare.append(sent.obj)
 
 
 def _busy(request: Request) -> bytes:

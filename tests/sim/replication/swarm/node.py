@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -329,7 +330,7 @@ class Node:
 
     def read(self, asker: serving.Asker, request: serving.Request) -> None:
         self.asker = asker.peer
-        body = self.says(bytes(reading.answer(self, request)[PREFIX:]))
+        body = self.says(bytes(reading.answer(self, request, deque())[PREFIX:]))
         self.serve(serving.ReadDone(asker, len(body)))
         life = self.world.nodes[asker.peer].life
         number = request.request

@@ -12,6 +12,7 @@ import trio
 from chain.errors import Environment, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.driver import reading
 from p2p.driver.framing import FramedStream
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
 from p2p.errors import PeerFault
@@ -179,6 +180,26 @@ async def test_an_object_is_resumed_and_comes_from_many(autojump_clock: Any, tow
     assert part.visible == BIG
     assert sum(giver.shelf.reads for giver in givers) == 4
     assert all(giver.shelf.reads for giver in givers)
+
+
+async def test_a_buffer_of_an_answer_that_was_sent_is_used_again(
+    autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(size: int) -> bytearray:
+        made.append(size)
+        return bytearray(size)
+
+    monkeypatch.setattr(reading, "bytearray", counted, raising=False)
+    giver = await town.node("giver")
+    giver.shelf.things[NAME] = BIG
+    puller = await town.node("puller", connect=[giver])
+    for _ in range(4):
+        part = town.Part(NAME)
+        await puller.driver.fetch_object([giver.peer], NAME, len(BIG), part)
+        assert part.visible == BIG
+    assert len(made) <= 2 + 4, "two that are under way, and the small end of each"
 
 
 async def test_bad_bytes_begun_by_nobody_known_start_anew(autojump_clock: Any, town: Any) -> None:
