@@ -20,6 +20,7 @@ import libp2p.transport.tcp.tcp as tcp_module
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair as ed25519_pair
 from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
+from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import MessageTooLarge
 from libp2p.network.auto_connector import AutoConnector
@@ -31,8 +32,6 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.rcmgr import new_resource_manager
 from libp2p.rcmgr.manager import ResourceLimits
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.transport.tcp.tcp import TCP
@@ -42,7 +41,8 @@ from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 from p2p.host.door import Door
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import YamuxConn
-from p2p.host.noise import Scratch
+from p2p.host.noise import Handshake, Scratch
+from p2p.host.suites import offered
 from p2p.host.unread import Unread
 from p2p.yamux.limits import Limits as YamuxLimits
 
@@ -227,7 +227,8 @@ def connection_config(limits: HostLimits) -> Any:
 
 def noise_only(pair: Any) -> Any:
     """The default offers TLS, secio and plaintext too; through the last anyone is whom they say they are."""
-    return OrderedDict({NOISE: NoiseTransport(pair, noise_privkey=x25519_pair().private_key)})
+    static = x25519_pair().private_key
+    return OrderedDict((TProtocol(suite.protocol), Handshake(pair, static, suite)) for suite in offered())
 
 
 def assemble(seed: bytes, limits: HostLimits) -> GuardedHost:

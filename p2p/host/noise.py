@@ -1,4 +1,4 @@
-"""The two ciphers of a connection after the noise handshake: whole batches of messages at a time.
+"""The noise handshake by suite, and the two ciphers of a connection after it: whole batches of messages at a time.
 
 py-libp2p seals and sends one message per call, through four layers that each copy. Here the two cipher keys and the
 socket are taken over from its finished handshake; from then on nobody else may use them. Noise specification,
@@ -12,10 +12,13 @@ from typing import Any, Final
 
 import trio
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from libp2p.security.noise.patterns import IPattern
+from libp2p.security.noise.transport import Transport
 
 from p2p.errors import Violation
+from p2p.host.suites import AES, CHACHA, Aead, Suite
 
+KEY: Final = 32
 TAG: Final = 16
 LENGTH: Final = 2
 RECEIVE: Final = 256 * 1024
@@ -24,17 +27,38 @@ MAX_SEALED: Final = LENGTH + 65_535
 """Bytes of one message on the wire."""
 
 
-class Cipher:
-    """One direction: a key and the count of messages under it."""
+_LAST: Final = (1 << 64) - 1
+"""The count that no message has: what it seals is the next key."""
 
-    def __init__(self, key: bytes, count: int) -> None:
-        self._aead = ChaCha20Poly1305(key)
+
+class Handshake(Transport):  # type: ignore[misc]
+    """py-libp2p's, which proves the peer's key, with the ciphers of a suite."""
+
+    def __init__(self, pair: Any, static: Any, suite: Suite) -> None:
+        super().__init__(pair, noise_privkey=static)
+        self._suite = suite
+
+    def get_pattern(self) -> IPattern:
+        pattern = super().get_pattern()
+        pattern.protocol_name = self._suite.noise
+        return pattern
+
+
+class Cipher:
+    """One direction: a key and the count of messages that there were, ``count`` of them before."""
+
+    def __init__(self, suite: Suite, key: bytes, count: int = 0) -> None:
+        self._suite = suite
+        self._aead = suite.aead(key)
         self._count = count
 
-    def _nonce(self) -> bytes:
-        nonce = b"\0\0\0\0" + self._count.to_bytes(8, "little")
+    def _next(self) -> tuple[Aead, bytes]:
+        """The key of the next message, and its nonce."""
+        if self._count and self._count % self._suite.lifetime == 0:
+            self._aead = self._suite.aead(self._aead.encrypt(self._suite.nonce(_LAST), bytes(KEY), None)[:KEY])
+        nonce = self._suite.nonce(self._count)
         self._count += 1
-        return nonce
+        return self._aead, nonce
 
     def seal(self, messages: Sequence[bytes | memoryview]) -> bytearray:
         """One buffer for the socket. Each message is at most 65,519 bytes."""
@@ -45,7 +69,8 @@ class Cipher:
             size = len(message) + TAG
             wire[at : at + LENGTH] = size.to_bytes(LENGTH, "big")
             at += LENGTH
-            self._aead.encrypt_into(self._nonce(), message, None, view[at : at + size])
+            aead, nonce = self._next()
+            aead.encrypt_into(nonce, message, None, view[at : at + size])
             at += size
         return wire
 
@@ -55,8 +80,9 @@ class Cipher:
         Raises Violation when the bytes were not sealed by the holder of the key, in this order.
         """
         size = max(0, len(sealed) - TAG)
+        aead, nonce = self._next()
         try:
-            self._aead.decrypt_into(self._nonce(), sealed, None, plain[:size])
+            aead.decrypt_into(nonce, sealed, None, plain[:size])
         except InvalidTag as error:
             raise Violation("", "a sealed message does not open", rule="noise-tag") from error
         return size
@@ -100,11 +126,15 @@ class Unsealer:
         return plain[:filled]
 
 
+_SUITES: Final = {suite.noise: suite for suite in (AES, CHACHA)}
+
+
 def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Cipher, bytes]:
     """Socket, the ciphers out and in, and the plaintext that is already read, of py-libp2p's ``SecureSession``."""
     packets = session.conn.read_writer
     socket = packets.read_write_closer.stream.stream
     assert isinstance(socket, trio.SocketStream), f"noise over {type(socket).__name__}, not a TCP socket"
     protocol = session.conn.noise_state.noise_protocol
+    suite = _SUITES[protocol.name]
     out, into = protocol.cipher_state_encrypt, protocol.cipher_state_decrypt
-    return socket, Cipher(out.k, out.n), Cipher(into.k, into.n), session._drain(None)
+    return socket, Cipher(suite, out.k, out.n), Cipher(suite, into.k, into.n), session._drain(None)

@@ -39,6 +39,7 @@ from p2p.errors import Violation
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
 from p2p.host.noise import Cipher, Scratch, Unsealer
 from p2p.host.pubsub import IOException
+from p2p.host.suites import AES
 from p2p.identity import did_of_peer, parse_peer
 from p2p.ipfs import names, record
 from p2p.kubo.rpc import Kubo
@@ -231,7 +232,7 @@ def booked(raw: bytes) -> object:
 
 
 def unsealed(raw: bytes) -> object:
-    unsealer = Unsealer(Cipher(KEY.public, 0), Scratch())
+    unsealer = Unsealer(Cipher(AES, KEY.public), Scratch())
     room = unsealer.room()[: len(raw)]
     room[:] = raw[: len(room)]
     return bytes(unsealer.take(len(room)))
@@ -362,13 +363,13 @@ TARGETS: Sequence[Target] = (
     simple(Session.receive, multiplexed(), muxed),
     simple(
         Unsealer.take,
-        [bytes(Cipher(KEY.public, 0).seal([b"hello", b"world" * 50]))],
+        [bytes(Cipher(AES, KEY.public).seal([b"hello", b"world" * 50]))],
         unsealed,
     ),
     simple(
         Cipher.open,
-        [bytes(Cipher(KEY.public, 0).seal([b"hello"]))[2:]],
-        lambda raw: Cipher(KEY.public, 0).open(memoryview(raw), memoryview(bytearray(raw))),
+        [bytes(Cipher(AES, KEY.public).seal([b"hello"]))[2:]],
+        lambda raw: Cipher(AES, KEY.public).open(memoryview(raw), memoryview(bytearray(raw))),
     ),
     simple(bound_negotiation, [b"\x12/odf/1/chain_1234\n", b"\x13/multistream/1.0.0\n"], negotiated),
     simple(canonical.decode, PAYLOADS, again(canonical.decode, canonical.encode)),

@@ -14,6 +14,7 @@ from p2p.host import muxer
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
 from p2p.host.stream import BrokenStream, Stream
+from p2p.host.suites import Suite, offered
 from p2p.ports import PeerId
 from p2p.yamux.frames import DATA, INITIAL_WINDOW, SYN, WINDOW_UPDATE, pack
 
@@ -77,9 +78,12 @@ async def test_a_negotiation_without_end_is_cut_off(pair: Any) -> None:
     assert await pair.echoes()
 
 
-async def test_garbage_in_the_handshake_costs_its_connection(pair: Any) -> None:
+@pytest.mark.parametrize("suite", offered(), ids=lambda suite: suite.protocol)
+async def test_garbage_in_the_handshake_costs_its_connection(pair: Any, suite: Suite) -> None:
     stream = await raw(pair.alice)
-    await stream.send_all(line("/multistream/1.0.0") + line("/noise") + b"\x00\x20" + bytes(32) + b"\xff" * 70_000)
+    await stream.send_all(
+        line("/multistream/1.0.0") + line(suite.protocol) + b"\x00\x20" + bytes(32) + b"\xff" * 70_000
+    )
     await closed_by_peer(stream)
     assert await pair.echoes()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +11,12 @@ import trio
 from trio.testing import check_half_closeable_stream
 
 from p2p.errors import AddressInUse, BadAddress, ProtocolUnsupported, Unreachable, WrongIdentity
+from p2p.host import hardening
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.notices import PeerConnected, PeerDisconnected
 from p2p.host.stream import BrokenStream, Stream
+from p2p.host.suites import AES, CHACHA, Suite
 from p2p.ports import PeerId
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -30,6 +32,35 @@ async def test_bytes_go_to_and_fro_and_end(pair: Any, reading: Any) -> None:
     await stream.send_eof()
     assert await stream.receive_some() == b""
     await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    ("served", "dialled", "agreed"),
+    [
+        ([AES, CHACHA], [AES, CHACHA], AES),
+        ([CHACHA], [AES, CHACHA], CHACHA),
+        ([AES, CHACHA], [CHACHA], CHACHA),
+        ([CHACHA], [CHACHA], CHACHA),
+    ],
+)
+async def test_the_best_cipher_that_both_have_seals(
+    pair_of: Any,
+    reading: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    served: Sequence[Suite],
+    dialled: Sequence[Suite],
+    agreed: Suite,
+) -> None:
+    has = iter((served, dialled))
+    monkeypatch.setattr(hardening, "offered", lambda: next(has))
+    async with pair_of() as pair:
+        assert pair.bobs_muxer.secured_conn.negotiated_security_protocol == agreed.protocol
+        body = os.urandom(300_000)
+        stream = await pair.stream()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, body)
+            assert await reading(stream, len(body)) == body
+        await stream.aclose()
 
 
 async def test_connect_returns_who_answered_and_is_idempotent(pair: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from contextlib import ExitStack
@@ -9,13 +10,16 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from noise.connection import Keypair, NoiseConnection
 
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
 from p2p.host.door import Door
 from p2p.host.noise import MAX_SEALED, RECEIVE, Cipher, Scratch, Unsealer
+from p2p.host.suites import AES, CHACHA, Suite, computes_aes
 
 KEY = bytes(range(32))
+BOTH = pytest.mark.parametrize("suite", [CHACHA, AES], ids=lambda suite: suite.noise.decode())
 
 
 class Scope:
@@ -37,9 +41,9 @@ def test_the_oldest_of_the_most_numerous_address_leaves() -> None:
     assert len(door) == 0
 
 
-def unsealed(*pieces: bytes) -> bytes:
+def unsealed(*pieces: bytes, suite: Suite = CHACHA) -> bytes:
     """The plaintext, however the pieces came."""
-    unsealer, plain = Unsealer(Cipher(KEY, 0), Scratch()), b""
+    unsealer, plain = Unsealer(Cipher(suite, KEY), Scratch()), b""
     for piece in pieces:
         unsealer.room()[: len(piece)] = piece
         plain += unsealer.take(len(piece))
@@ -49,8 +53,8 @@ def unsealed(*pieces: bytes) -> bytes:
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 90)), max_size=60), st.binary(min_size=1, max_size=200))
 def test_connections_that_share_a_scratch_do_not_hear_each_other(turns: list[tuple[bool, int]], said: bytes) -> None:
     keys, scratch = {False: KEY, True: KEY[::-1]}, Scratch()
-    wires = {who: bytes(Cipher(key, 0).seal([bytes([who]) + said] * 9)) for who, key in keys.items()}
-    unsealers = {who: Unsealer(Cipher(key, 0), scratch) for who, key in keys.items()}
+    wires = {who: bytes(Cipher(CHACHA, key).seal([bytes([who]) + said] * 9)) for who, key in keys.items()}
+    unsealers = {who: Unsealer(Cipher(CHACHA, key), scratch) for who, key in keys.items()}
     heard = {False: b"", True: b""}
     for who, count in turns:
         piece, wires[who] = wires[who][:count], wires[who][count:]
@@ -60,18 +64,69 @@ def test_connections_that_share_a_scratch_do_not_hear_each_other(turns: list[tup
         assert ((bytes([who]) + said) * 9).startswith(heard[who])
 
 
+@BOTH
 @given(st.lists(st.binary(max_size=300), max_size=10), st.lists(st.integers(0, 5000), max_size=8))
-def test_sealed_messages_open_however_they_are_split(messages: list[bytes], cuts: list[int]) -> None:
-    wire = bytes(Cipher(KEY, 0).seal(messages[:5]))
-    cipher = Cipher(KEY, len(messages[:5]))
+def test_sealed_messages_open_however_they_are_split(suite: Suite, messages: list[bytes], cuts: list[int]) -> None:
+    wire = bytes(Cipher(suite, KEY).seal(messages[:5]))
+    cipher = Cipher(suite, KEY, len(messages[:5]))
     wire += bytes(cipher.seal(messages[5:]))
     edges = [0, *sorted(cut % (len(wire) + 1) for cut in cuts), len(wire)]
-    assert unsealed(*(wire[start:end] for start, end in itertools.pairwise(edges))) == b"".join(messages)
+    pieces = (wire[start:end] for start, end in itertools.pairwise(edges))
+    assert unsealed(*pieces, suite=suite) == b"".join(messages)
+
+
+@BOTH
+def test_what_is_sealed_is_what_the_noise_library_opens(suite: Suite) -> None:
+    """Two ends of a handshake by it: the keys are theirs, and its own cipher opens ours and seals for ours."""
+    ends = [NoiseConnection.from_name(suite.noise) for _ in range(2)]
+    ends[0].set_as_initiator()
+    ends[1].set_as_responder()
+    for end, key in zip(ends, (KEY, KEY[::-1]), strict=True):
+        end.set_keypair_from_private_bytes(Keypair.STATIC, key)
+        end.start_handshake()
+    for teller, listener in ((0, 1), (1, 0), (0, 1)):
+        ends[listener].read_message(ends[teller].write_message())
+    initiator = ends[0].noise_protocol
+    out = Cipher(suite, initiator.cipher_state_encrypt.k)
+    wire = bytes(out.seal([b"hello", b"world"]))
+    assert [ends[1].decrypt(wire[2:23]), ends[1].decrypt(wire[25:])] == [b"hello", b"world"]
+    into, plain = Cipher(suite, initiator.cipher_state_decrypt.k), memoryview(bytearray(5))
+    assert into.open(memoryview(ends[1].encrypt(b"again")), plain) == 5
+    assert plain == b"again"
+
+
+def test_a_key_seals_so_many_messages_and_the_next_comes_of_it() -> None:
+    """REKEY of the Noise specification, section 4.2, as its library computes it; the other end does the same."""
+    suite = dataclasses.replace(AES, lifetime=3)
+    library = NoiseConnection.from_name(AES.noise).noise_protocol.cipher_class()
+    key, wire = KEY, b""
+    for count in range(8):
+        library.initialize(key)
+        sealed = library.encrypt(key, count, b"", b"said")
+        wire += len(sealed).to_bytes(2, "big") + sealed
+        key = library.rekey(key) if count % 3 == 2 else key
+    assert bytes(Cipher(suite, KEY).seal([b"said"] * 8)) == wire
+    assert unsealed(wire, suite=suite) == b"said" * 8
+
+
+@pytest.mark.parametrize(
+    ("said", "has"),
+    [
+        ("processor: 0\nflags\t\t: fpu aes avx pclmulqdq\n", True),
+        ("processor: 0\nFeatures\t: fp asimd aes pmull sha1\n", True),
+        ("flags: fpu pclmulqdq vaes\n", False),
+        ("flags: fpu aes\n", False),
+        ("Features: half thumb\nmodel name: aes pmull\n", False),
+        ("", False),
+    ],
+)
+def test_aes_is_offered_where_the_processor_computes_it(said: str, has: bool) -> None:
+    assert computes_aes(said) is has
 
 
 def test_as_much_as_is_received_at_once_is_opened_beside_an_unfinished_message() -> None:
     messages = [bytes([number]) * 65_519 for number in range(5)]
-    wire = bytes(Cipher(KEY, 0).seal(messages))
+    wire = bytes(Cipher(CHACHA, KEY).seal(messages))
     begun = MAX_SEALED - 1
     assert unsealed(wire[:begun], wire[begun : begun + RECEIVE], wire[begun + RECEIVE :]) == b"".join(messages)
 
@@ -84,7 +139,7 @@ def test_a_message_without_a_tag_is_a_violation(size: int) -> None:
 
 @given(st.integers(0, 10_000))
 def test_a_flipped_bit_is_a_violation(position: int) -> None:
-    wire = Cipher(KEY, 0).seal([b"hello", b"world"])
+    wire = Cipher(CHACHA, KEY).seal([b"hello", b"world"])
     at = 2 + position % 21
     wire[at] ^= 1
     with pytest.raises(Violation, match="does not open"):
@@ -92,7 +147,7 @@ def test_a_flipped_bit_is_a_violation(position: int) -> None:
 
 
 def test_messages_in_another_order_do_not_open() -> None:
-    first, second = (bytes(one) for one in (Cipher(KEY, 0).seal([b"1"]), Cipher(KEY, 1).seal([b"2"])))
+    first, second = (bytes(one) for one in (Cipher(CHACHA, KEY).seal([b"1"]), Cipher(CHACHA, KEY, 1).seal([b"2"])))
     with pytest.raises(Violation):
         unsealed(second + first)
 
