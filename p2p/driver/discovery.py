@@ -52,6 +52,8 @@ TOLD_RATE: Final = Rate(per_second=20.0, burst=MAX_PRESENCES * 16.0)
 """Presences that one peer may tell us: a newcomer hears of a thousand at once, and then as fast as they change."""
 ASK_RATE: Final = Rate(per_second=0.5, burst=20.0)
 """Questions of one peer: each looks through the directory."""
+SEEK_RATE: Final = Rate(per_second=1 / 15, burst=2.0)
+"""Rounds of questions who serves one dataset: those asked tell of all they know, and will not know more at once."""
 ASKED: Final = 6
 """Connected peers asked who serves a dataset of which we know nobody."""
 SOUGHT: Final = 8
@@ -82,6 +84,8 @@ class Discovery:
         self._key = key
         self._told = Budget[PeerId](TOLD_RATE)
         self._asks = Budget[PeerId](ASK_RATE)
+        self._questions = Budget[PeerId](ASK_RATE.kept())
+        self._rounds = Budget[int](SEEK_RATE)
         self._places = Places(standing, MAX_STREAMS)
         self._own = b""
         self._changed = trio.Event()
@@ -155,7 +159,12 @@ class Discovery:
         await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
 
     async def ask(self, peer: PeerId, ask: PeersAsk) -> int:
-        """How many presences were new. Raises PeerFault; one that does not speak the protocol knows of nobody."""
+        """How many presences were new. Raises PeerFault; one that does not speak the protocol knows of nobody.
+
+        A peer that was asked as often as it allows is left alone.
+        """
+        if not self._questions.spend(peer, trio.current_time()):
+            return 0
         stream = FramedStream(await self._host.open_stream(peer, wire.PROTOCOL), peer, MAX_PEERS_ANSWER)
         try:
             with trio.move_on_after(PATIENCE):
@@ -184,7 +193,7 @@ class Discovery:
         """
         tag = wire.tag_of(dataset)
         found = self._unmet(tag, beyond)
-        if not found:
+        if not found and self._rounds.spend(tag, trio.current_time()):
             connected = self._standing.book.connected_peers()
             ask = PeersAsk(wanted=SOUGHT * 2, tags=(tag,), own=self._own)
             async with trio.open_nursery() as nursery:

@@ -32,7 +32,9 @@ from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
 from p2p.wire.trust import Proof, ProveAsk, Signed, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
-"""Statements of one peer (trust.md section 7)."""
+"""Statements of one peer that are looked at (trust.md section 7)."""
+FLOODING: Final = 10
+"""Times as much again, and whoever sends it is to blame. Below that it may be passing on what many others said."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
 """Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
 MAX_QUEUE: Final = 1024
@@ -59,7 +61,9 @@ class Statements:
         self._topics = {topic: f"/odf/1/{network}/{topic.value}" for topic in Topic}
         self._seen = Seen()
         self._gossip = Budget[PeerId](GOSSIP_RATE)
+        self._flood = Budget[PeerId](GOSSIP_RATE.times(FLOODING))
         self._asks = Budget[PeerId](ASK_RATE)
+        self._questions = Budget[PeerId](ASK_RATE.kept())
         self._judging = trio.CapacityLimiter(1)
         self._proving = trio.CapacityLimiter(1)
         self._queued = 0
@@ -88,7 +92,8 @@ class Statements:
         if self._standing.is_shut_out(sender) or _name(envelope) in self._seen:
             return Judgement.IGNORE
         if not self._gossip.spend(sender, trio.current_time()):
-            self._standing.penalise(sender, "gossips faster than the limit", FLOOD)
+            if not self._flood.spend(sender, trio.current_time()):
+                self._standing.penalise(sender, "gossips faster than the limit", FLOOD)
             return Judgement.IGNORE
         if self._queued >= MAX_QUEUE or self._queued_bytes + len(envelope) > MAX_QUEUE_BYTES:
             return Judgement.IGNORE
@@ -188,6 +193,7 @@ class Statements:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _told(self, stream: FramedStream, ask: bytes) -> TrustTell:
+        await trio.sleep(self._questions.reserve(stream.peer, trio.current_time()))
         body = None
         with trio.move_on_after(ANSWER_PATIENCE) as patience:
             await stream.write(ask)

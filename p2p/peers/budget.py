@@ -1,4 +1,4 @@
-"""Token buckets: how much of something one peer may cost us a second.
+"""Token buckets: how much of something one peer may cost us a second, and how much we take of what others allow us.
 
 A bucket is made with a peer's first message and forgotten with the peer; it holds two numbers and never a queue.
 """
@@ -11,6 +11,8 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 K = TypeVar("K")
+KEPT: Final = 0.75
+"""Of what peers allow, what we use: what was asked in time may arrive at once, and clocks do not run alike."""
 MAX_KEYS: Final = 4096
 """Peers remembered at once; the one longest silent is forgotten first, when its bucket has long been full again."""
 
@@ -20,6 +22,14 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
     per_second: float
     burst: float
+
+    def kept(self) -> Rate:
+        """What we keep to, of a rate beyond which others blame us."""
+        return self.times(KEPT)
+
+    def times(self, factor: float) -> Rate:
+        """Both of it."""
+        return Rate(per_second=self.per_second * factor, burst=self.burst * factor)
 
 
 class Budget(Generic[K]):
@@ -31,10 +41,23 @@ class Budget(Generic[K]):
 
     def spend(self, key: K, now: float, amount: float = 1.0) -> bool:
         """Take ``amount`` if it is there. A refusal takes nothing."""
-        level, at = self._levels.pop(key, (self._rate.burst, now))
-        level = min(self._rate.burst, level + max(0.0, now - at) * self._rate.per_second)
+        level = self._level(key, now)
         granted = level >= amount
-        self._levels[key] = (level - amount if granted else level, now)
+        self._keep(key, level - amount if granted else level, now)
+        return granted
+
+    def reserve(self, key: K, now: float) -> float:
+        """Take one unit, of those to come if none is there; seconds until it is. Whoever reserves waits so long."""
+        level = self._level(key, now) - 1
+        self._keep(key, level, now)
+        return max(0.0, -level) / self._rate.per_second
+
+    def _level(self, key: K, now: float) -> float:
+        level, at = self._levels.get(key, (self._rate.burst, now))
+        return min(self._rate.burst, level + max(0.0, now - at) * self._rate.per_second)
+
+    def _keep(self, key: K, level: float, now: float) -> None:
+        self._levels[key] = (level, now)
+        self._levels.move_to_end(key)
         while len(self._levels) > MAX_KEYS:
             self._levels.popitem(last=False)
-        return granted

@@ -120,6 +120,16 @@ async def test_who_serves_nothing_is_not_found(town: Any, autojump_clock: Any) -
     assert await nodes[2].driver.seek(WANTED) == 0
 
 
+async def test_who_looks_for_a_dataset_all_the_time_is_no_flood(town: Any, autojump_clock: Any) -> None:
+    """A mirror looks for holders at each head that nobody serves yet; a publisher may sign twenty a second."""
+    asked, asker = await line(town, 2, degree=0)
+    others = [DatasetId.from_public_key(bytes([number]) * 32) for number in range(100)]
+    for dataset in [WANTED] * 400 + others:
+        assert await asker.driver.seek(dataset) == 0
+        await trio.sleep(0.05)
+    assert asked.score(asker) == 0
+
+
 async def test_a_dead_address_costs_one_dial_and_a_rest(town: Any, autojump_clock: Any) -> None:
     holder, between = await line(town, 2, degree=0)
     holder.shelf.chains[WANTED] = town.made_chain("w", 5)

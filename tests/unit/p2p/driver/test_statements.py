@@ -11,6 +11,7 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
+from p2p.driver.statements import ASK_RATE
 from p2p.errors import PeerFault
 from p2p.ports import Judgement, PeerId, Topic
 from p2p.wire import trust
@@ -66,12 +67,30 @@ async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: An
 
 
 async def test_a_gossip_flood_is_cut_off(autojump_clock: Any, town: Any) -> None:
+    """What is over the limit is dropped; who goes far over it is to blame, and who passes on what many said is not."""
     a = await town.node("a")
     b = await town.node("b", connect=[a])
-    for number in range(1000):
+    for number in range(5_400):
         await b.host.validators[HEADS](a.peer, b"ok %d" % number)
     assert 500 <= len(b.board.judged) <= 510
+    assert b.score(a) == 0
+    for number in range(300):
+        await b.host.validators[HEADS](a.peer, b"more %d" % number)
     assert b.driver.book.is_shut_out(a.peer, trio.current_time())
+
+
+async def test_an_honest_node_asks_no_faster_than_others_allow(autojump_clock: Any, town: Any) -> None:
+    """Round after round without a pause: it waits, and hears of everything."""
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    begun, asked = trio.current_time(), 0
+    for number in range(400):
+        put(a, b"ok %d" % number)
+        await b.driver.pull_statements(a.peer)
+        asked += 3
+    assert held(b) == held(a)
+    assert a.score(b) == 0
+    assert trio.current_time() - begun > (asked - ASK_RATE.burst) / ASK_RATE.per_second
 
 
 async def test_a_fault_of_our_own_blames_nobody(autojump_clock: Any, town: Any) -> None:

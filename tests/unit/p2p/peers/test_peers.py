@@ -56,6 +56,23 @@ def test_prop_a_budget_is_never_overdrawn(spending: list[tuple[float, float]]) -
         assert spent <= 10.0 + 2.0 * now + 1e-6
 
 
+@given(
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1)), max_size=200),
+    st.floats(0.9, 1.1),
+)
+def test_prop_who_keeps_to_a_rate_is_never_over_it(asking: list[tuple[float, float]], clock: float) -> None:
+    """Whatever the line does to what was asked in time, and however the clocks run."""
+    rate = Rate(per_second=2.0, burst=20.0)
+    ours: Budget[str] = Budget(rate.kept())
+    theirs: Budget[str] = Budget(rate)
+    now, arrivals = 0.0, []
+    for pause, delay in asking:
+        now += pause
+        now += ours.reserve("k", now)
+        arrivals.append((now + delay) * clock)
+    assert all(theirs.spend("k", arrival) for arrival in sorted(arrivals))
+
+
 def test_a_budget_forgets_the_longest_silent() -> None:
     budget: Budget[int] = Budget(Rate(per_second=0.0, burst=1.0))
     assert budget.spend(0, 0.0)
