@@ -18,15 +18,18 @@ from typing import Any
 
 import pytest
 
+from odfd.control.client import Client
 from worlds.lan import NoLan, Switch, Weather, open_lan
 from worlds.manifests import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SMALL = Path(__file__).with_name("small_node.py")
 NAMES = ("alice", "bob", "carol", "dave", "erin")
-ROUGH = Weather(delay=0.01, jitter=0.01, loss=0.01)
+FAIR, ROUGH = Weather(), Weather(delay=0.01, jitter=0.01, loss=0.01)
 SECONDS = 120
 SOAK_SECONDS = int(os.environ.get("ODF_SOAK_SECONDS", "3600" if os.environ.get("ODF_SOAK") else "0"))
+FILLING = 1500
+"""Blocks until what is bounded by a number is full, as are pages of SQLite and events: a tenth of the memory."""
 ROWS = 2000
 
 
@@ -41,13 +44,27 @@ class Five:
 
     def publish(self) -> str:
         """One more file; the head it leads to."""
-        alice = self.daemons[0]
+        self._write()
+        (item,) = self.daemons[0].ask("pull", "cities")["items"]
+        assert item["outcome"] == "updated", item
+        return self.head(self.daemons[0])
+
+    def publish_many(self, times: int) -> str:
+        """The same so many times, straight over the socket: a command takes ten times as long to start."""
+        client = Client(self.daemons[0].socket)
+        wish = {"refs": ["cities"], "all": False, "recursive": False, "repair": False}
+        for _ in range(times):
+            self._write()
+            task = client.post("/pull", wish)
+            *_, last = client.stream(f"/tasks/{task['id']}", {"follow": "1"})
+            assert [item["outcome"] for item in last["result"]["items"]] == ["updated"], last
+        return self.head(self.daemons[0])
+
+    def _write(self) -> None:
         self.files += 1
         rows = [f"2024-01-01T00:00:00Z,c{self.files},{row}" for row in range(ROWS)]
-        (alice.folder / f"{self.files:05}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
-        (item,) = alice.ask("pull", "cities")["items"]
-        assert item["outcome"] == "updated", item
-        return self.head(alice)
+        file = self.daemons[0].folder / f"{self.files:05}.csv"
+        file.write_text("\n".join(["event_time,city,population", *rows, ""]))
 
     def head(self, daemon: Any) -> str:
         return str(daemon.ask("get", "dataset", "cities")["head"])
@@ -142,6 +159,15 @@ def grew(uses: Sequence[Use]) -> tuple[float, float]:
     return memory, files
 
 
+def _is_steady(name: str, uses: Sequence[Use]) -> bool:
+    """Says what became of it, too."""
+    memory, files = grew(uses)
+    last = uses[-1]
+    shown = f"{name}: {memory / 2**20:+.1f} MiB of {last.memory >> 20}, {files:+.0f} descriptors of {last.files}"
+    print(f"{shown}, {len(uses)} rounds")
+    return memory <= 0.05 * last.memory and files <= 4
+
+
 @pytest.mark.skipif(not SOAK_SECONDS, reason="an hour; ODF_SOAK=1 runs it, ODF_SOAK_SECONDS says how long")
 def test_an_hour_of_bad_weather_leaves_memory_and_descriptors_flat(five: Five) -> None:
     """Each round: other weather, a partition or a kill, one more block; then all agree. Dave is who is killed."""
@@ -150,6 +176,8 @@ def test_an_hour_of_bad_weather_leaves_memory_and_descriptors_flat(five: Five) -
     dave = mirrors[2]
     for daemon in mirrors:
         daemon.ask("mirror", "add", five.id, "--as", "cities")
+    five.switch.weather = FAIR
+    five.follow(mirrors, five.publish_many(FILLING))
     uses: dict[str, list[Use]] = {daemon.folder.name: [] for daemon in five.daemons if daemon is not dave}
     end = time.monotonic() + SOAK_SECONDS
     while time.monotonic() < end:
@@ -166,13 +194,8 @@ def test_an_hour_of_bad_weather_leaves_memory_and_descriptors_flat(five: Five) -
         five.follow(mirrors, head)
         for name, said in uses.items():
             said.append(use_of(next(daemon for daemon in five.daemons if daemon.folder.name == name)))
-    for name, said in uses.items():
-        memory, files = grew(said)
-        last = said[-1]
-        shown = f"{name}: {memory / 2**20:+.1f} MiB of {last.memory >> 20}, {files:+.0f} descriptors of {last.files}"
-        print(f"{shown}, {len(said)} rounds")
-        assert memory <= 0.1 * said[-1].memory, shown
-        assert files <= 4, shown
+    steady = [_is_steady(name, said) for name, said in uses.items()]
+    assert all(steady), uses.keys()
     for daemon in mirrors:
         assert daemon.ask("verify", "cities", "--level", "data")["ok"]
     assert alice.lives
