@@ -193,7 +193,10 @@ class Statements:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _told(self, stream: FramedStream, ask: bytes) -> TrustTell:
-        await trio.sleep(self._questions.reserve(stream.peer, trio.current_time()))
+        wait = self._questions.reserve(stream.peer, trio.current_time(), ANSWER_PATIENCE)
+        if wait is None:
+            raise PeerFault(stream.peer, "is asked as often as it allows already", rule="trust-pace")
+        await trio.sleep(wait)
         body = None
         with trio.move_on_after(ANSWER_PATIENCE) as patience:
             await stream.write(ask)

@@ -46,11 +46,17 @@ class Budget(Generic[K]):
         self._keep(key, level - amount if granted else level, now)
         return granted
 
-    def reserve(self, key: K, now: float) -> float:
-        """Take one unit, of those to come if none is there; seconds until it is. Whoever reserves waits so long."""
+    def reserve(self, key: K, now: float, patience: float) -> float | None:
+        """Take one unit, of those to come if none is there; seconds until it is, which whoever reserves waits.
+
+        ``None`` if that is longer than ``patience``: nothing is taken, so that those who give up owe no more than that.
+        """
         level = self._level(key, now) - 1
+        wait = max(0.0, -level) / self._rate.per_second
+        if wait > patience:
+            return None
         self._keep(key, level, now)
-        return max(0.0, -level) / self._rate.per_second
+        return wait
 
     def _level(self, key: K, now: float) -> float:
         level, at = self._levels.get(key, (self._rate.burst, now))

@@ -11,7 +11,7 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
-from p2p.driver.statements import ASK_RATE
+from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE
 from p2p.errors import PeerFault
 from p2p.ports import Judgement, PeerId, Topic
 from p2p.wire import trust
@@ -91,6 +91,19 @@ async def test_an_honest_node_asks_no_faster_than_others_allow(autojump_clock: A
     assert held(b) == held(a)
     assert a.score(b) == 0
     assert trio.current_time() - begun > (asked - ASK_RATE.burst) / ASK_RATE.per_second
+
+
+async def test_a_question_that_would_wait_too_long_is_not_asked(autojump_clock: Any, town: Any) -> None:
+    a = await town.node("a")
+    b = await town.node("b", connect=[a])
+    ours = b.driver._statements._questions
+    while ours.reserve(a.peer, trio.current_time(), ANSWER_PATIENCE) is not None:
+        pass
+    with pytest.raises(PeerFault, match="as often as it allows"):
+        await b.driver.pull_statements(a.peer)
+    await trio.sleep(ANSWER_PATIENCE)
+    put(a, b"ok one")
+    assert await b.driver.pull_statements(a.peer) == 1
 
 
 async def test_a_fault_of_our_own_blames_nobody(autojump_clock: Any, town: Any) -> None:

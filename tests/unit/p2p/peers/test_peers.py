@@ -68,9 +68,16 @@ def test_prop_who_keeps_to_a_rate_is_never_over_it(asking: list[tuple[float, flo
     now, arrivals = 0.0, []
     for pause, delay in asking:
         now += pause
-        now += ours.reserve("k", now)
+        now += ours.reserve("k", now, 60.0) or 0.0
         arrivals.append((now + delay) * clock)
     assert all(theirs.spend("k", arrival) for arrival in sorted(arrivals))
+
+
+def test_who_gives_up_waiting_owes_no_more_than_its_patience() -> None:
+    budget: Budget[str] = Budget(Rate(per_second=2.0, burst=1.0))
+    waits = [budget.reserve("k", 0.0, 1.0) for _ in range(100)]
+    assert waits == [0.0, 0.5, 1.0, *[None] * 97]
+    assert budget.reserve("k", 1.5, 0.0) == 0.0
 
 
 def test_a_budget_forgets_the_longest_silent() -> None:
