@@ -30,6 +30,7 @@ SECONDS = 120
 SOAK_SECONDS = int(os.environ.get("ODF_SOAK_SECONDS", "3600" if os.environ.get("ODF_SOAK") else "0"))
 FILLING = 1500
 """Blocks until what is bounded by a number is full, as are pages of SQLite and events: a tenth of the memory."""
+BUSY = 250
 ROWS = 2000
 
 
@@ -132,6 +133,17 @@ def test_a_partition_heals_and_a_mirror_serves_on_when_the_publisher_is_dead(fiv
     report = erin.ask("verify", "cities", "--level", "data")
     assert (report["ok"], report["head"]) == (True, last)
     assert five.switch.lost > 0, "the weather was fair"
+
+
+def test_a_busy_publisher_is_followed_and_nobody_is_blamed(five: Five) -> None:
+    """Twenty blocks a second: each mirror asks the others for what they do not have yet either."""
+    _, *mirrors = five.daemons
+    five.switch.weather = FAIR
+    for daemon in mirrors:
+        daemon.ask("mirror", "add", five.id, "--as", "cities")
+    five.follow(mirrors, five.publish_many(BUSY))
+    blamed = [line for daemon in five.daemons for line in daemon.told().splitlines() if "peer penalised" in line]
+    assert not blamed
 
 
 @dataclass(frozen=True)
