@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
-from odfd.cli import words
+from chain.instant import SECOND
+from odfd.cli import conditions, words
 from odfd.cli.session import Session
 from odfd.cli.table import Column, clean, fields, render
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Unreachable
 
+LOOK_SECONDS: Final = 0.1
+"""Between two looks for a daemon that is starting."""
 _MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED"}
 
 
@@ -18,8 +21,9 @@ def register(subparsers: Any) -> None:
         "status",
         help="who this node is",
         description="Who this node is, its peers, datasets, engine and disk.",
-        epilog="example:  odfctl status -o json | jq -r '.listen[0]'",
+        epilog="example:  odfctl status -o json | jq -r '.listen[0]'\n          odfd run & odfctl status --wait 30s",
     )
+    status.add_argument("--wait", metavar="D", help="for a daemon that is starting: 30s, 5m; so long until it answers")
     status.set_defaults(run=_status)
     doctor = subparsers.add_parser(
         "doctor",
@@ -45,8 +49,17 @@ def register(subparsers: Any) -> None:
 
 def _status(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.get("/status"), status_text)
-    return ExitCode.OK
+    patience = conditions.seconds(args.wait) if args.wait else 0
+    began = session.clock.monotonic()
+    while True:
+        try:
+            session.answer(session.client.get("/status"), status_text)
+            return ExitCode.OK
+        except Unreachable:
+            if session.clock.monotonic() - began >= patience * SECOND:
+                raise
+        session.clock.sleep(LOOK_SECONDS)
+        session = Session(args)
 
 
 def status_text(status: dict[str, Any]) -> str:
