@@ -47,7 +47,7 @@ _TREE: Final = Path(__file__).parents[1]
 _NAMING: Final = DatasetId.from_public_key(b"a chain that names one object".ljust(32))
 _DEADLINE: Final = 1200.0
 _HUGE: Final = 1 << 30
-"""Bytes of an object that is fetched twice, for each time takes a while."""
+"""Bytes of an object that is fetched three times, for each time takes a while."""
 _FAREWELL: Final = 20.0
 _PART: Final = 1 << 22
 _SMALL: Final = 1 << 17
@@ -140,7 +140,7 @@ def measure_object(size: Size, folder: Path) -> list[Row]:
 
 async def _measure_object(size: Size, folder: Path) -> list[Row]:
     volume = size.pick(1, size.object_mib) << 20
-    rounds = size.pick(1, 2 if volume >= _HUGE else 5)
+    rounds = size.pick(1, 3 if volume >= _HUGE else 5)
     async with connected(folder, lambda _: volume) as link:
         sides = (lambda: _mirror(link), lambda: download(link), lambda: _hash(link))
         target = folder / "kept"
