@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -98,7 +99,10 @@ def _run(args: argparse.Namespace) -> int:
 
     loaded = _loaded(args)
     log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
-    trio.run(wiring.run, loaded, lambda: _loaded(args), _services(), os.environ)
+    build = _services()
+    # Modules stay until the end. Each full collection that looked at all they hold stopped everything for 0.1 to 0.2 s.
+    gc.freeze()
+    trio.run(wiring.run, loaded, lambda: _loaded(args), build, os.environ)
     return ExitCode.OK
 
 
