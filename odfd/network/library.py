@@ -61,6 +61,8 @@ class ServingLibrary:
         self._clock = clock
         self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
         """When it was computed, of which head, and the blocks within it."""
+        self._moves = 0
+        """Times that something was signed: what was computed across one of them is not remembered."""
         self._spoken: dict[Multihash, _Spoken] = {}
         self._giving = Giving(objects)
         self._damaged = damaged
@@ -78,11 +80,19 @@ class ServingLibrary:
         now = self._clock()
         with self._lock:
             at, of, blocks = self._reaches.get(dataset, (Instant(0), None, 0))
+            moves = self._moves
         if of != head or not 0 <= now - at < REACH_AGE:
             blocks = self._reach(dataset)
             with self._lock:
-                self._reaches[dataset] = (now, head, blocks)
+                if moves == self._moves:
+                    self._reaches[dataset] = (now, head, blocks)
         return blocks
+
+    def signed(self, dataset: DatasetId) -> None:
+        """More of it may be within reach from now on. Before its head is told: whoever hears it asks at once."""
+        with self._lock:
+            self._moves += 1
+            self._reaches.pop(dataset, None)
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """As in the port; those before a damaged one are given. Raises BlockDamaged when that is the first."""

@@ -309,6 +309,7 @@ class NodeParts:
             return catalog.name_of(dataset)
 
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
+        self.library.signed(dataset)
         self.outbox.put(Topic.HEADS, signed.envelope)
         if self._token is not None:
             for part in (self.publications, self.submissions):

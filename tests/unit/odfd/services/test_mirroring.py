@@ -352,6 +352,26 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
         assert bob.member.peer_id
 
 
+async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was answered between a commit and its signature is not repeated after it."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        library, commit, answers = alice.parts.library, alice.home.chains.commit, []
+
+        def asked_meanwhile(*given: Any) -> None:
+            commit(*given)
+            answers.append(library.size(cities))
+
+        monkeypatch.setattr(alice.home.chains, "commit", asked_meanwhile)
+        monkeypatch.setattr(alice.parts.outbox, "put", lambda *_: answers.append(library.size(cities)))
+        before = alice.size("cities")
+        world.write("alice", "b.csv", "2024-02-01T00:00:00Z,D,4")
+        await alice.pull("cities")
+        assert answers == [before, before + 1] == [before, alice.size("cities")]
+
+
 async def test_serving_stays_within_reach(world: Any, worlds: Any) -> None:
     """Bob serves only what Dave attested, and nobody did."""
     group = model.Group(name="dave", keys=("did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9",))
