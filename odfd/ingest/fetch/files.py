@@ -6,9 +6,11 @@ is the contract of ordering by name (spec: FetchStep.FilesGlob).
 
 from __future__ import annotations
 
+import bisect
 import datetime as dt
 import glob
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -26,17 +28,18 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
     if step.order is SourceOrdering.BY_EVENT_TIME:
         raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
-    files = sorted(matching(_placed(step.path, job.settings.base)), key=lambda path: path.name)
-    _refuse_equal_names(files)
+    found = matching(_placed(step.path, job.settings.base))
     last = job.known(ETAG)
-    ahead = [path for path in files if last is None or path.name > last]
+    start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
+    # Folders grow for years: of all that was taken only the names are looked at.
+    ahead = list(itertools.islice(filter(os.path.isfile, itertools.islice(found, start, None)), 2))
     if not ahead:
-        if not files and last is None:
+        if last is None:
             raise NotFound(
                 f"no file matches {step.path}", rule="files-glob", hint="the path is seen from the daemon's machine"
             )
         return Unchanged()
-    path = ahead[0]
+    path = Path(ahead[0])
     try:
         identity = file_identity(path)
     except OSError as error:
@@ -64,15 +67,21 @@ def _placed(pattern: str, base: Path | None) -> str:
     return str(Path(glob.escape(str(base))) / pattern)
 
 
-def matching(pattern: str) -> list[Path]:
-    """Files that match a glob pattern (``*``, ``?``, ``[…]``, ``**``), in no order."""
-    found = (Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
-    return [path for path in found if path.is_file()]
+def matching(pattern: str) -> list[str]:
+    """What matches a glob pattern (``*``, ``?``, ``[…]``, ``**``), folders too, by the last parts of their names.
+
+    Raises Invalid when two files differ in their folders alone.
+    """
+    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - patterns may be absolute
+    found.sort(key=os.path.basename)
+    for _, group in itertools.groupby(found, os.path.basename):
+        _refuse_equal_names(list(group))
+    return found
 
 
-def _refuse_equal_names(files: list[Path]) -> None:
-    for one, other in itertools.pairwise(files):
-        if one.name == other.name:
+def _refuse_equal_names(alike: list[str]) -> None:
+    if len(alike) > 1:
+        for one, other in itertools.pairwise(filter(os.path.isfile, alike)):
             raise Invalid(
                 f"{one} and {other} have one name",
                 rule="files-order",

@@ -77,6 +77,25 @@ def test_identity_follows_the_bytes(tmp_path: Path, job: Callable[..., FetchJob]
     assert fetch(step, job()).identity != one.identity
 
 
+def test_of_files_that_were_taken_only_names_are_looked_at(
+    tmp_path: Path, job: Callable[..., FetchJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder grows for years; folders in it count for nothing, wherever their names sort."""
+    for number in range(500):
+        (tmp_path / f"{number:03}.csv").touch()
+    for name in ("100a.csv", "498a.csv", "498b.csv", "499a.csv"):
+        (tmp_path / name).mkdir()
+    looked: list[str] = []
+    is_file = os.path.isfile
+    monkeypatch.setattr(os.path, "isfile", lambda path: not looked.append(Path(path).name) and is_file(path))
+    step = FetchFilesGlob(path=str(tmp_path / "*.csv"))
+    found = fetch(step, job((ETAG, "497.csv")))
+    assert isinstance(found, Fetched)
+    assert (found.name, found.has_more) == ("498.csv", True)
+    assert looked == ["498.csv", "498a.csv", "498b.csv", "499.csv"]
+    assert isinstance(fetch(step, job((ETAG, "499.csv"))), Unchanged)
+
+
 def test_files_that_cannot_be_ordered_or_timed(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
