@@ -25,8 +25,6 @@ RECEIVE: Final = 256 * 1024
 """Bytes asked of the socket at once: four full noise messages."""
 MAX_SEALED: Final = LENGTH + 65_535
 """Bytes of one message on the wire."""
-
-
 _LAST: Final = (1 << 64) - 1
 """The count that no message has: what it seals is the next key."""
 

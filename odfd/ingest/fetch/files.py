@@ -75,18 +75,19 @@ def matching(pattern: str) -> list[str]:
     found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - patterns may be absolute
     found.sort(key=os.path.basename)
     for _, group in itertools.groupby(found, os.path.basename):
-        _refuse_equal_names(list(group))
+        alike = list(group)
+        if len(alike) > 1:
+            _refuse_equal_names(list(filter(os.path.isfile, alike)))
     return found
 
 
-def _refuse_equal_names(alike: list[str]) -> None:
-    if len(alike) > 1:
-        for one, other in itertools.pairwise(filter(os.path.isfile, alike)):
-            raise Invalid(
-                f"{one} and {other} have one name",
-                rule="files-order",
-                hint="files are taken in the order of their names, so each needs its own",
-            )
+def _refuse_equal_names(files: list[str]) -> None:
+    if len(files) > 1:
+        raise Invalid(
+            f"{files[0]} and {files[1]} have one name",
+            rule="files-order",
+            hint="files are taken in the order of their names, so each needs its own",
+        )
 
 
 def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant:
