@@ -37,6 +37,22 @@ def streams(leaf: Leaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | bytes
         yield _stream(leaf, cuts)
 
 
+def parts(leaf: Leaf, bounds: Sequence[int]) -> Iterator[memoryview]:
+    """Of each span of rows from one bound to the next, the bytes that a hasher of its own is fed.
+
+    For a leaf that is no dictionary, with rows, and below no nullable struct.
+    """
+    if _fixed_width(leaf.array.type) and leaf.own is None:
+        width = int(leaf.array.type.byte_width)
+        data, ends = _fixed_bytes(leaf.array).data, [row * width for row in bounds]
+    else:
+        rows = _rows(leaf.array)
+        if leaf.own is not None:
+            rows = pc.if_else(leaf.own, rows, _NULL_MARK)
+        data, ends = memoryview(rows.buffers()[2]), _ends(rows)[np.asarray(bounds)].tolist()
+    return (data[start:stop] for start, stop in itertools.pairwise(ends))
+
+
 def _stream(leaf: Leaf, cuts: Sequence[int]) -> memoryview | bytes:
     array = leaf.array
     if _fixed_width(array.type) and leaf.effective is leaf.own:

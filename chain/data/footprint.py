@@ -127,6 +127,8 @@ def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> Plan:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = list(_large(raw, size, metadata.schema, group))
+        if not chunks:
+            continue
         _check(chunks, most)
         rows = min(rows, _fitting(raw, chunks, group.num_rows))
         if paths := tuple(chunk.column.path_in_schema for chunk in chunks if chunk.compact):

@@ -13,7 +13,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -43,7 +42,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 
 @functools.lru_cache(maxsize=64)
-def _described(schema: pa.Schema) -> tuple[bytes, tuple[bytes, ...], bool]:
+def described(schema: pa.Schema) -> tuple[bytes, tuple[bytes, ...], bool]:
     """What is hashed of a schema: its names, the types of its leaves; whether there is a nullable struct.
 
     Remembered: slices of one dataset are alike, and small ones are many. Raises Invalid.
@@ -79,7 +78,7 @@ class LogicalHasher:
         self._schema = schema
         self._starts = None if row_groups is None else list(itertools.accumulate(row_groups))
         self._pool = pool
-        record, types, nested = _described(schema)
+        record, types, nested = described(schema)
         self._record = hashlib.sha3_256(record)
         self._columns = [hashlib.sha3_256(each) for each in types]
         self._quirky = nested
@@ -193,10 +192,10 @@ def logical_hash(rows: Rows, pool: Executor | None = None) -> Multihash:
     return hasher.finish()
 
 
-def logical_hash_file(path: Path, pool: Executor | None = None) -> Multihash:
+def logical_hash_file(source: parquet.Source, pool: Executor | None = None) -> Multihash:
     """Hash of a Parquet file's rows, in memory of a few windows. Raises Invalid when it is not one, NotFound."""
-    with parquet.open_slice(path) as source:
-        hasher = LogicalHasher(source.schema, pool, source.row_groups)
-        for batch in source.batches(encoded=True):
+    with parquet.open_slice(source) as file:
+        hasher = LogicalHasher(file.schema, pool, file.row_groups)
+        for batch in file.batches(encoded=True):
             hasher.update(batch)
     return hasher.finish()

@@ -27,13 +27,13 @@ from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
 from odfd.mirrors.keeping import Keeping
 from odfd.mirrors.pacing import Paces
-from odfd.mirrors.packs import Bringing, Packs, together
+from odfd.mirrors.packs import Packs, together
 from odfd.mirrors.room import Room
 from odfd.mirrors.sinks import PartialObject
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.verify.objects import LINKED, check_event, check_object
-from odfd.verify.terms import Terms, bringing_objects
+from odfd.verify.terms import Bringing, Terms, bringing_objects
 from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 import trio
 
 from chain.errors import Remote
-from chain.model.block import Block, objects_of
+from chain.model.block import objects_of
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.mirrors.sinks import SmallObjects
-from odfd.verify.objects import check_event
-from odfd.verify.terms import Terms
+from odfd.verify.terms import Bringing
+from odfd.verify.together import sound_of
 from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
 
 TOGETHER: Final = 128
 """Blocks that are brought and checked together."""
-Bringing: TypeAlias = tuple[Terms, Block]
-"""A block that brings objects, and what was in force there."""
 
 
 def together(bringing: Iterator[Bringing]) -> Iterator[list[Bringing]]:
@@ -70,7 +68,4 @@ class Packs:
         if names:
             with suppress(Remote):
                 await self._replication.fetch_small(peers, names, SmallObjects(self._objects, names), pace)
-        return await trio.to_thread.run_sync(self._sound, group, limiter=self._checking)
-
-    def _sound(self, group: Sequence[Bringing]) -> set[int]:
-        return {place for place, (said, block) in enumerate(group) if not check_event(self._objects, said, block)}
+        return await trio.to_thread.run_sync(sound_of, self._objects, group, limiter=self._checking)

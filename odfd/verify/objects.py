@@ -7,20 +7,15 @@ hash under a right physical one would otherwise pass. Spec: section Data Slice; 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from chain import instant
 from chain.data import parquet
-from chain.data.arrow_schema import differences
-from chain.data.buffers import numbers
 from chain.data.links import links_of
 from chain.data.logical_hash import LogicalHasher
 from chain.errors import Invalid, NotFound
@@ -28,19 +23,15 @@ from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.multihash import Multihash
-from chain.state import Vocab
 from chain.store.base import ObjectReader
 from chain.store.objects import disk
+from odfd.verify.columns import Due, SystemColumn
+from odfd.verify.outline import OUTLINES
 from odfd.verify.report import Finding
 from odfd.verify.terms import Terms
 
-_OFFSET_TYPES: Final = (pa.int64(), pa.uint64())
-_OP_TYPES: Final = (pa.int32(), pa.uint8())
-"""As the reference writes them, and as the specification says."""
 LINKED: Final = "linked-object"
 """The kind of what rows link to; begins the rules that it breaks, whose findings name it in ``expected``."""
-_LAST_OP: Final = 3
-"""0 append, 1 retract, 2 correct from, 3 correct to."""
 _SPARE_ROWS: Final = 1_000_000
 """Rows beyond what a block says that are still worth reading, to tell more than their number."""
 
@@ -57,6 +48,11 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         return self.slice.offset_interval.end - self.slice.offset_interval.start + 1
+
+    def due(self, start: int, count: int) -> Due:
+        """Of so many rows from ``start`` on."""
+        first = (self.slice.offset_interval.start + start) % (1 << 64)
+        return Due(np.array([count]), np.array([first], np.uint64), (self.system_time,))
 
 
 def check_event(objects: ObjectReader, terms: Terms, block: Block) -> list[Finding]:
@@ -91,6 +87,12 @@ def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True)
     except Invalid as error:
         findings.append(Finding(rule=error.rule, message=str(error)))
     return findings
+
+
+def small_content(objects: ObjectReader, claim: SliceClaim) -> bytes | None:
+    """The bytes of a slice that waits in memory, if they are those that are claimed. Raises Environment."""
+    content, findings = _check_bytes(objects, "slice", claim.slice.physical_hash, claim.slice.size)
+    return content if isinstance(content, bytes) and not findings else None
 
 
 def check_checkpoint(objects: ObjectReader, name: Multihash, size: int) -> list[Finding]:
@@ -135,7 +137,8 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
     if source.rows != claim.rows:
         message = f"the slice holds {source.rows:,} rows, its offsets say {claim.rows:,}"
         yield Finding(rule="slice-rows", message=message, expected=str(claim.rows), actual=str(source.rows))
-    yield from _TYPES.check(source.schema, claim.terms)
+    outline = OUTLINES.of(source.schema, claim.terms)
+    yield from outline.findings
     if source.rows > claim.rows + _SPARE_ROWS:
         return
     hasher: LogicalHasher | None = None
@@ -143,15 +146,16 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
         hasher = LogicalHasher(source.schema, row_groups=source.row_groups)
     except Invalid as error:
         yield Finding(rule=error.rule, message=str(error))
-    checks = _column_checks(source.schema, claim)
+    watches = [_Watch(column) for column in outline.columns]
+    rows = 0
     for batch in source.batches(encoded=True):
         if hasher is not None:
             hasher.update(batch)
-        for check in checks:
-            check.look(batch)
-    for check in checks:
-        if check.finding is not None:
-            yield check.finding
+        due = claim.due(rows, batch.num_rows)
+        for watch in watches:
+            watch.look(batch, due)
+        rows += batch.num_rows
+    yield from (watch.finding for watch in watches if watch.finding is not None)
     actual = hasher.finish() if hasher is not None else claim.slice.logical_hash
     if actual != claim.slice.logical_hash:
         expected = claim.slice.logical_hash
@@ -172,139 +176,13 @@ def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceC
         yield from check_object(objects, LINKED, name, size)
 
 
-class _Types:
-    """The last slice's types and what was found of them: those of one chain are alike, and to compare costs a tenth of
-    what it costs to look at a small slice."""
-
-    def __init__(self) -> None:
-        self._last: tuple[pa.Schema, Terms, list[Finding]] = (pa.schema([]), Terms(), [])
-
-    def check(self, schema: pa.Schema, terms: Terms) -> list[Finding]:
-        known, of, findings = self._last
-        if terms is not of or not schema.equals(known, check_metadata=True):
-            findings = list(_check_types(schema, terms))
-            self._last = schema, terms, findings
-        return findings
-
-
-_TYPES: Final = _Types()
-
-
-def _check_types(schema: pa.Schema, terms: Terms) -> Iterator[Finding]:
-    if terms.vocab is not None:
-        yield from _check_system_columns(schema, terms.vocab)
-    if terms.schema is not None:
-        for one in differences(terms.schema, schema):
-            message = f"{one.place}: the schema says {one.expected}, the slice has {one.actual}"
-            yield Finding(rule="slice-schema", message=message, expected=one.expected, actual=one.actual)
-
-
-def _check_system_columns(schema: pa.Schema, vocab: Vocab) -> Iterator[Finding]:
-    wanted = {vocab.offset: _OFFSET_TYPES, vocab.operation_type: _OP_TYPES, vocab.system_time: None}
-    for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
-        if (count := schema.names.count(name)) != 1:
-            message = f"column {name!r} is missing" if count == 0 else f"column {name!r} stands {count} times"
-            yield Finding(rule="slice-system-columns", message=message, expected=name)
-            continue
-        actual, types = schema.field(name).type, wanted.get(name)
-        fits = actual in types if types else pa.types.is_timestamp(actual)
-        if name == vocab.event_time:
-            fits = fits or pa.types.is_date(actual)
-        if not fits:
-            expected = str(types[0]) if types else "timestamp"
-            message = f"column {name!r} is {actual}, and should be {expected}"
-            yield Finding(rule="slice-system-columns", message=message, expected=expected, actual=str(actual))
-
-
-class _ColumnCheck(ABC):
+class _Watch:
     """Looks at one column batch by batch and keeps its first finding."""
 
-    rule: ClassVar[str]
-
-    def __init__(self, column: str) -> None:
-        self.column = column
+    def __init__(self, column: SystemColumn) -> None:
+        self._column = column
         self.finding: Finding | None = None
-        self.row = 0
-        """Rows seen."""
 
-    def look(self, batch: pa.RecordBatch) -> None:
-        if self.finding is None:
-            values = batch.column(self.column)
-            self.finding = self._nulls(values) or self.judge(values)
-        self.row += batch.num_rows
-
-    @abstractmethod
-    def judge(self, values: pa.Array) -> Finding | None:
-        """What is wrong with some values, none of them null."""
-
-    def _nulls(self, values: pa.Array) -> Finding | None:
-        if not values.null_count:
-            return None
-        return Finding(rule=self.rule, message=f"column {self.column!r} has nulls", actual="null")
-
-
-class _Offsets(_ColumnCheck):
-    rule = "slice-offsets"
-
-    def __init__(self, column: str, start: int) -> None:
-        super().__init__(column)
-        self._start = start
-
-    def judge(self, values: pa.Array) -> Finding | None:
-        first = self._start + self.row
-        wrong = np.flatnonzero(numbers(values) != np.arange(first, first + len(values), dtype=np.int64))
-        if not len(wrong):
-            return None
-        row = int(wrong[0])
-        expected, actual = str(first + row), str(values[row].as_py())
-        message = f"row {self.row + row:,} of the slice has offset {actual}, not {expected}"
-        return Finding(rule=self.rule, message=message, expected=expected, actual=actual)
-
-
-class _Operations(_ColumnCheck):
-    rule = "slice-op"
-
-    def judge(self, values: pa.Array) -> Finding | None:
-        ends = pc.min_max(values)
-        low, high = ends["min"].as_py(), ends["max"].as_py()
-        if low >= 0 and high <= _LAST_OP:
-            return None
-        actual = str(low if low < 0 else high)
-        message = f"column {self.column!r} holds {actual}, which is no operation"
-        return Finding(rule=self.rule, message=message, expected=f"0 to {_LAST_OP}", actual=actual)
-
-
-class _SystemTimes(_ColumnCheck):
-    rule = "slice-system-time"
-
-    def __init__(self, column: str, latest: Instant) -> None:
-        super().__init__(column)
-        self._latest = latest
-
-    def judge(self, values: pa.Array) -> Finding | None:
-        greatest = parquet.to_instant(pc.max(values).value, values.type)
-        if greatest <= self._latest:
-            return None
-        expected, actual = instant.render(self._latest), instant.render(greatest)
-        message = f"a row's {self.column} is {actual}, after its block was made at {expected}"
-        return Finding(rule=self.rule, message=message, expected=f"at most {expected}", actual=actual)
-
-
-def _column_checks(schema: pa.Schema, claim: SliceClaim) -> list[_ColumnCheck]:
-    """One for each system column that is there with a type that can be looked at."""
-    vocab = claim.terms.vocab
-    if vocab is None:
-        return []
-    checks: list[tuple[bool, _ColumnCheck]] = [
-        (_is(schema, vocab.offset, _OFFSET_TYPES), _Offsets(vocab.offset, claim.slice.offset_interval.start)),
-        (_is(schema, vocab.operation_type, _OP_TYPES), _Operations(vocab.operation_type)),
-        (
-            schema.names.count(vocab.system_time) == 1 and pa.types.is_timestamp(schema.field(vocab.system_time).type),
-            _SystemTimes(vocab.system_time, claim.system_time),
-        ),
-    ]
-    return [check for possible, check in checks if possible]
-
-
-def _is(schema: pa.Schema, name: str, types: tuple[pa.DataType, ...]) -> bool:
-    return schema.names.count(name) == 1 and schema.field(name).type in types
+    def look(self, batch: pa.RecordBatch, due: Due) -> None:
+        if self.finding is None and len(wrong := self._column.wrong(batch, due)):
+            self.finding = self._column.tell(batch, due, int(wrong[0]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -57,10 +57,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-def bringing_objects(
-    terms: Terms, blocks: Iterable[SealedBlock], *, linking: bool = False
-) -> Iterator[tuple[Terms, Block]]:
-    """Of the blocks that follow ``terms``, those that bring objects, each with what is in force there.
+Bringing: TypeAlias = tuple[Terms, Block]
+"""A block that brings objects, and what was in force there."""
+
+
+def bringing_objects(terms: Terms, blocks: Iterable[SealedBlock], *, linking: bool = False) -> Iterator[Bringing]:
+    """Of the blocks that follow ``terms``, those that bring objects.
 
     ``linking``: only where rows may link to objects; others are not even decoded.
     """

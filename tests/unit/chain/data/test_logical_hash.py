@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from chain.data import arrow0_values, parquet, repeats
 from chain.data import logical_hash as module
 from chain.data.logical_hash import LogicalHasher, logical_hash, logical_hash_file
+from chain.data.logical_hashes import logical_hashes
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 
@@ -143,6 +145,18 @@ def test_a_file_hashes_like_its_rows(
     path = tmp_path / "slice"
     write_slice(table, path)
     assert logical_hash_file(path) == logical_hash(table)
+
+
+@FREE
+@given(data=st.data())
+def test_slices_together_hash_as_each_alone(data: st.DataObject, tables: ModuleType, small_windows: None) -> None:
+    """Of row groups of their own, as small files are."""
+    table = data.draw(tables.tables().filter(lambda table: 0 < table.num_rows <= 7))
+    batch = table.combine_chunks().to_batches()[0]
+    cuts = data.draw(st.sets(st.integers(1, batch.num_rows - 1))) if batch.num_rows > 1 else set()
+    bounds = [0, *sorted(cuts), batch.num_rows]
+    alone = [logical_hash(batch.slice(start, stop - start)) for start, stop in itertools.pairwise(bounds)]
+    assert logical_hashes(batch, bounds) == alone
 
 
 WORDS = st.sampled_from([None, "", "a", "b", "gamma", "δ", "a long word of more than one line"])

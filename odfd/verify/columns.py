@@ -1,0 +1,146 @@
+"""What the system columns of a slice must hold, row by row: offsets that count up, operations, and times in the past.
+
+Each column says of many rows at once which are wrong, whichever slices they are of, and tells of one what is wrong
+with it. Spec: section Data Slice.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from chain import instant
+from chain.data import parquet
+from chain.data.buffers import bits, numbers
+from chain.instant import Instant
+from chain.state import Vocab
+from odfd.verify.report import Finding
+
+OFFSET_TYPES: Final = (pa.int64(), pa.uint64())
+OP_TYPES: Final = (pa.int32(), pa.uint8())
+"""As the reference writes them, and as the specification says."""
+_LAST_OP: Final = 3
+"""0 append, 1 retract, 2 correct from, 3 correct to."""
+_MOST: Final = (1 << 63) - 1
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a chain says of rows that lie one after the other, of one slice or of several: ``(slices,)`` each."""
+
+    rows: npt.NDArray[np.int64]
+    """How many of each slice."""
+    first: npt.NDArray[np.uint64]
+    """Offset of the first."""
+    made: Sequence[Instant]
+    """When the block was made."""
+
+    def offsets(self) -> npt.NDArray[np.uint64]:
+        """Of each row."""
+        ends = np.cumsum(self.rows)
+        before = (ends - self.rows).astype(np.uint64)
+        found: npt.NDArray[np.uint64] = np.repeat(self.first - before, self.rows) + np.arange(ends[-1], dtype=np.uint64)
+        return found
+
+
+class SystemColumn(ABC):
+    """One column that is there, once, with a type that can be looked at."""
+
+    rule: ClassVar[str]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def wrong(self, batch: pa.RecordBatch, due: Due) -> npt.NDArray[np.intp]:
+        """Places of the rows that are not as they should be."""
+        values = batch.column(self.name)
+        mask = self._wrong(values, due)
+        if values.null_count:
+            mask = mask | ~bits(values.is_valid()).view(np.bool_)
+        return np.flatnonzero(mask)
+
+    def tell(self, batch: pa.RecordBatch, due: Due, row: int) -> Finding:
+        """What is wrong with a row, of one slice."""
+        value = batch.column(self.name)[row]
+        if value.is_valid:
+            return self._tell(value, due, row)
+        return Finding(rule=self.rule, message=f"column {self.name!r} has nulls", actual="null")
+
+    @abstractmethod
+    def _wrong(self, values: pa.Array, due: Due) -> Mask:
+        """Anything where there is a null."""
+
+    @abstractmethod
+    def _tell(self, value: pa.Scalar, due: Due, row: int) -> Finding:
+        """Of one that is not null."""
+
+
+class _Offsets(SystemColumn):
+    rule = "slice-offsets"
+
+    def _wrong(self, values: pa.Array, due: Due) -> Mask:
+        found = numbers(values)
+        mask: Mask = (found.view(np.uint64) != due.offsets()) | (found < 0)
+        return mask
+
+    def _tell(self, value: pa.Scalar, due: Due, row: int) -> Finding:
+        expected, actual = str(int(due.first[0]) + row), str(value.as_py())
+        message = f"a row of the slice has offset {actual} where {expected} is due"
+        return Finding(rule=self.rule, message=message, expected=expected, actual=actual)
+
+
+class _Operations(SystemColumn):
+    rule = "slice-op"
+
+    def _wrong(self, values: pa.Array, _due: Due) -> Mask:
+        found = numbers(values)
+        mask: Mask = (found < 0) | (found > _LAST_OP)
+        return mask
+
+    def _tell(self, value: pa.Scalar, _due: Due, _row: int) -> Finding:
+        actual = str(value.as_py())
+        message = f"column {self.name!r} holds {actual}, which is no operation"
+        return Finding(rule=self.rule, message=message, expected=f"0 to {_LAST_OP}", actual=actual)
+
+
+class _SystemTimes(SystemColumn):
+    rule = "slice-system-time"
+
+    def _wrong(self, values: pa.Array, due: Due) -> Mask:
+        one = parquet.to_instant(1, values.type)
+        latest = np.array([min(made // one, _MOST) for made in due.made], np.int64)
+        mask: Mask = numbers(values.view(pa.int64())) > np.repeat(latest, due.rows)
+        return mask
+
+    def _tell(self, value: pa.Scalar, due: Due, _row: int) -> Finding:
+        expected, actual = instant.render(due.made[0]), instant.render(parquet.to_instant(value.value, value.type))
+        message = f"a row's {self.name} is {actual}, after its block was made at {expected}"
+        return Finding(rule=self.rule, message=message, expected=f"at most {expected}", actual=actual)
+
+
+def system_columns(schema: pa.Schema, vocab: Vocab | None) -> list[SystemColumn]:
+    """Those that can be looked at; of others the types say what is wrong."""
+    if vocab is None:
+        return []
+    offset, operation, time = (_type(schema, n) for n in (vocab.offset, vocab.operation_type, vocab.system_time))
+    found: list[SystemColumn] = []
+    if offset in OFFSET_TYPES:
+        found.append(_Offsets(vocab.offset))
+    if operation in OP_TYPES:
+        found.append(_Operations(vocab.operation_type))
+    if time is not None and pa.types.is_timestamp(time):
+        found.append(_SystemTimes(vocab.system_time))
+    return found
+
+
+def _type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    place = schema.get_field_index(name)  # none for one that stands twice
+    return schema.field(place).type if place >= 0 else None

@@ -1,0 +1,109 @@
+"""Many small slices looked at together: which of them are all that their blocks say.
+
+Looking at a slice of a few rows by itself costs several times what reading it does: most is the way through Arrow and
+NumPy for each of its columns. Here each is read by itself and their rows are looked at as one table. What is unusual,
+and whatever is wrong, is left to ``check_event``, which also tells what it is; the answers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from chain.data import parquet
+from chain.data.logical_hashes import logical_hashes
+from chain.errors import Invalid
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform
+from chain.store.base import ObjectReader
+from odfd.verify.columns import Due
+from odfd.verify.objects import SliceClaim, check_event, small_content
+from odfd.verify.outline import OUTLINES, Outline
+from odfd.verify.terms import Bringing, Terms
+
+MOST_ROWS: Final = 4096
+"""Rows of a slice for which this is worth it; with more of them the way costs less than what is done there."""
+MOST_BYTES: Final = 16 << 20
+"""In memory, of the rows of all slices that are looked at together."""
+
+
+class _Sheet:
+    """Slices of one outline, their rows one after the other."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline = outline
+        self.places: list[int] = []
+        self._claims: list[SliceClaim] = []
+        self._batches: list[pa.RecordBatch] = []
+        self.bytes = 0
+
+    def add(self, place: int, claim: SliceClaim, batch: pa.RecordBatch) -> None:
+        self.places.append(place)
+        self._claims.append(claim)
+        self._batches.append(batch)
+        self.bytes += batch.get_total_buffer_size()
+
+    def sound(self) -> Iterator[int]:
+        """Places of those that are as they should be."""
+        if not self.places:
+            return
+        rows, due = pa.concat_batches(self._batches), self._due()
+        bounds = np.cumsum([0, *due.rows])
+        is_wrong = np.zeros(len(self.places), np.bool_)
+        for column in self.outline.columns:
+            wrong = column.wrong(rows, due)
+            is_wrong[np.searchsorted(bounds, wrong, "right") - 1] = True
+        try:
+            hashes = logical_hashes(rows, bounds.tolist())
+        except Invalid:  # of a type that has none: no slice is sound
+            return
+        for place, claim, actual, bad in zip(self.places, self._claims, hashes, is_wrong.tolist(), strict=True):
+            if not bad and actual == claim.slice.logical_hash:
+                yield place
+
+    def _due(self) -> Due:
+        starts = [claim.slice.offset_interval.start for claim in self._claims]
+        made = [claim.system_time for claim in self._claims]
+        return Due(np.array([batch.num_rows for batch in self._batches]), np.array(starts, np.uint64), made)
+
+
+def sound_of(objects: ObjectReader, group: Sequence[Bringing]) -> set[int]:
+    """Places of the blocks of a group of which ``check_event`` finds nothing. Raises Environment."""
+    sound: set[int] = set()
+    sheet = _Sheet(Outline(pa.schema([]), Terms()))
+    for place, (terms, block) in enumerate(group):
+        read = _read(objects, terms, block)
+        if read is None:
+            if not check_event(objects, terms, block):
+                sound.add(place)
+            continue
+        claim, outline, batch = read
+        if outline is not sheet.outline or sheet.bytes > MOST_BYTES:
+            sound.update(sheet.sound())
+            sheet = _Sheet(outline)
+        sheet.add(place, claim, batch)
+    sound.update(sheet.sound())
+    return sound
+
+
+def _read(objects: ObjectReader, terms: Terms, block: Block) -> tuple[SliceClaim, Outline, pa.RecordBatch] | None:
+    """The rows of a block that brings one small slice, as far as that is in order; ``None`` for any other."""
+    event = block.event
+    if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None or event.new_checkpoint is not None:
+        return None
+    claim = SliceClaim(slice=event.new_data, terms=terms, system_time=block.system_time)
+    content = small_content(objects, claim) if 0 < claim.rows <= MOST_ROWS else None
+    if content is None:
+        return None
+    try:
+        with parquet.open_slice(content) as source:
+            if source.row_groups != [claim.rows]:
+                return None
+            outline = OUTLINES.of(source.schema, terms)
+            batches = [] if outline.findings else list(source.batches())
+    except Invalid:
+        return None
+    return (claim, outline, batches[0]) if len(batches) == 1 else None
