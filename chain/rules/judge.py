@@ -85,8 +85,7 @@ def seal(block: Block) -> SealedBlock:
 def _names(digests: Bytes) -> list[Multihash]:
     """Of sha3-256 digests, ``(n, 32)``."""
     flat = np.concatenate([np.broadcast_to(_SHA3, (len(digests), len(_SHA3))), digests], axis=1)
-    size, octets = flat.shape[1], flat.tobytes()
-    return [Multihash(octets[at : at + size]) for at in range(0, len(octets), size)]
+    return list(map(Multihash, flat.view(f"V{flat.shape[1]}").ravel().tolist()))
 
 
 def _objects(run: Run) -> list[tuple[NamedObject, ...]]:

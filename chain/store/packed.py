@@ -7,11 +7,11 @@ rows are bound as a few values, and the loop over them is SQLite's own, without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 _TAG_BITS: Final = 8
 _LENGTH_BITS: Final = 25
@@ -32,26 +32,22 @@ def each(parameter: str) -> str:
 
 def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
     """Where each value lies in all of them joined, with a tag below 256: a JSON array to bind for ``json_each``."""
-    ends = accumulate(map(len, values), initial=0)
-    packed = [
-        start << _LENGTH_BITS + _TAG_BITS | len(value) << _TAG_BITS | tag
-        for start, value, tag in zip(ends, values, tags, strict=False)
-    ]
-    return numbers(packed)
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    starts = np.cumsum(lengths) - lengths
+    packed = starts << _LENGTH_BITS + _TAG_BITS | lengths << _TAG_BITS | np.fromiter(tags, np.int64, len(values))
+    return numbers(packed.tolist())
 
 
-def by_width(values: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, bytes, str]]:
+def by_width(values: Sequence[bytes], counted: Sequence[int]) -> Iterator[tuple[int, bytes, str]]:
     """Values with a number each, those of one width at a time in their order: the width, the values joined, and the
     numbers to bind. ``substr(?, key * width + 1, width)`` is the value of a row, ``value`` its number."""
-    found: dict[int, tuple[list[bytes], list[int]]] = {}
-    for value, number in values:
-        if len(value) not in found:
-            found[len(value)] = ([], [])
-        same, counted = found[len(value)]
-        same.append(value)
-        counted.append(number)
-    for width, (same, counted) in found.items():
-        yield width, b"".join(same), numbers(counted)
+    widths = set(map(len, values))
+    if len(widths) == 1:
+        yield widths.pop(), b"".join(values), numbers(counted)
+        return
+    for width in sorted(widths):
+        same = [(value, number) for value, number in zip(values, counted, strict=True) if len(value) == width]
+        yield width, b"".join(value for value, _ in same), numbers([number for _, number in same])
 
 
 def numbers(values: Sequence[int]) -> str:

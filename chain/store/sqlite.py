@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from chain.codec.blocks import decode_block
 from chain.errors import Invalid
 from chain.ids import DatasetId
@@ -351,12 +353,14 @@ def _insert(
 
 def _pages(blocks: Sequence[Block | SealedBlock]) -> Iterator[Sequence[Block | SealedBlock]]:
     """Of blocks in a row, and small enough to bind for one statement."""
-    start = size = 0
-    for at, one in enumerate(blocks):
-        follows = one.sequence_number - blocks[start].sequence_number == at - start
-        if at > start and (not follows or at - start == PAGE_BLOCKS or size + len(one.raw) > PAGE_BYTES):
-            yield blocks[start:at]
-            start, size = at, 0
-        size += len(one.raw)
-    if start < len(blocks):
-        yield blocks[start:]
+    numbers = np.fromiter((one.sequence_number for one in blocks), np.uint64, len(blocks))
+    ends = np.cumsum(np.fromiter((len(one.raw) for one in blocks), np.int64, len(blocks)))
+    gaps = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(blocks)]
+    start = 0
+    for gap in gaps:
+        while start < gap:
+            before = int(ends[start - 1]) if start else 0
+            full = int(np.searchsorted(ends, before + PAGE_BYTES, "right"))
+            stop = min(gap, start + PAGE_BLOCKS, max(full, start + 1))
+            yield blocks[start:stop]
+            start = stop

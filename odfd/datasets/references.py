@@ -76,7 +76,7 @@ def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterab
     """The same, of objects and the sequence numbers of the blocks that name them, in order."""
     waiting = iter(named)
     while page := list(islice(waiting, _PAGE)):
-        for width, names, numbers in packed.by_width(page):
+        for width, names, numbers in packed.by_width(*zip(*page, strict=True)):
             connection.execute(
                 "INSERT INTO object_references SELECT ?1, value, substr(?2, key * ?3 + 1, ?3) FROM json_each(?4)",
                 (dataset, names, width, numbers),

@@ -29,7 +29,7 @@ def test_values_come_back_whole_with_their_tags(rows: list[tuple[bytes, int]]) -
 def test_values_of_all_widths_keep_their_numbers(rows: list[tuple[bytes, int]]) -> None:
     back: list[tuple[bytes, int]] = []
     with closing(sqlite3.connect(":memory:")) as database:
-        for width, values, numbers in packed.by_width(rows):
+        for width, values, numbers in packed.by_width([each[0] for each in rows], [each[1] for each in rows]):
             back += database.execute(
                 "SELECT substr(?1, key * ?2 + 1, ?2), value FROM json_each(?3)", (values, width, numbers)
             ).fetchall()
