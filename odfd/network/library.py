@@ -26,6 +26,8 @@ from odfd.verify.damage import Spot
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
+TOLD_AGE: Final = 600 * SECOND
+"""How old it may be where it is only told that there is something within reach: what is asked for is looked at anew."""
 MAX_SPOKEN: Final = 256
 """Objects that are being given, of which it is known that they are served."""
 OnDamage: TypeAlias = Callable[[DatasetId, Spot], None]
@@ -70,9 +72,14 @@ class ServingLibrary:
         self._lock = threading.Lock()
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
-        return list(islice((one for one in self._chains.datasets() if self.size(one)), limit))
+        """As in the port. Every dataset is looked at, every few seconds: what was served is, until its head moves."""
+        return list(islice((one for one in self._chains.datasets() if self._size(one, TOLD_AGE)), limit))
 
     def size(self, dataset: DatasetId) -> int:
+        return self._size(dataset, 0)
+
+    def _size(self, dataset: DatasetId, given_age: int) -> int:
+        """By a reach that is no older than REACH_AGE or, where something was within it, ``given_age``."""
         head = self._chains.chain(dataset).head()
         if head is None:
             # Not remembered: strangers may ask for anything.
@@ -81,7 +88,7 @@ class ServingLibrary:
         with self._lock:
             at, of, blocks = self._reaches.get(dataset, (Instant(0), None, 0))
             moves = self._moves
-        if of != head or not 0 <= now - at < REACH_AGE:
+        if of != head or not 0 <= now - at < (max(REACH_AGE, given_age) if blocks else REACH_AGE):
             blocks = self._reach(dataset)
             with self._lock:
                 if moves == self._moves:
@@ -93,6 +100,12 @@ class ServingLibrary:
         with self._lock:
             self._moves += 1
             self._reaches.pop(dataset, None)
+
+    def policy_changed(self) -> None:
+        """All of it is looked at anew."""
+        with self._lock:
+            self._moves += 1
+            self._reaches.clear()
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """As in the port; those before a damaged one are given. Raises BlockDamaged when that is the first."""

@@ -273,6 +273,7 @@ class NodeParts:
 
     def policy_changed(self) -> None:
         self.policy = self._policy()
+        self.library.policy_changed()
         self._tell_notes()
         self.keeper.poke_all()
         judged = (self.validator, self.observer, self.reviewing, self.rechecking, self.witnessing, self.submissions)
