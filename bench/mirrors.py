@@ -38,6 +38,7 @@ from odfd.datasets.references import keep_references
 from odfd.kit.clock import SystemClock
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.services.home import Home
+from odfd.trust.ledger import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 _SLICED: Final = SigningKey(b"many small slices".ljust(32))
@@ -130,6 +131,7 @@ def _keep_chain(home: Home, length: int) -> int:
     """A long chain and its signed head; its bytes."""
     frontier, volume = Frontier(), 0
     digests: list[bytes] = []
+    groups: list[bytes] = []
     last = Multihash()
 
     def streamed() -> Iterator[bytes]:
@@ -139,12 +141,12 @@ def _keep_chain(home: Home, length: int) -> int:
             digests.append(last.digest)
             volume += len(raw)
             if len(digests) == chains.PAGE:
-                frontier = frontier.extend(digests)
+                frontier = frontier.extend(digests, groups)
                 digests.clear()
             yield raw
 
     chains.keep(home.chains, streamed())
-    _sign(home, chains.KEY, frontier.extend(digests), last)
+    _sign(home, chains.KEY, frontier.extend(digests, groups), groups, last)
     return volume
 
 
@@ -182,11 +184,15 @@ def _keep_slices(home: Home, slices: int) -> int:
     made = chains.blocks_of(*events)
     append = Append(dataset=key.dataset_id, expected=None, blocks=made, objects=names)
     home.chains.commit([append], lambda connection: keep_references(connection, key.dataset_id, made))
-    _sign(home, key, Frontier().extend(block.hash.digest for block in made), made[-1].hash)
+    groups: list[bytes] = []
+    _sign(home, key, Frontier().extend((block.hash.digest for block in made), groups), groups, made[-1].hash)
     return volume + sum(len(block.raw) for block in made)
 
 
-def _sign(home: Home, key: SigningKey, frontier: Frontier, head: Multihash) -> None:
+def _sign(home: Home, key: SigningKey, frontier: Frontier, groups: list[bytes], head: Multihash) -> None:
+    """With what a publisher keeps beside its blocks."""
+    with home.database.write() as connection:
+        Ledger(connection).grow(key.dataset_id, Frontier(), Checked(frontier, frontier.size), groups)
     now = SystemClock().now()
     said = HeadStatement(
         dataset=key.dataset_id,

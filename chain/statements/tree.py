@@ -8,7 +8,7 @@ that gives the roots of aligned full subtrees; a store may cache those.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -19,6 +19,8 @@ from chain.errors import Invalid
 HASH_SIZE: Final = 32
 MAX_PATH: Final = 64
 """Nodes in a path: a tree of 2^64 leaves."""
+GROUP: Final = 1024
+"""Leaves of the full subtrees that are worth keeping: with those, a root or a proof reads two groups at most."""
 _BATCH: Final = 4096
 """Leaves hashed at once."""
 
@@ -48,18 +50,25 @@ class Frontier(msgspec.Struct, frozen=True):
             size >>= 1
         return Frontier(self.size + 1, (*nodes, node))
 
-    def extend(self, leaves: Iterable[bytes]) -> Frontier:
-        """Many more: some thousand at a time, level by level, so that each hash costs little beside itself."""
+    def extend(self, leaves: Iterable[bytes], groups: list[bytes] | None = None) -> Frontier:
+        """Many more: some thousand at a time, level by level, so that each hash costs little beside itself.
+
+        The roots of the groups that become full are added to ``groups``, from number ``self.size // GROUP`` on.
+        """
         frontier, following = self, iter(leaves)
         while some := list(islice(following, _BATCH)):
-            frontier = frontier._extended(some)
+            frontier = frontier._extended(some, [] if groups is None else groups)
         return frontier
 
-    def _extended(self, leaves: Sequence[bytes]) -> Frontier:
+    def _extended(self, leaves: Sequence[bytes], groups: list[bytes]) -> Frontier:
         sha256 = hashlib.sha256
         nodes, before, ends = list(self.nodes), self.size, []
         row = [sha256(b"\0" + leaf).digest() for leaf in leaves]
+        width = 1
         while row:
+            if width == GROUP:
+                groups += row
+            width *= 2
             if before & 1:
                 row.insert(0, nodes.pop())
             if len(row) & 1:
@@ -98,12 +107,17 @@ Leaves = Callable[[int, int], Sequence[bytes]]
 class Tree:
     """Proofs over leaves that a callback reads; costs O(n) hashing for what is not cached, so callers cache."""
 
-    def __init__(self, leaves: Leaves) -> None:
+    def __init__(self, leaves: Leaves, groups: Mapping[int, bytes] | None = None) -> None:
+        """``groups``: roots of full groups that are known, by number; they are taken as they are."""
         self._leaves = leaves
-        self._full: dict[tuple[int, int], bytes] = {}
+        self._full = {(number * GROUP, GROUP): node for number, node in (groups or {}).items()}
 
     def root(self, size: int) -> bytes:
         return self._range(0, size) if size else EMPTY_ROOT
+
+    def groups(self, size: int) -> list[bytes]:
+        """Roots of the full groups within the first ``size`` leaves."""
+        return [self._range(start, start + GROUP) for start in range(0, size - GROUP + 1, GROUP)]
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
         """The audit path of leaf ``index`` in the tree of ``size`` leaves (RFC 6962, 2.1.1)."""
@@ -122,7 +136,7 @@ class Tree:
         aligned = count & (count - 1) == 0
         if aligned and (found := self._full.get((start, count))) is not None:
             return found
-        if count <= 1024:
+        if count <= GROUP:
             node = Frontier().extend(self._leaves(start, stop)).root
         else:
             split = _split(count)

@@ -45,6 +45,8 @@ class VerifiedChain:
         self.until = head.size if until is None else until
         self.givers: set[PeerId] = set()
         self.blocks: list[SealedBlock] = []
+        self.groups: list[bytes] = []
+        """Of the tree, that became full."""
         self._judge, self.frontier = Judge(state), frontier
         self.bytes = 0
         if self.until - state.size > MAX_PENDING:
@@ -77,7 +79,7 @@ class VerifiedChain:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
         self.givers.add(peer)
         sealed = self._judge.take(blocks)
-        self.frontier = self.frontier.extend(block.hash.digest for block in sealed)
+        self.frontier = self.frontier.extend((block.hash.digest for block in sealed), self.groups)
         self.blocks += sealed
         self.bytes += sum(map(len, blocks))
         if self.bytes > MAX_PENDING_BYTES and self.size < self.until:
@@ -105,6 +107,7 @@ class VerifiedChain:
     def _forget(self, message: str, rule: str) -> None:
         self._judge, self.frontier, self.bytes = Judge(self.start), self.began, 0
         self.blocks.clear()
+        self.groups.clear()
         raise Invalid(message, rule=rule, place=self._head.dataset.short)
 
 

@@ -174,7 +174,7 @@ class Steps:
             whole = ledger.chain(dataset).data
             if wish.brings_data and whole >= state.size and not links:
                 whole = sink.size
-            ledger.keep_chain(dataset, Checked(sink.frontier, whole, sink.epoch))
+            ledger.grow(dataset, sink.began, Checked(sink.frontier, whole, sink.epoch), sink.groups)
             keep_references(connection, dataset, sink.blocks)
             if not state.size:
                 self._meeting.keep(connection, wish, networks)

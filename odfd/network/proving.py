@@ -1,13 +1,14 @@
 """Proofs about chains that we serve: trees of RFC 6962 over block hashes, their full subtrees kept between questions.
 
-Made with the library, called from worker threads. The first proof of a chain reads the hashes of all its blocks, later
-ones only those of the last thousand or so; a chain that was rewritten is read anew.
+Made with the library, called from worker threads. A proof reads the hashes of a thousand blocks or two; only the first
+of a chain whose groups are not kept (``odfd.trust.subtrees``) those of all, as after it was rewritten.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.database import Database
 from odfd.trust.ledger import Ledger
+from odfd.trust.subtrees import Subtrees
 
 MAX_TREES: Final = 64
 """Chains whose subtrees are kept: of a million blocks they take 200 KiB."""
@@ -48,7 +50,7 @@ class Prover:
         with self._lock:
             grown = self._trees.pop(dataset, None)
             if grown is None or self._digests(dataset, grown.size - 1, grown.size) != [grown.last]:
-                grown = _Grown(Tree(lambda start, stop: self._leaves(dataset, start, stop)))
+                grown = _Grown(self._tree(dataset))
             self._trees[dataset] = grown
             while len(self._trees) > MAX_TREES:
                 self._trees.popitem(last=False)
@@ -65,6 +67,20 @@ class Prover:
         if known.size and tree.root(known.size) != known.root:
             del self._trees[dataset]
             raise _damaged(dataset, "the hashes of the blocks are not those that were checked")
+
+    def _tree(self, dataset: DatasetId) -> Tree:
+        """Of a chain that was not asked for since the start, or was rewritten."""
+        leaves = partial(self._leaves, dataset)
+        known = self._known(dataset)
+        with self._database.read() as connection:
+            kept = Subtrees(connection).kept(dataset, known, leaves)
+        if kept is not None:
+            return kept
+        tree = Tree(leaves)
+        tree.root(known.size)  # before anybody has to wait for the transaction
+        with self._database.write() as connection:
+            Subtrees(connection).learn(dataset, known, tree)
+        return tree
 
     def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         """All of those asked for. Raises Environment."""

@@ -164,8 +164,9 @@ class Carrying:
         head = chain.head()
         assert head is not None
         frontier: Frontier = checked.frontier
+        groups: list[bytes] = []
         for terms, blocks in pages_of(chain, frontier.size, head.size, BATCH):
-            frontier = frontier.extend(block.hash.digest for block in blocks)
+            frontier = frontier.extend((block.hash.digest for block in blocks), groups)
             with database.write() as connection:
                 keep_references(connection, dataset, blocks)
             note_links(database, self._home.objects, dataset, terms, blocks)
@@ -176,7 +177,7 @@ class Carrying:
             if known is None:
                 catalog.add(name, dataset, self._clock.now())
             data = frontier.size if was_whole else checked.data
-            Ledger(connection).keep_chain(dataset, Checked(frontier, data, checked.epoch))
+            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data, checked.epoch), groups)
         return known.name if known else name
 
     def mend(self) -> tuple[list[str], list[str]]:

@@ -29,7 +29,6 @@ from chain.statements.statement import (
     Observation,
     PolicyStatement,
 )
-from chain.statements.tree import Tree
 from odfd.trust.admission import (
     Ground,
     Outcome,
@@ -48,6 +47,7 @@ from odfd.trust.networks import NetworkPolicies
 from odfd.trust.observations import Observations
 from odfd.trust.proofs import Proofs, fork_of_last_block
 from odfd.trust.resolutions import Resolutions
+from odfd.trust.subtrees import Subtrees
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 """Digests of blocks ``start <= n < stop`` of a chain that is here."""
@@ -219,4 +219,5 @@ class Hearing:
             return frontier.root
         if size > frontier.size:
             return None
-        return Tree(partial(self._leaves_of, dataset)).root(size)
+        tree = Subtrees(self._db).tree(dataset, frontier, partial(self._leaves_of, dataset))
+        return tree.root(size)

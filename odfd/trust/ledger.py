@@ -32,6 +32,7 @@ from chain.statements.statement import (
 from chain.statements.tree import Frontier
 from chain.store.seals import Sealed
 from odfd.trust import links, tables
+from odfd.trust.subtrees import Subtrees
 
 _REPAIR: Final = "odfctl pull REF --repair makes it anew"
 _RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
@@ -62,7 +63,7 @@ REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED,
 """Those of which a damaged row may go: it is made or heard anew."""
 _CONCLUDED: Final = (
     *("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"),
-    "trust_rechecked",
+    *("trust_rechecked", "trust_subtrees"),
 )
 ROOM: Final = "trust"
 STEPS: Final = (
@@ -357,6 +358,11 @@ class Ledger:
         """What was checked of the blocks that are here."""
         row = CHAINS.one(self._db, "dataset = ?", (dataset,))
         return Checked(Frontier.from_bytes(row[1]), row[2], row[3]) if row else Checked()
+
+    def grow(self, dataset: DatasetId, before: Frontier, checked: Checked, groups: Sequence[bytes]) -> None:
+        """Blocks were added: ``groups`` are those that became full when the tree grew from ``before``."""
+        self.keep_chain(dataset, checked)
+        Subtrees(self._db).keep(dataset, before, groups)
 
     def keep_chain(self, dataset: DatasetId, checked: Checked) -> None:
         CHAINS.put(self._db, dataset, checked.frontier.to_bytes(), checked.data, checked.epoch)

@@ -115,7 +115,8 @@ class OwnerCommitter:
             ledger = Ledger(connection)
             checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
             rights = Authorities(connection).rights(dataset)
-        frontier = checked.frontier.extend(block.hash.digest for block in blocks)
+        groups: list[bytes] = []
+        frontier = checked.frontier.extend((block.hash.digest for block in blocks), groups)
         epoch = _epoch(dataset, checked, rights)
         _check_newest(newest[0] if newest else None, epoch, state.size)
         self._check_behind(dataset, epoch, checked.frontier)
@@ -127,7 +128,7 @@ class OwnerCommitter:
         def together(connection: sqlite3.Connection) -> None:
             # Where objects were found damaged, those of new blocks change nothing.
             whole = frontier.size if checked.data >= checked.frontier.size else checked.data
-            Ledger(connection).keep_chain(dataset, Checked(frontier, data=whole, epoch=epoch))
+            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data=whole, epoch=epoch), groups)
             keep_references(connection, dataset, blocks)
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
             also(connection)

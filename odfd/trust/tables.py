@@ -141,5 +141,13 @@ LATER: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_rechecked_dataset ON trust_rechecked (dataset);
     """,
+    """
+    CREATE TABLE trust_subtrees (
+        dataset BLOB NOT NULL,
+        place INTEGER NOT NULL,
+        root BLOB NOT NULL,
+        PRIMARY KEY (dataset, place)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

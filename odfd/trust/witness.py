@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ from odfd.trust.disputes import is_disputed
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import COSIGNATURES, WITNESSED, Checked, Ledger
 from odfd.trust.proofs import Proofs
+from odfd.trust.subtrees import Subtrees
 
 RENEW: Final = 2 * 86400 * instant.SECOND
 """A cosignature of a tree that stays is made anew at this age, since quorums ask for young ones."""
@@ -135,8 +137,7 @@ class Witness:
             if newest is None or not _is_here(newest[0], checked):
                 return None
             tree = Checkpoint(dataset, checked.epoch, checked.frontier.size, checked.frontier.root)
-            leaves = self._leaves_of
-            mine = Tree(lambda start, stop: leaves(dataset, start, stop))
+            mine = Subtrees(connection).tree(dataset, checked.frontier, partial(self._leaves_of, dataset))
             return self._cosign_mine(connection, tree, mine, newest[1].envelope)
 
     def consider_authority(self, dataset: DatasetId) -> Cosignature | None:

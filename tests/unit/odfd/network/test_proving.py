@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
-from chain.statements.tree import Frontier, is_consistent, root_from_inclusion
+from chain.statements.tree import GROUP, Frontier, Tree, is_consistent, root_from_inclusion
+from chain.store import schema
+from chain.store.database import Database
 from odfd.network.proving import Prover
+from odfd.trust.ledger import ROOM, STEPS, Checked, Ledger
 
 DATASET = DatasetId.from_public_key(b"p" * 32)
 
@@ -35,6 +40,9 @@ class Hashes(Prover):
 
     def _known(self, dataset: DatasetId) -> Frontier:
         return Frontier().extend(self.names)
+
+    def _tree(self, dataset: DatasetId) -> Tree:
+        return Tree(partial(self._leaves, dataset))
 
     def root(self, size: int) -> bytes:
         return Frontier().extend(self.names[:size]).root
@@ -73,26 +81,57 @@ def test_a_second_proof_reads_little() -> None:
     assert prover.read - before < 4 * 3 * 1024
 
 
-def test_from_a_real_table(tmp_path: Path) -> None:
-    import sqlite3
+class Table:
+    """Hashes of a chain in a real database, and what was checked of it."""
 
-    class Table:
-        def __init__(self) -> None:
-            self.connection = sqlite3.connect(":memory:")
-            self.connection.executescript(
-                "CREATE TABLE datasets (number INTEGER PRIMARY KEY, id BLOB);"
-                "CREATE TABLE blocks (dataset INTEGER, sequence INTEGER, hash BLOB);"
-                "CREATE TABLE trust_chains (dataset BLOB, frontier BLOB, data INTEGER, epoch INTEGER, seal BLOB);"
+    def __init__(self, path: Path, count: int) -> None:
+        self.database = Database(path)
+        self.close = self.database.close
+        self.database.migrate(schema.ROOM, schema.STEPS)
+        self.database.migrate(ROOM, STEPS)
+        self.names = [leaf(str(at)) for at in range(count)]
+        rows = [(at, b"\x16\x20" + name) for at, name in enumerate(self.names)]
+        with self.database.write() as connection:
+            connection.execute(
+                "INSERT INTO datasets (number, id, head_sequence, head_hash) VALUES (1, ?, ?, ?)",
+                (bytes(DATASET), count - 1, rows[-1][1]),
             )
+            connection.executemany("INSERT INTO blocks VALUES (1, ?, 1, ?, x'')", rows)
+            Ledger(connection).keep_chain(DATASET, Checked(Frontier().extend(self.names)))
 
-        def read(self) -> Any:
-            return self.connection
+    def prove(self, old: int) -> int:
+        """How many hashes a proof by a new process reads."""
+        prover, size = Counting(self.database), len(self.names)
+        nodes = prover.prove(DATASET, size, old=old)
+        assert is_consistent(
+            old, Frontier().extend(self.names[:old]).root, size, Frontier().extend(self.names).root, nodes
+        )
+        return prover.read
 
-    table = Table()
-    names = [leaf(str(at)) for at in range(100)]
-    table.connection.execute("INSERT INTO datasets VALUES (1, ?)", (bytes(DATASET),))
-    rows = [(1, at, b"\x16\x20" + name) for at, name in enumerate(names)]
-    table.connection.executemany("INSERT INTO blocks VALUES (?, ?, ?)", reversed(rows))
-    prover = Prover(table)  # type: ignore[arg-type]
-    nodes = prover.prove(DATASET, 100, old=37)
-    assert is_consistent(37, Frontier().extend(names[:37]).root, 100, Frontier().extend(names).root, nodes)
+
+class Counting(Prover):
+    read = 0
+
+    def _digests(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+        found = super()._digests(dataset, start, stop)
+        self.read += len(found)
+        return found
+
+
+def test_what_was_read_once_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    with closing(Table(tmp_path / "db", 20_000)) as table:
+        assert table.prove(7_777) >= 20_000
+        assert table.prove(7_777) < 4 * GROUP
+        assert table.prove(19_999) < 4 * GROUP
+
+
+@pytest.mark.parametrize("spoil", ["UPDATE trust_subtrees SET root = zeroblob(32) WHERE place = 3",
+                                   "DELETE FROM trust_subtrees WHERE place = 3",
+                                   "UPDATE trust_subtrees SET root = zeroblob(3) WHERE place = 3"])  # fmt: skip
+def test_what_is_kept_is_not_believed(tmp_path: Path, spoil: str) -> None:
+    with closing(Table(tmp_path / "db", 20_000)) as table:
+        table.prove(7_777)
+        with table.database.write() as connection:
+            connection.execute(spoil)
+        assert table.prove(7_777) >= 20_000
+        assert table.prove(7_777) < 4 * GROUP, "it was made anew"

@@ -1,0 +1,57 @@
+"""Roots of full groups of each chain's tree, kept with its blocks: what makes proofs over a long chain cheap.
+
+Without them the root of what was, or a proof, reads a chain from its beginning, and peers ask for those at will. None
+of it is believed: a tree that is made with what is kept must have the root that was checked with the blocks, or it is
+made from the blocks alone. Calls are synchronous, on the connection they are given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from chain.ids import DatasetId
+from chain.statements.tree import GROUP, HASH_SIZE, Frontier, Leaves, Tree
+from chain.store import packed
+
+
+class Subtrees:
+    """Reads and writes of the table, which is the ledger's."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def keep(self, dataset: DatasetId, before: Frontier, groups: Sequence[bytes]) -> None:
+        """What became full when a tree grew from ``before``; what was kept of another end of it goes."""
+        first = before.size // GROUP
+        self._db.execute("DELETE FROM trust_subtrees WHERE dataset = ? AND place >= ?", (dataset, first))
+        self._db.execute(
+            "INSERT INTO trust_subtrees SELECT ?1, value, substr(?2, key * ?3 + 1, ?3) FROM json_each(?4)",
+            (dataset, b"".join(groups), HASH_SIZE, packed.numbers(list(range(first, first + len(groups))))),
+        )
+
+    def tree(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree:
+        """Over the chain of which ``known`` was checked; what lacked for it is kept. Raises what ``leaves`` does."""
+        tree = self.kept(dataset, known, leaves)
+        if tree is None:
+            tree = Tree(leaves)
+            self.learn(dataset, known, tree)
+        return tree
+
+    def kept(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree | None:
+        """The same of what is kept, reading the last leaves alone; ``None`` where that does not lead to ``known``."""
+        groups = self._groups(dataset, known.size)
+        tree = Tree(leaves, groups)
+        is_whole = len(groups) == known.size // GROUP and tree.root(known.size) == known.root
+        return tree if is_whole else None
+
+    def learn(self, dataset: DatasetId, known: Frontier, tree: Tree) -> None:
+        """Keep what had to be made from the leaves, if it is of what was checked."""
+        if tree.root(known.size) == known.root:
+            self.keep(dataset, Frontier(), tree.groups(known.size))
+
+    def _groups(self, dataset: DatasetId, size: int) -> dict[int, bytes]:
+        rows = self._db.execute(
+            "SELECT place, root FROM trust_subtrees WHERE dataset = ? AND place < ?", (dataset, size // GROUP)
+        )
+        return dict(rows.fetchall())
