@@ -39,6 +39,9 @@ from chain.store.objects import DiskObjects
 
 _HANDFUL: Final = 256
 """Rows taken over from SQLite at once."""
+_BOUND_BLOCKS: Final = 16_384
+_BOUND_BYTES: Final = 8 << 20
+"""Of one statement, when blocks are written: after each the lock of the interpreter is waited for."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
 _INSERT: Final = (
@@ -360,7 +363,7 @@ def _pages(blocks: Sequence[Block | SealedBlock]) -> Iterator[Sequence[Block | S
     for gap in gaps:
         while start < gap:
             before = int(ends[start - 1]) if start else 0
-            full = int(np.searchsorted(ends, before + PAGE_BYTES, "right"))
-            stop = min(gap, start + PAGE_BLOCKS, max(full, start + 1))
+            full = int(np.searchsorted(ends, before + _BOUND_BYTES, "right"))
+            stop = min(gap, start + _BOUND_BLOCKS, max(full, start + 1))
             yield blocks[start:stop]
             start = stop

@@ -1,8 +1,8 @@
 """From one block of a mirror to a signed head, a step at a time: fetched, proven, and kept with all it brings.
 
 A step waits in memory until it is proven: to the signed head, or, when that is far, some thousand blocks that a peer
-shows to be the beginning of what was signed. While a step is proven and kept the next one is fetched, so that network
-and disk work at the same time; a step that turns out wrong takes what was fetched after it along.
+shows to be the beginning of what was signed. While a step is proven and kept the next ones are fetched (``ahead``); a
+step that turns out wrong takes what was fetched after it along.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chain.errors import Fault, Invalid, Remote
+from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.multihash import Multihash
@@ -27,6 +27,7 @@ from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
+from odfd.mirrors.ahead import Ahead
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.meeting import ENOUGH, FIRST_SIGHT, Meeting
@@ -45,8 +46,6 @@ STEP: Final = 50_000
 """Blocks that are committed together when the signed head is farther, some 40 MB in memory; fewer if they are large.
 
 Each commit touches most pages of the indexes by hash: the more blocks it has, the fewer pages that is for each."""
-AHEAD: Final = 32 << 20
-"""Bytes of a step above which the next is not fetched before it is kept: both would wait in memory."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,24 +96,31 @@ class Steps:
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
         kept = Kept()
-        fetched = await self._fetch(goal, start)
-        while True:
-            ahead = _Ahead(self._fetch)
-            try:
-                async with trio.open_nursery() as nursery:
-                    if fetched.until < goal.signed.size and fetched.bytes <= AHEAD:
-                        nursery.start_soon(ahead.run, goal, _end(fetched))
+
+        async def fetch(last: VerifiedChain | None) -> VerifiedChain | None:
+            if last is not None and last.until >= goal.signed.size:
+                return None
+            return await self._fetch(goal, start if last is None else Start(last.state, last.frontier))
+
+        ahead = Ahead(fetch)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ahead.run)
+                while True:
+                    fetched = await ahead.next()
                     kept = await self._keep(goal, fetched, kept.objects, tally)
                     assert kept.head is not None
                     if fetched.until >= goal.signed.size or not await stands(kept.head):
                         nursery.cancel_scope.cancel()
                         return kept
-            except BaseExceptionGroup as group:
-                fault = sole_fault(group)
-                if fault is None:
-                    raise
-                raise fault from group
-            fetched = await ahead.taken(goal, _end(fetched))
+                    del fetched
+                    ahead.kept()
+        except BaseExceptionGroup as group:
+            fault = sole_fault(group)
+            if fault is None:
+                raise
+            raise fault from group
+        raise AssertionError("the nursery is left by a return or a fault")
 
     async def _fetch(self, goal: Goal, start: Start) -> VerifiedChain:
         signed, wish = goal.signed, goal.wish
@@ -199,30 +205,6 @@ class Steps:
                 ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
                 if whole == checked.frontier.size:
                     Damage(connection).forget(dataset)
-
-
-class _Ahead:
-    """The step after the one that is being kept. That it cannot be had is told only once that one is kept."""
-
-    def __init__(self, fetch: Callable[[Goal, Start], Awaitable[VerifiedChain]]) -> None:
-        self._fetch = fetch
-        self._fetched: VerifiedChain | Fault | None = None
-
-    async def run(self, goal: Goal, start: Start) -> None:
-        try:
-            self._fetched = await self._fetch(goal, start)
-        except Fault as fault:
-            self._fetched = fault
-
-    async def taken(self, goal: Goal, start: Start) -> VerifiedChain:
-        """What ``run`` brought, or brought now. Raises what it raised."""
-        if isinstance(self._fetched, Fault):
-            raise self._fetched
-        return self._fetched or await self._fetch(goal, start)
-
-
-def _end(sink: VerifiedChain) -> Start:
-    return Start(sink.state, sink.frontier)
 
 
 def _check_seed(sink: VerifiedChain, rights: Rights) -> None:

@@ -22,8 +22,8 @@ def test_pages_are_in_a_row_and_fit(rows: list[tuple[int, bool]], blocks: int, s
     numbers = itertools.accumulate(1 + gap for _, gap in rows)
     made = [SealedBlock(bytes(room), NAME, None, at, 1, ()) for (room, _), at in zip(rows, numbers, strict=True)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite, "PAGE_BLOCKS", blocks)
-        patch.setattr(sqlite, "PAGE_BYTES", size)
+        patch.setattr(sqlite, "_BOUND_BLOCKS", blocks)
+        patch.setattr(sqlite, "_BOUND_BYTES", size)
         pages = list(sqlite._pages(made))
     assert list(itertools.chain(*pages)) == made
     for page, following in itertools.pairwise([*pages, None]):
