@@ -23,6 +23,8 @@ _READERS: Final = 8
 _BUSY_MS: Final = 5_000
 _CACHE_KIB: Final = 16_384
 """Pages that the writing connection keeps; those of a large transaction that are more go to the log early."""
+_LARGE_CACHE_KIB: Final = 65_536
+"""The same during a transaction that touches most pages of large indexes: else they go to the log and come back."""
 _READER_CACHE_KIB: Final = 2_048
 """The same of each that reads. All fill up as the file grows, and never shrink; the kernel keeps the file too."""
 _WAL_LIMIT: Final = 64 << 20
@@ -80,12 +82,12 @@ class Database:
         return connection
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self, *, is_large: bool = False) -> Iterator[sqlite3.Connection]:
         """One transaction, the only one writing: durable when the block ends, undone when it raises.
 
-        Raises Environment when disk or database fail.
+        ``is_large``: tens of thousands of rows; it may take more memory. Raises Environment when disk or database fail.
         """
-        with self._lock, self._faults():
+        with self._lock, self._faults(), self._room() if is_large else contextlib.nullcontext():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -95,6 +97,15 @@ class Database:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        self._writer.execute(f"PRAGMA cache_size = -{_LARGE_CACHE_KIB}")
+        try:
+            yield
+        finally:
+            self._writer.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            self._writer.execute("PRAGMA shrink_memory")
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:

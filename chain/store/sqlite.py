@@ -42,6 +42,8 @@ _HANDFUL: Final = 256
 _BOUND_BLOCKS: Final = 16_384
 _BOUND_BYTES: Final = 8 << 20
 """Of one statement, when blocks are written: after each the lock of the interpreter is waited for."""
+_LARGE: Final = 20_000
+"""Blocks of a commit that touches most pages of the indexes by hash, even where they are of a million."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
 _INSERT: Final = (
@@ -97,7 +99,8 @@ class SqliteChains:
         """As in the port."""
         rules.check_distinct(appends)
         heads = [rules.check_append(append, self._objects) for append in appends]
-        with self._objects.flushing() as flush, self._database.write() as connection:
+        is_large = sum(len(append.blocks) for append in appends) >= _LARGE
+        with self._objects.flushing() as flush, self._database.write(is_large=is_large) as connection:
             self._step("commit-begun")
             for append in appends:
                 rules.check_expected(append, _head(connection, append.dataset))

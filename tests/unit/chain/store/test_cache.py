@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from chain.store.database import Database
 
 MOST = 40 << 20
@@ -21,4 +23,26 @@ def test_all_caches_together_are_bounded(tmp_path: Path) -> None:
     idle = list(database._idle)
     assert len(idle) == 8
     assert (kept[writer] + sum(kept[reader] for reader in idle)) << 10 <= MOST
+    database.close()
+
+
+def test_a_large_transaction_may_take_more_while_it_lasts(tmp_path: Path) -> None:
+    database = Database(tmp_path / "x.sqlite")
+
+    def kept() -> int:
+        with database.write() as connection:
+            return -int(connection.execute("PRAGMA cache_size").fetchone()[0])
+
+    def large(fault: Exception | None) -> None:
+        with database.write(is_large=True) as connection:
+            assert small < -connection.execute("PRAGMA cache_size").fetchone()[0] <= 65_536
+            if fault:
+                raise fault
+
+    small = kept()
+    large(None)
+    assert kept() == small
+    with pytest.raises(ZeroDivisionError):
+        large(ZeroDivisionError())
+    assert kept() == small
     database.close()
