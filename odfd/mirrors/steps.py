@@ -111,16 +111,16 @@ class Steps:
                     kept = await self._keep(goal, fetched, kept.objects, tally)
                     assert kept.head is not None
                     if fetched.until >= goal.signed.size or not await stands(kept.head):
-                        nursery.cancel_scope.cancel()
-                        return kept
+                        break
                     del fetched
                     ahead.kept()
+                nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             fault = sole_fault(group)
             if fault is None:
                 raise
             raise fault from group
-        raise AssertionError("the nursery is left by a return or a fault")
+        return kept
 
     async def _fetch(self, goal: Goal, start: Start) -> VerifiedChain:
         signed, wish = goal.signed, goal.wish
