@@ -147,9 +147,9 @@ class GrpcEngine:
 
     async def _work(self, method: codec.Method[Any, Any], plan: IoPlan[Any], on_progress: OnProgress) -> Any:
         """Lay the files, call, take the outputs. After EngineLost the files stay: a retry may find the answer."""
-        await trio.to_thread.run_sync(self._staging.lay, plan)
         start = self._channel.unary_stream(method.path)
         try:
+            await trio.to_thread.run_sync(self._staging.lay, plan)
             call = start(method.encode_request(plan.request), timeout=self._limits.work)
             outcome = await self._drain(call, partial(_last_answer, method, on_progress))
             if isinstance(outcome, Success | RawQuerySuccess):

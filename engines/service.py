@@ -9,6 +9,7 @@ ends the process. Made by an engine's entry point, dies with ``stop``. ODF speci
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import queue
 import threading
@@ -47,13 +48,14 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import DEADLINE, MEMORY
+from engines.errors import DEADLINE, DISK, MEMORY
 from engines.listen import cannot_listen, check_free, parse_address
 
 READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
 MAX_BACKTRACE: Final = 16_384
 """Characters of a backtrace that travel."""
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Handler(Protocol):
@@ -356,14 +358,32 @@ def _answer(route: _Route, future: Future[bytes]) -> bytes:
     error = future.exception()
     if error is None:
         return future.result()
-    rule = MEMORY if isinstance(error, MemoryError) else error.rule if isinstance(error, Fault) else None
-    failed = InternalError(message=_said(error), backtrace=_backtrace(error), rule=rule or None)
+    failed = InternalError(message=_said(error), backtrace=_backtrace(error), rule=_rule(error))
     return route.method.encode_response(route.root(value=failed))
+
+
+def _rule(error: BaseException) -> str | None:
+    if isinstance(error, MemoryError):
+        return MEMORY
+    if _is_full_disk(error):
+        return DISK
+    return (error.rule or None) if isinstance(error, Fault) else None
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    """Whether that is what lies behind it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _said(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "the request needs more memory than the engine has; give it more, or ask for less at once"
+    if _is_full_disk(error):
+        return "the disk of the engine is full; free some space, or ask for less at once"
     if isinstance(error, Fault):
         return f"{error} ({error.hint})" if error.hint else str(error)
     return f"{type(error).__name__}: {error}"

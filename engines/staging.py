@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from chain.errors import Environment, NotFound
 from engines.errors import EngineFault, LimitExceeded
@@ -51,30 +51,44 @@ class Staging:
             except FileNotFoundError as error:
                 raise NotFound(f"an input of the engine is not there: {link.host}", rule="engine-input") from error
             except OSError as error:
-                raise Environment(f"cannot give {link.host} to the engine: {error.strerror}") from error
+                raise _refused(f"cannot give {link.host} to the engine", error) from error
 
     def has(self, plan: IoPlan[Any], name: str) -> bool:
         """Whether the engine wrote anything under this name."""
         return os.path.lexists(self.outputs / plan.folder / name)
 
     def collect(self, plan: IoPlan[Any], name: str) -> None:
-        """Copy one output to its place on the host. Raises EngineFault unless it is a plain file."""
-        source = self.outputs / plan.folder / name
+        """Copy one output to its place on the host. Raises EngineFault unless it is a plain file, Environment."""
         host = next(output.host for output in plan.outputs if output.name == name)
-        with _plain_file(source) as reader, Path(host).open("wb") as writer:
-            left = os.fstat(reader.fileno()).st_size
-            if left > MAX_OUTPUT:
+        with _plain_file(self.outputs / plan.folder / name) as reader:
+            size = os.fstat(reader.fileno()).st_size
+            if size > MAX_OUTPUT:
                 raise LimitExceeded(
-                    f"the engine wrote {left} bytes", rule="engine-output", hint=f"at most {MAX_OUTPUT}"
+                    f"the engine wrote {size} bytes", rule="engine-output", hint=f"at most {MAX_OUTPUT}"
                 )
-            while left and (piece := reader.read(min(_CHUNK, left))):
-                writer.write(piece)
-                left -= len(piece)
+            try:
+                _copy(reader, size, Path(host))
+            except OSError as error:
+                raise _refused(f"cannot take the {size:,} bytes that the engine wrote", error) from error
 
     def clear(self, plan: IoPlan[Any]) -> None:
         """Remove the transaction's folders."""
         shutil.rmtree(self.inputs / plan.folder, ignore_errors=True)
         shutil.rmtree(self.outputs / plan.folder, ignore_errors=True)
+
+
+def _copy(reader: BinaryIO, size: int, target: Path) -> None:
+    """As many bytes as there were: whoever writes may go on."""
+    with target.open("wb") as writer:
+        while size and (piece := reader.read(min(_CHUNK, size))):
+            writer.write(piece)
+            size -= len(piece)
+
+
+def _refused(what: str, error: OSError) -> Environment:
+    return Environment(
+        f"{what}: {error.strerror}", rule="disk", hint="is the disk of the state directory full, read-only or failing?"
+    )
 
 
 def _link(source: Path, target: Path) -> None:
@@ -92,7 +106,7 @@ def _link(source: Path, target: Path) -> None:
         target.chmod(0o444)
 
 
-def _plain_file(path: Path) -> Any:
+def _plain_file(path: Path) -> BinaryIO:
     """Open without following links or waiting for a pipe: the name is the engine's, and it may be anything."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 import trio
 
+from chain.errors import Environment
 from chain.instant import Instant
 from engines import codec
 from engines.contract import (
@@ -283,6 +287,31 @@ async def test_an_output_that_is_not_a_plain_file_is_the_engines_fault(bench: An
         await bench.engine().transform(bench.request())
 
 
+async def test_what_the_disk_has_no_room_for_leaves_nothing_behind(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs from another file system are copied, and half a copy kept the disk full."""
+    engine, link = bench.engine(), Path.hardlink_to
+
+    def half(_source: Path, target: Path) -> None:
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def elsewhere(*_: Any) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", elsewhere)
+    monkeypatch.setattr(shutil, "copyfile", half)
+    with pytest.raises(Environment, match=r"cannot give .*/one to the engine: No space left") as caught:
+        await engine.transform(bench.request())
+    assert caught.value.hint
+    assert not any([*bench.staging.inputs.iterdir(), *bench.staging.outputs.iterdir()])
+
+    monkeypatch.setattr(Path, "hardlink_to", link)
+    with pytest.raises(Environment, match="cannot take the 2 bytes that the engine wrote: No space left"):
+        await engine.transform(msgspec.structs.replace(bench.request("t2"), new_data_path="/dev/full"))
+    assert not any([*bench.staging.inputs.iterdir(), *bench.staging.outputs.iterdir()])
+    assert isinstance(await engine.transform(bench.request("t3")), Success)
+
+
 async def test_too_many_requests_are_refused_not_queued_without_end(bench: Any) -> None:
     go = threading.Event()
     bench.handler.act = lambda request, control: (go.wait(10), InvalidQuery(message="x"))[1]
@@ -328,6 +357,22 @@ async def test_an_engine_may_have_a_deadline_of_its_own(bench: Any) -> None:
     finally:
         engine.close()
         server.stop()
+
+
+async def test_a_full_disk_on_the_engines_side_is_told_without_a_traceback(bench: Any) -> None:
+    """Whatever was being written when it filled up."""
+
+    def act(request: Any, control: Any) -> Any:
+        try:
+            Path("/dev/full").write_bytes(b"rows")
+        except OSError as error:
+            raise Environment("cannot write a slice", rule="slice-write") from error
+
+    bench.handler.act = act
+    with pytest.raises(LimitExceeded, match=r"^the disk of the engine is full; free some space") as caught:
+        await bench.engine().transform(bench.request())
+    assert caught.value.rule == "engine-disk"
+    assert "Traceback" not in caught.value.message
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk", "jvm"])
