@@ -51,6 +51,10 @@ def first_rights(dataset: DatasetId, version: int) -> Rights | None:
     return implicit(dataset) if version == 0 else None
 
 
+Branch: TypeAlias = Leaves | Tree
+"""One of two histories."""
+
+
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """A proof that was checked. Made by ``decode``, ``fork`` and ``double_vote`` only."""
 
@@ -75,29 +79,29 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         return (self.index or 0, self.id)
 
 
-def fork(one: bytes, other: bytes, ours: Leaves, theirs: Leaves, rights_at: RightsAt = first_rights) -> Proof:
-    """Build the proof from two heads' envelopes and the leaves of either tree; finds the first difference by halving.
+def fork(one: bytes, other: bytes, ours: Branch, theirs: Branch, rights_at: RightsAt = first_rights) -> Proof:
+    """Build the proof from two heads' envelopes and either tree; finds the first difference by halving.
 
-    Reads O(n) leaves for the paths. Raises Invalid when the two do not contradict each other.
+    Of leaves alone it reads O(n), for the paths. Raises Invalid when the two do not contradict each other.
     """
     heads = [_head(sealed, rights_at) for sealed in (one, other)]
     sizes = [head.size for head, _ in heads]
     return decode(_of_branches(FORK, (one, other), sizes, (ours, theirs)), rights_at)
 
 
-def double_cosign(one: bytes, other: bytes, ours: Leaves, theirs: Leaves) -> Proof:
+def double_cosign(one: bytes, other: bytes, ours: Branch, theirs: Branch) -> Proof:
     """Build the proof from the bytes of two cosignatures and the leaves of either tree; as ``fork``."""
     sizes = [cosignature.decode(raw).checkpoint.size for raw in (one, other)]
     return decode(_of_branches(DOUBLE_COSIGN, (one, other), sizes, (ours, theirs)))
 
 
-def _of_branches(kind: str, pair: tuple[bytes, bytes], sizes: Sequence[int], branches: tuple[Leaves, Leaves]) -> bytes:
+def _of_branches(kind: str, pair: tuple[bytes, bytes], sizes: Sequence[int], branches: tuple[Branch, Branch]) -> bytes:
     """The bytes of a proof that two trees differ."""
-    ours, theirs = branches
+    trees = [each if isinstance(each, Tree) else Tree(each) for each in branches]
+    ours, theirs = (tree.leaves for tree in trees)
     index = _first_difference(min(sizes), ours, theirs)
     if index is None:
         raise Invalid("one tree begins with the other: no fork", rule="proof-fork")
-    trees = [Tree(ours), Tree(theirs)]
     body: dict[str, canonical.Json] = {
         "type": PROOF,
         "kind": kind,

@@ -109,11 +109,20 @@ class Tree:
 
     def __init__(self, leaves: Leaves, groups: Mapping[int, bytes] | None = None) -> None:
         """``groups``: roots of full groups that are known, by number; they are taken as they are."""
-        self._leaves = leaves
+        self.leaves = leaves
         self._full = {(number * GROUP, GROUP): node for number, node in (groups or {}).items()}
 
     def root(self, size: int) -> bytes:
         return self._range(0, size) if size else EMPTY_ROOT
+
+    def ending(self, size: int, leaf: bytes) -> Tree:
+        """The tree of the first ``size`` leaves and another one after them, with what is known of this."""
+
+        def leaves(start: int, stop: int) -> Sequence[bytes]:
+            return [*self.leaves(start, min(stop, size)), *([leaf] if stop > size else [])]
+
+        full = [(start // GROUP, node) for (start, count), node in self._full.items() if count == GROUP]
+        return Tree(leaves, {number: node for number, node in full if (number + 1) * GROUP <= size})
 
     def groups(self, size: int) -> list[bytes]:
         """Roots of the full groups within the first ``size`` leaves."""
@@ -137,7 +146,7 @@ class Tree:
         if aligned and (found := self._full.get((start, count))) is not None:
             return found
         if count <= GROUP:
-            node = Frontier().extend(self._leaves(start, stop)).root
+            node = Frontier().extend(self.leaves(start, stop)).root
         else:
             split = _split(count)
             node = node_hash(self._range(start, start + split), self._range(start + split, stop))

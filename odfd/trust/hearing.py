@@ -29,6 +29,7 @@ from chain.statements.statement import (
     Observation,
     PolicyStatement,
 )
+from chain.statements.tree import Tree
 from odfd.trust.admission import (
     Ground,
     Outcome,
@@ -157,8 +158,8 @@ class Hearing:
             return Heard(verdict)
         proof = None
         if verdict.outcome is Outcome.FORK and newest is not None:
-            leaves, rights_at = partial(self._leaves_of, said.dataset), self._authorities.rights_at
-            proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), leaves, root_at, rights_at))
+            tree, rights_at = self._tree(said.dataset), self._authorities.rights_at
+            proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), tree, ground.size, rights_at))
         self._record(signed, signer, verdict.outcome)
         return Heard(verdict, signer, proof)
 
@@ -219,5 +220,9 @@ class Hearing:
             return frontier.root
         if size > frontier.size:
             return None
-        tree = Subtrees(self._db).tree(dataset, frontier, partial(self._leaves_of, dataset))
-        return tree.root(size)
+        return self._tree(dataset).root(size)
+
+    def _tree(self, dataset: DatasetId) -> Tree:
+        """Of the blocks that are here."""
+        known = self._ledger.chain(dataset).frontier
+        return Subtrees(self._db).tree(dataset, known, partial(self._leaves_of, dataset))

@@ -19,7 +19,7 @@ from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, FORK, Proof, RightsAt, first_rights
 from chain.statements.statement import HeadStatement
-from chain.statements.tree import Frontier, Leaves
+from chain.statements.tree import Tree
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import ACCUSED, PROOFS
 from odfd.trust.resolutions import Resolutions
@@ -153,25 +153,22 @@ RootAt = Callable[[int], bytes | None]
 def fork_of_last_block(
     mine: tuple[HeadStatement, Signed],
     theirs: tuple[HeadStatement, Signed],
-    leaves: Leaves,
-    root_at: RootAt,
+    tree: Tree,
+    size: int,
     rights_at: RightsAt = first_rights,
 ) -> Proof | None:
     """A proof made without asking anyone: when the other tree is mine but for its last block.
 
-    So it is when an owner restored a backup and appended again. ``leaves`` and ``root_at`` are of my tree. ``None``
-    when the two differ elsewhere: then the other branch is needed.
+    So it is when an owner restored a backup and appended again. ``tree`` is that of the ``size`` blocks that are here.
+    ``None`` when the two differ elsewhere: then the other branch is needed.
     """
     head, signed = theirs
-    last = head.size - 1
-    before = Frontier().extend(leaves(0, last))
-    if before.append(head.head.digest).root != head.root_hash or root_at(mine[0].size) != mine[0].root_hash:
+    if max(head.size - 1, mine[0].size) > size:
         return None
-
-    def other(start: int, stop: int) -> list[bytes]:
-        return [*leaves(start, min(stop, last)), *([head.head.digest] if stop > last else [])]
-
+    other = tree.ending(head.size - 1, head.head.digest)
+    if other.root(head.size) != head.root_hash or tree.root(mine[0].size) != mine[0].root_hash:
+        return None
     try:
-        return proofs.fork(mine[1].envelope, signed.envelope, leaves, other, rights_at)
+        return proofs.fork(mine[1].envelope, signed.envelope, tree, other, rights_at)
     except Invalid:
         return None

@@ -17,6 +17,7 @@ from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
+from chain.statements.tree import Tree
 from odfd.trust import admission, judge, suspension, witness
 from odfd.trust.admission import Outcome
 from odfd.trust.judge import Decision, Voice
@@ -216,7 +217,7 @@ class Node:
 
     def _prove_alone(self, book: Book) -> None:
         if book.branch is not None and book.adopted is not None and book.contested is not None:
-            found = fork_of_last_block(book.adopted, book.contested, book.branch.leaves, book.root_at)
+            found = fork_of_last_block(book.adopted, book.contested, Tree(book.branch.leaves), len(book.branch))
             if found is not None:
                 self._keep(found, self.name)
 

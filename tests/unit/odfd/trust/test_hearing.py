@@ -62,3 +62,6 @@ def test_an_old_head_is_compared_without_a_walk(size: int) -> None:
         assert read <= 2 * GROUP
         forged = hearing.hear(*head_of([*LEAVES[: size - 1], bytes(32)]))
         assert forged.outcome is Outcome.FORK, "and yet by all that is here"
+        assert forged.proof is not None
+        assert forged.proof.index == size - 1
+        assert read <= 12 * GROUP
