@@ -23,13 +23,12 @@ from chain.multihash import Multihash
 from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, VerifierKey, decode_verifier_key
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
-from chain.statements.tree import Frontier
+from chain.statements.tree import Tree
 
 WEEK: Final = 7 * 86400
 FOREVER: Final = 1 << 40
 """Seconds."""
 _REMEMBERED: Final = 4096
-_BATCH: Final = 4096
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -158,17 +157,13 @@ class Roots:
         self._known: OrderedDict[Multihash, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def at(
-        self, sizes: Sequence[int], ends: Mapping[int, Multihash], leaves: Callable[[int, int], Sequence[bytes]]
-    ) -> dict[int, bytes]:
-        """``ends``: the block before each size. What is not known costs one walk over the leaves."""
+    def at(self, sizes: Sequence[int], ends: Mapping[int, Multihash], tree: Callable[[], Tree]) -> dict[int, bytes]:
+        """``ends``: the block before each size; ``tree`` is made where one is not known."""
         with self._lock:
             found = {size: self._known[ends[size]] for size in sizes if ends[size] in self._known}
-        tree = Frontier()
-        for size in sorted(set(sizes) - found.keys()):
-            while tree.size < size:
-                tree = tree.extend(leaves(tree.size, min(size, tree.size + _BATCH)))
-            found[size] = tree.root
+        if missing := set(sizes) - found.keys():
+            made = tree()
+            found |= {size: made.root(size) for size in missing}
         with self._lock:
             for size in sizes:
                 self._known[ends[size]] = found[size]

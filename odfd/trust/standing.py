@@ -24,6 +24,7 @@ from chain.statements.authority import Rights
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
+from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
 from odfd.datasets.holdings import Holdings
@@ -54,6 +55,7 @@ from odfd.trust.runs import Run, Runs, run_at
 from odfd.trust.sanctions import Sanctions
 from odfd.trust.sightings import Sightings, behind, electorate
 from odfd.trust.steps import first_step, first_step_where
+from odfd.trust.subtrees import Subtrees
 from odfd.trust.suspension import ME, Machine, Told, View
 from odfd.trust.withholding import Withholding
 from odfd.trust.witness import Cosignatures
@@ -153,7 +155,7 @@ class Standing:
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and self._is_fresh(signed),
-            witnessed=self._witnessed(chain, size, cosigned),
+            witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
             observed=observed,
         )
         return Known(
@@ -267,12 +269,18 @@ class Standing:
         who = electorate(self.policy, self.me, silent, suspended)
         return {count: self._sightings.reach(connection, chain, dataset, count, who) for count in asked}
 
-    def _witnessed(self, chain: ChainReader, size: int, cosigned: Sequence[Cosignature]) -> tuple[int, ...]:
+    def _witnessed(
+        self, dataset: DatasetId, chain: ChainReader, known: Frontier, size: int, cosigned: Sequence[Cosignature]
+    ) -> tuple[int, ...]:
         def leaves(start: int, stop: int) -> list[bytes]:
             return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
 
+        def tree() -> Tree:
+            with self._database.read() as connection:
+                return Subtrees(connection).kept(dataset, known, leaves) or Tree(leaves)
+
         def roots_at(sizes: Sequence[int]) -> Mapping[int, bytes]:
-            return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, leaves)
+            return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, tree)
 
         return witnessed(self.policy.witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
 
