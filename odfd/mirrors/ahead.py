@@ -10,9 +10,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 import trio
 
 from chain.errors import Fault
+from chain.state import ChainState
+from chain.statements.tree import Frontier
 from odfd.mirrors.sinks import VerifiedChain
 
 STEPS: Final = 2
@@ -21,12 +24,20 @@ BYTES: Final = 40 << 20
 """Of the blocks of those steps, above which no other is."""
 
 
-class Ahead:
-    """One way to a goal. ``run`` fetches, in a task of its own; whoever keeps takes ``next``, and tells."""
+class Start(msgspec.Struct, frozen=True):
+    """What blocks follow: the rules' view of those before them, and their tree."""
 
-    def __init__(self, fetch: Callable[[VerifiedChain | None], Awaitable[VerifiedChain | None]]) -> None:
-        """``fetch`` brings the step after another one, or the first; ``None`` when there is no more."""
+    state: ChainState
+    frontier: Frontier
+
+
+class Ahead:
+    """One way of ``size`` blocks. ``run`` fetches, in a task of its own; whoever keeps takes ``next``, and tells."""
+
+    def __init__(self, fetch: Callable[[Start], Awaitable[VerifiedChain]], start: Start, size: int) -> None:
         self._fetch = fetch
+        self._start = start
+        self._size = size
         self._fetched: deque[VerifiedChain | Fault] = deque()
         self._unkept: deque[int] = deque()
         """Bytes of each."""
@@ -34,21 +45,21 @@ class Ahead:
 
     async def run(self) -> None:
         """Until all is fetched, or something could not be: that is told where it would have been taken."""
-        last: VerifiedChain | None = None
-        while True:
+        while self._start.state.size < self._size:
             while len(self._unkept) >= STEPS or sum(self._unkept) > BYTES:
                 await self._moved.wait()
             try:
-                last = await self._fetch(last)
+                self._take(await self._fetch(self._start))
             except Fault as fault:
                 self._fetched.append(fault)
                 self._move()
                 return
-            if last is None:
-                return
-            self._fetched.append(last)
-            self._unkept.append(last.bytes)
-            self._move()
+
+    def _take(self, step: VerifiedChain) -> None:
+        self._start = Start(step.state, step.frontier)
+        self._fetched.append(step)
+        self._unkept.append(step.bytes)
+        self._move()
 
     async def next(self) -> VerifiedChain:
         """The next step; there is one. Raises what kept it from coming."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,16 +19,14 @@ from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.multihash import Multihash
-from chain.state import ChainState
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
-from chain.statements.tree import Frontier
 from chain.store.base import Append, Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
-from odfd.mirrors.ahead import Ahead
+from odfd.mirrors.ahead import Ahead, Start
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.meeting import ENOUGH, FIRST_SIGHT, Meeting
@@ -55,13 +54,6 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     signed: HeadStatement
     rights: Rights
     peers: Sequence[PeerId]
-
-
-class Start(msgspec.Struct, frozen=True):
-    """What blocks follow: the rules' view of those before them, and their tree."""
-
-    state: ChainState
-    frontier: Frontier
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -96,13 +88,7 @@ class Steps:
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
         kept = Kept()
-
-        async def fetch(last: VerifiedChain | None) -> VerifiedChain | None:
-            if last is not None and last.until >= goal.signed.size:
-                return None
-            return await self._fetch(goal, start if last is None else Start(last.state, last.frontier))
-
-        ahead = Ahead(fetch)
+        ahead = Ahead(partial(self._fetch, goal), start, goal.signed.size)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ahead.run)

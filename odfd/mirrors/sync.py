@@ -26,10 +26,11 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
+from odfd.mirrors.ahead import Start
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.meeting import WITNESSED, Meeting
-from odfd.mirrors.steps import Goal, Kept, Start, Steps
+from odfd.mirrors.steps import Goal, Kept, Steps
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import Following, go_back, is_there, turn_of
 from odfd.mirrors.wish import Wish

@@ -4,57 +4,62 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
 from chain.errors import Remote
+from chain.state import ChainState
+from chain.statements.tree import Frontier
 from odfd.mirrors import ahead
-from odfd.mirrors.ahead import Ahead
+from odfd.mirrors.ahead import Ahead, Start
 
 
 class Step:
+    """One block more."""
+
     def __init__(self, number: int, size: int) -> None:
-        self.number = number
         self.bytes = size
+        self.state = msgspec.structs.replace(ChainState.EMPTY, sequence_number=number)
+        self.frontier = Frontier()
 
 
 class Source:
-    """Steps of these sizes, and then an end, or a fault."""
+    """Steps of these sizes."""
 
-    def __init__(self, sizes: list[int], fault: bool = False) -> None:
+    def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
-        self.fault = fault
         self.asked = 0
 
-    async def fetch(self, last: Any) -> Any:
-        number = 0 if last is None else last.number + 1
+    async def fetch(self, start: Start) -> Any:
         self.asked += 1
         await trio.lowlevel.checkpoint()
-        if number < len(self.sizes):
-            return Step(number, self.sizes[number])
-        if self.fault:
+        if start.state.size == len(self.sizes):
             raise Remote("nobody has it", rule="no-peer")
-        return None
+        return Step(start.state.size, self.sizes[start.state.size])
+
+    def way(self, size: int) -> Ahead:
+        return Ahead(self.fetch, Start(ChainState.EMPTY, Frontier()), size)
 
 
 async def test_so_many_wait_and_no_more() -> None:
     source = Source([1] * 9)
-    way = Ahead(source.fetch)
+    way = source.way(9)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(way.run)
         for number in range(9):
             await trio.testing.wait_all_tasks_blocked()
-            assert source.asked == min(number + ahead.STEPS, 9 + 1)
-            assert (await way.next()).number == number  # type: ignore[attr-defined]
+            assert source.asked == min(number + ahead.STEPS, 9)
+            assert (await way.next()).state.size == number + 1
             await trio.testing.wait_all_tasks_blocked()
-            assert source.asked == min(number + ahead.STEPS, 9 + 1), "one that is being kept is in memory"
+            assert source.asked == min(number + ahead.STEPS, 9), "one that is being kept is in memory"
             way.kept()
 
 
 async def test_large_ones_wait_alone() -> None:
     source = Source([ahead.BYTES + 1] * 3)
-    way = Ahead(source.fetch)
+    way = source.way(3)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(way.run)
         for number in range(3):
@@ -65,8 +70,7 @@ async def test_large_ones_wait_alone() -> None:
 
 
 async def test_what_went_wrong_is_told_in_its_place() -> None:
-    source = Source([1, 1], fault=True)
-    way = Ahead(source.fetch)
+    way = Source([1, 1]).way(9)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(way.run)
         for _ in range(2):
