@@ -1,7 +1,6 @@
 """Steps that are fetched while others are kept, so that network, processor and disk work at the same time.
 
-Keeping one is first computing and then waiting for the disk, and fetching is the other way round: with one step ahead
-each of them stands still for a part of the other. Two fill the gaps. How many wait, and how many bytes, is bounded.
+While one is kept the next is fetched, and no other: two cores have enough to do with these, and each waits in memory.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from chain.statements.tree import Frontier
 from odfd.mirrors.sinks import VerifiedChain
 
 STEPS: Final = 2
-"""Steps not kept yet beside which another one is fetched."""
-BYTES: Final = 40 << 20
-"""Of the blocks of those steps, above which no other is."""
+"""Steps in memory: one that is being kept, and one on its way or here."""
+BYTES: Final = 32 << 20
+"""Of blocks that are not kept yet, above which no others are fetched."""
 
 
 class Start(msgspec.Struct, frozen=True):
