@@ -30,7 +30,10 @@ SMALL: Final = 64 << 10
 DAMAGED: Final = "stored-object-damaged"
 _PENDING_LIMIT: Final = 8 << 20
 """Bytes of small objects that may wait for a commit."""
-_HAS: Final = "SELECT 1 FROM small_objects WHERE name = ?"
+_ABSENT: Final = (
+    "SELECT value FROM json_each(?3) WHERE NOT EXISTS"
+    " (SELECT 1 FROM small_objects WHERE name = substr(?1, key * ?2 + 1, ?2))"
+)
 _INSERT: Final = (
     f"INSERT OR REPLACE INTO small_objects SELECT substr(?1, key * {NAME_SIZE} + 1, {NAME_SIZE}), {packed.each('?2')}"  # noqa: S608
     " FROM json_each(?3)"
@@ -86,8 +89,12 @@ class DiskObjects:
             if name not in self._pending:
                 written.append(name)
         with self._database.read() as connection:
-            large = [name for name in written if connection.execute(_HAS, (name,)).fetchone() is None]
-        return [name for name in large if not self._file(name).is_file()]
+            absent = sorted(
+                place
+                for width, joined, numbers in packed.by_width(written, range(len(written)))
+                for (place,) in connection.execute(_ABSENT, (joined, width, numbers)).fetchall()
+            )
+        return [written[place] for place in absent if not os.path.isfile(self._place(written[place]))]  # noqa: PTH113
 
     def size(self, name: Multihash) -> int:
         if (data := self._pending.get(name)) is not None:
@@ -251,7 +258,11 @@ class DiskObjects:
             self.flush()
 
     def _file(self, name: Multihash) -> Path:
-        return self._directory / f"{name.digest[0]:02x}" / str(name)
+        return Path(self._place(name))
+
+    def _place(self, name: Multihash) -> str:
+        """As text: for thousands of names at once a Path would cost more than to look."""
+        return f"{self._directory}/{name.digest[0]:02x}/{name}"
 
     def _read_file(self, name: Multihash, offset: int, length: int | None) -> bytes | None:
         try:

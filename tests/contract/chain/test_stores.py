@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
-from chain.multihash import Multihash
+from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from chain.rules.judge import seal
 from chain.store.base import PAGE_BLOCKS, Apart, Append, Rewrite
 
@@ -179,6 +179,22 @@ def test_objects_are_what_was_put_in(world: Any, size: int) -> None:
     for read in (world.objects.read, world.objects.size, world.objects.path):
         with pytest.raises(NotFound):
             read(name)
+
+
+def test_what_is_missing_is_told_in_its_order(world: Any, worlds: ModuleType) -> None:
+    """Whatever is in the database, waits for it, or lies in a file; and whatever a name begins with."""
+    kept, waiting, large = (bytes([number]) * size for number, size in enumerate([5, 7, 200_000]))
+    names = [world.objects.add_bytes(kept)]
+    made = worlds.blocks(worlds.dataset(1), 1)
+    world.chains.commit([Append(dataset=worlds.dataset(1), expected=None, blocks=made, objects=names)])
+    names += [world.objects.add_bytes(data) for data in (waiting, large)]
+    codes = (SHA3_256, SHA2_256, ARROW0_SHA3_256)
+    absent = [Multihash.from_digest(codes[number % 3], bytes([number]) * 32) for number in range(200)]
+    asked = [*absent[:150], *names, *absent[150:]]
+    assert world.objects.missing(asked) == absent
+    assert world.objects.missing(name for name in asked) == absent
+    assert world.objects.missing([]) == []
+    assert world.objects.missing(names) == []
 
 
 PROGRAMS = st.lists(
