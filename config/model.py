@@ -111,6 +111,13 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class Ingest:
+    variables: tuple[str, ...] = setting(
+        (), "variables of the daemon's environment that ${{ env.NAME }} in sources may name; others are not seen"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Keys that speak with one voice."""
 
@@ -215,6 +222,7 @@ class Settings:
     p2p: P2p = field(default_factory=P2p)
     http: Http = field(default_factory=Http)
     engine: Engine = field(default_factory=Engine)
+    ingest: Ingest = field(default_factory=Ingest)
     policy: Policy = field(default_factory=Policy)
     ipfs: Ipfs = field(default_factory=Ipfs)
     limits: Limits = field(default_factory=Limits)

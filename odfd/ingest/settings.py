@@ -38,6 +38,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     pipe_timeout: float = PIPE_TIMEOUT
     variables: Mapping[str, str] = _NO_VARIABLES
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
+    allowed: frozenset[str] = frozenset()
+    """Names that the settings allow, those that are not set included: for messages."""
     may_dial: MayDial | None = None
     """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
     base: Path | None = None

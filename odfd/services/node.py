@@ -26,7 +26,7 @@ from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.fetch.dialling import is_public
-from odfd.ingest.settings import IngestSettings, MayDial
+from odfd.ingest.settings import MayDial
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals
@@ -55,7 +55,14 @@ from odfd.services.damage import DamageDesk
 from odfd.services.engine import NodeEngine
 from odfd.services.heads import HeadKeeper
 from odfd.services.home import PARTIAL, PARTIAL_EVIDENCE, STAGING, Home, open_home
-from odfd.services.options import cap_anew, engine_environ, host_options, object_limits, spark_options
+from odfd.services.options import (
+    cap_anew,
+    engine_environ,
+    host_options,
+    ingest_settings,
+    object_limits,
+    spark_options,
+)
 from odfd.services.places import Places
 from odfd.services.publications import PublicationService
 from odfd.services.repairing import Repairing
@@ -418,7 +425,7 @@ class NodeParts:
             engine=self.engine,
             committer=self.committer,
             now=clock.now,
-            settings=IngestSettings(staging=home.folder(STAGING), variables=dict(os.environ)),
+            settings=ingest_settings(self.settings, home, os.environ),
         )
         transform = TransformShop(
             chains=home.chains,

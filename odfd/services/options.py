@@ -11,9 +11,10 @@ from engines.client import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.sandbox.base import Level
+from odfd.ingest.settings import IngestSettings
 from odfd.mirrors.arrivals import Arrivals, ObjectLimits
 from odfd.network.membership import HostOptions, Network
-from odfd.services.home import Home
+from odfd.services.home import STAGING, Home
 from odfd.services.places import Places
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
@@ -69,6 +70,16 @@ def host_options(settings: Settings, home: Home, line: Line) -> HostOptions:
         patience=p2p.idle_seconds,
         lan=LAN_PORT if p2p.mdns else None,
         line=line,
+    )
+
+
+def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) -> IngestSettings:
+    """Sources see the variables that the settings name, and no other: the daemon's environment holds its secrets."""
+    allowed = settings.ingest.variables
+    return IngestSettings(
+        staging=home.folder(STAGING),
+        variables={name: environ[name] for name in allowed if name in environ},
+        allowed=frozenset(allowed),
     )
 
 

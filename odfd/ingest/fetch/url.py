@@ -61,7 +61,9 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
         found = variables.get(match[1], match[2])
         if found is None:
             raise Invalid(
-                f"no variable {match[1]!r}", rule="source-variable", hint="set it in the daemon's ingest settings"
+                f"no variable {match[1]!r}",
+                rule="source-variable",
+                hint=f'name it in [ingest] variables = ["{match[1]}"]',
             )
         return found
 

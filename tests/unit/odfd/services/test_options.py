@@ -10,7 +10,7 @@ from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
 from odfd.services.home import open_home
-from odfd.services.options import engine_environ, spark_options
+from odfd.services.options import engine_environ, ingest_settings, spark_options
 
 
 def test_the_java_of_the_settings_stands_for_that_of_the_person() -> None:
@@ -35,6 +35,19 @@ def test_an_engine_starts_quickly_where_that_is_said(tmp_path: Path) -> None:
     with open_home(tmp_path) as home:
         assert not spark_options(settings, home).quick
         assert spark_options(replace(settings, engine=replace(settings.engine, quick_start=True)), home).quick
+
+
+def test_sources_see_the_variables_that_the_settings_name_and_no_other(tmp_path: Path) -> None:
+    environ = {"TOKEN": "hush", "AWS_SECRET_ACCESS_KEY": "hush too"}
+    with open_home(tmp_path) as home:
+        assert ingest_settings(Settings(), home, environ).variables == {}
+        allowing = replace(Settings(), ingest=model.Ingest(variables=("TOKEN", "NOT_SET")))
+        assert ingest_settings(allowing, home, environ).variables == {"TOKEN": "hush"}
+
+
+def test_a_node_hands_its_environment_to_no_source(world: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "hush")
+    assert world.node("alice").parts.ingest_shop.settings.variables == {}
 
 
 async def test_caps_follow_a_reload(world: Any) -> None:
