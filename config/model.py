@@ -115,6 +115,12 @@ class Ingest:
     variables: tuple[str, ...] = setting(
         (), "variables of the daemon's environment that ${{ env.NAME }} in sources may name; others are not seen"
     )
+    source_bytes: int = setting(
+        64 * 2**30, "of one file of a source, as it comes and after each step of its preparation", unit="B", low=1
+    )
+    silence_seconds: float = setting(60.0, "without a byte, before a web server is given up", unit="s", low=0.1)
+    allow_pipe: bool = setting(False, "run the commands that manifests name as prepare: Pipe, as the daemon's user")
+    pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 
 
 @dataclass(frozen=True, slots=True)

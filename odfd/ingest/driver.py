@@ -88,9 +88,9 @@ class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
 PullOutcome: TypeAlias = Ingested | UpToDate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Workshop:
-    """What ingestion works with; made once by the daemon."""
+    """What ingestion works with; made once by the daemon. ``settings`` may be changed: what begins later follows."""
 
     store: ChainStore
     objects: ObjectStore

@@ -77,7 +77,7 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, settings: IngestSetti
                     raise Refused(
                         f"the unpacked file is larger than {settings.max_source_bytes} bytes",
                         rule="max-source-bytes",
-                        hint="raise the limit in the daemon's ingest settings",
+                        hint="raise ingest.source-bytes of the settings",
                     )
                 out.write(block)
     except gzip.BadGzipFile:
@@ -91,7 +91,7 @@ def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSett
         raise Refused(
             f"prepare: Pipe would run {' '.join(command)!r} as this user",
             rule="prepare-pipe",
-            hint="allow it in the daemon's ingest settings if you trust the manifest",
+            hint="set ingest.allow-pipe = true if you trust whoever writes the manifests",
         )
     try:
         with path.open("rb") as source, target.open("wb") as out:
@@ -104,7 +104,11 @@ def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSett
                 check=False,
             )
     except subprocess.TimeoutExpired as error:
-        raise Refused(f"{command[0]} ran over {settings.pipe_timeout:g} s", rule="prepare-pipe") from error
+        raise Refused(
+            f"{command[0]} ran over {settings.pipe_timeout:g} s",
+            rule="prepare-pipe",
+            hint="raise ingest.pipe-seconds of the settings, if it needs longer",
+        ) from error
     except OSError as error:
         raise Environment(f"cannot run {command[0]}: {error.strerror}", rule="prepare-pipe") from error
     if done.returncode:

@@ -29,7 +29,7 @@ from odfd.ingest.driver import Workshop, folder_of, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import Batch, Source, needs_history, plan_ingest, polling
-from odfd.ingest.settings import CHUNK, MayDial
+from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
 from odfd.ingest.slices import SliceIndex
 
 MAX_BYTES: Final = 256 << 20
@@ -57,10 +57,15 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
 
 def observing(shop: Workshop, may_dial: MayDial) -> Workshop:
     """The same workshop, for sources that strangers declared."""
-    settings = msgspec.structs.replace(
-        shop.settings, max_source_bytes=MAX_BYTES, allow_pipe=False, variables={}, base=None, may_dial=may_dial
+    return dataclasses.replace(shop, settings=confined(shop.settings, may_dial), index=SliceIndex())
+
+
+def confined(settings: IngestSettings, may_dial: MayDial) -> IngestSettings:
+    """What a stranger's manifest may do here."""
+    size = min(settings.max_source_bytes, MAX_BYTES)
+    return msgspec.structs.replace(
+        settings, max_source_bytes=size, allow_pipe=False, variables={}, base=None, may_dial=may_dial
     )
-    return dataclasses.replace(shop, settings=settings, index=SliceIndex())
 
 
 def check_open(step: FetchStep) -> None:

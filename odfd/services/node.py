@@ -26,6 +26,7 @@ from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.fetch.dialling import is_public
+from odfd.ingest.refetch import confined
 from odfd.ingest.settings import MayDial
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
@@ -276,6 +277,8 @@ class NodeParts:
             self.rulebook.policy(connection, settings)
         self.settings = settings
         cap_anew(settings, self.line, self.arrivals, self.places)
+        self.ingest_shop.settings = ingest_settings(settings, self.home, os.environ)
+        self.observer.shop.settings = confined(self.ingest_shop.settings, self.may_dial)
         self.policy_changed()
 
     def policy_changed(self) -> None:

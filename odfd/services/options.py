@@ -45,6 +45,20 @@ def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[st
     return {**environ, "JAVA_HOME": home} if home else environ
 
 
+def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) -> IngestSettings:
+    """Sources see the variables that the settings name, and no other: the daemon's environment holds its secrets."""
+    ingest = settings.ingest
+    return IngestSettings(
+        staging=home.folder(STAGING),
+        max_source_bytes=ingest.source_bytes,
+        http_timeout=ingest.silence_seconds,
+        allow_pipe=ingest.allow_pipe,
+        pipe_timeout=ingest.pipe_seconds,
+        variables={name: environ[name] for name in ingest.variables if name in environ},
+        allowed=frozenset(ingest.variables),
+    )
+
+
 def _cluster(engine: Engine) -> OnCluster | None:
     if not engine.master:
         return None
@@ -70,16 +84,6 @@ def host_options(settings: Settings, home: Home, line: Line) -> HostOptions:
         patience=p2p.idle_seconds,
         lan=LAN_PORT if p2p.mdns else None,
         line=line,
-    )
-
-
-def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) -> IngestSettings:
-    """Sources see the variables that the settings name, and no other: the daemon's environment holds its secrets."""
-    allowed = settings.ingest.variables
-    return IngestSettings(
-        staging=home.folder(STAGING),
-        variables={name: environ[name] for name in allowed if name in environ},
-        allowed=frozenset(allowed),
     )
 
 

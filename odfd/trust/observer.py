@@ -59,6 +59,7 @@ class Observer:
     def __init__(self, post: Post, settings: Settings) -> None:
         self._post = post
         self._settings = settings
+        self.shop = settings.shop
         self._closed: dict[DatasetId, Multihash] = {}
         """Blocks whose source is not for everybody to fetch."""
         self.rounds = TouchedRounds[DatasetId](self._round)
@@ -68,7 +69,7 @@ class Observer:
         if not self._settings.wanted():
             return UNTIL_POKED  # all is touched when the policy changes
         if touched is None:
-            touched = set(await trio.to_thread.run_sync(self._settings.shop.store.datasets))
+            touched = set(await trio.to_thread.run_sync(self.shop.store.datasets))
         for dataset in sorted(touched):
             if not await self._attempt(dataset):
                 self.rounds.leave(dataset)
@@ -92,7 +93,7 @@ class Observer:
             return True
         block, state = due
         try:
-            found: Refetched | None = await refetch(self._settings.shop, self._chain(dataset), state, block.system_time)
+            found: Refetched | None = await refetch(self.shop, self._chain(dataset), state, block.system_time)
         except Remote as fault:
             self._put_off(dataset, fault)
             found = None
@@ -116,7 +117,7 @@ class Observer:
         return found is not None
 
     def _chain(self, dataset: DatasetId) -> ChainReader:
-        return self._settings.shop.store.chain(dataset)
+        return self.shop.store.chain(dataset)
 
     def _put_off(self, dataset: DatasetId, fault: Fault) -> None:
         self._post.journal.info("source not observed", dataset=self._post.name_of(dataset), reason=str(fault))

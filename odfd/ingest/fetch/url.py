@@ -136,7 +136,7 @@ def _save(response: IO[bytes], path: Path, url: str, job: FetchJob) -> str:
                     raise Refused(
                         f"{url} is larger than {job.settings.max_source_bytes} bytes",
                         rule="max-source-bytes",
-                        hint="raise the limit in the daemon's ingest settings",
+                        hint="raise ingest.source-bytes of the settings",
                     )
                 digest.update(block)
                 target.write(block)

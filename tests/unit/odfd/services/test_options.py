@@ -50,6 +50,22 @@ def test_a_node_hands_its_environment_to_no_source(world: Any, monkeypatch: Any)
     assert world.node("alice").parts.ingest_shop.settings.variables == {}
 
 
+async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> None:
+    """A node's own sources, and within their bounds those that strangers declared, which run no commands."""
+    said = model.Ingest(source_bytes=1000, silence_seconds=7, allow_pipe=True, pipe_seconds=9)
+    async with world.running("alice", ingest=said) as alice:
+        parts = alice.parts
+        for _ in range(2):
+            own, strange = parts.ingest_shop.settings, parts.observer.shop.settings
+            assert (own.max_source_bytes, own.http_timeout, own.allow_pipe, own.pipe_timeout) == (
+                said.source_bytes, said.silence_seconds, said.allow_pipe, said.pipe_seconds
+            )  # fmt: skip
+            assert (strange.max_source_bytes, strange.http_timeout) == (said.source_bytes, said.silence_seconds)
+            assert (strange.allow_pipe, dict(strange.variables)) == (False, {})
+            said = model.Ingest(source_bytes=2000, silence_seconds=8, allow_pipe=False, pipe_seconds=10)
+            alice.assembly.reload(model.Settings(ingest=said))
+
+
 async def test_caps_follow_a_reload(world: Any) -> None:
     """Of the line, of objects, of all mirrors' data, of what the disk keeps: also for what is under way."""
     async with world.running("alice") as alice:
