@@ -93,7 +93,8 @@ def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
     """``value`` as TOML gives it, as the setting's type and within its bounds; or what is wrong with it."""
     converted = _converted(key, value)
     if converted is None:
-        return None, Problem(place, f"{key.name} is {_words(key)}, not {_shown(value)}", key.about.why)
+        shown = "what is there" if key.about.secret else _shown(value)
+        return None, Problem(place, f"{key.name} is {_words(key)}, not {shown}", key.about.why)
     known = key.about
     if known.choices and converted not in known.choices:
         return None, Problem(place, f"{key.name} is one of {', '.join(known.choices)}, not {_shown(value)}")

@@ -49,6 +49,7 @@ from odfd.ingest.plan import (
 from odfd.ingest.prep import prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.ingest.templates import redacted
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""
@@ -130,6 +131,11 @@ async def pull_root(
     Raises Refused (not a root, no polling source), Invalid (data or query, with file and line), NotFound and Remote
     (the source), Environment and the engine's faults. What was committed before a fault stays committed.
     """
+    with redacted(shop.settings.variables):
+        return await _pull(shop, dataset, fetch_uncacheable=fetch_uncacheable, report=report)
+
+
+async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report) -> PullOutcome:
     tally = _Tally()
     while True:
         state = await trio.to_thread.run_sync(_load, shop, dataset)

@@ -100,6 +100,7 @@ def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSett
                 stdin=source,
                 stdout=out,
                 stderr=subprocess.PIPE,
+                env={**settings.environment, **settings.variables},
                 timeout=settings.pipe_timeout,
                 check=False,
             )

@@ -27,6 +27,7 @@ from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
 from odfd.ingest.driver import Workshop, folder_of, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
+from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import Batch, Source, needs_history, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
@@ -34,7 +35,6 @@ from odfd.ingest.slices import SliceIndex
 
 MAX_BYTES: Final = 256 << 20
 """Of one document that a stranger's manifest names."""
-_SECRET: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ def check_open(step: FetchStep) -> None:
     """Raises Refused for a source that not everybody can fetch alike."""
     if not isinstance(step, FetchUrl) or not step.url.startswith(("http://", "https://")):
         raise Refused("its source is no web page", rule="source-not-open", hint="nobody else can fetch it")
-    if any(header.name.casefold() in _SECRET for header in step.headers or ()):
+    if any(header.name.casefold() in CREDENTIALS for header in step.headers or ()):
         raise Refused("its source asks for credentials", rule="source-not-open", hint="nobody else can fetch it")
 
 

@@ -36,10 +36,10 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_pipe: bool = False
     """Whether ``prepare: Pipe`` may run commands of a manifest as this user."""
     pipe_timeout: float = PIPE_TIMEOUT
+    environment: Mapping[str, str] = _NO_VARIABLES
+    """What such commands are started with, beside ``variables``."""
     variables: Mapping[str, str] = _NO_VARIABLES
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
-    allowed: frozenset[str] = frozenset()
-    """Names that the settings allow, those that are not set included: for messages."""
     may_dial: MayDial | None = None
     """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
     base: Path | None = None

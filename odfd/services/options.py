@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from config.model import Engine, Settings
 from engines.client import CallLimits
@@ -54,9 +55,17 @@ def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) 
         http_timeout=ingest.silence_seconds,
         allow_pipe=ingest.allow_pipe,
         pipe_timeout=ingest.pipe_seconds,
-        variables={name: environ[name] for name in ingest.variables if name in environ},
-        allowed=frozenset(ingest.variables),
+        variables=_those(ingest.variables, environ),
+        environment=_those(_PLAIN, environ),
     )
+
+
+_PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+"""What a command of Pipe is lost without, and what holds no secrets."""
+
+
+def _those(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
 
 
 def _cluster(engine: Engine) -> OnCluster | None:

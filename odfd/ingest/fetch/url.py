@@ -6,6 +6,7 @@ tells neither makes the source uncacheable: it is read once, and again only when
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import hashlib
 import http.client
@@ -31,22 +32,31 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
-from odfd.ingest.fetch.dialling import opener
+from odfd.ingest.fetch.dialling import CREDENTIALS, opener
 from odfd.ingest.settings import CHUNK
+from odfd.ingest.templates import TEMPLATE, Filled, fill, tells
 
-_TEMPLATE: Final = re.compile(r"\$\{\{\s*env\.(\w+)\s*(?:\|\|\s*'([^']*)'\s*)?\}\}")
+_USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""RFC 9110: what a field value may hold; nothing that ends its line."""
+_URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
 _AGENT: Final = "odfd"
 _NOT_MODIFIED, _NOT_FOUND, _GONE = 304, 404, 410
 
 
 def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound, Remote (not reachable), Invalid (a step that cannot work), Environment."""
+    """Raises NotFound, Remote (not reachable), Invalid (a step that cannot work), Environment.
+
+    Faults name the URL as the manifest writes it; what they quote of others may hold values of variables still
+    (``odfd.ingest.templates.redacted``).
+    """
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
-    url = filled(step.url, job.settings.variables)
+    _refuse_password(step.url)
+    url = fill(step.url, job.settings.variables)
     if step.cache is not None and job.state is not None:
         return Unchanged()
-    scheme = urllib.parse.urlsplit(url).scheme
+    scheme = urllib.parse.urlsplit(url.reveal()).scheme
     if scheme == "file":
         return _fetch_file(step, url, job)
     if scheme in ("http", "https"):
@@ -54,24 +64,19 @@ def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     raise Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
 
 
-def filled(text: str, variables: Mapping[str, str]) -> str:
-    """``${{ env.NAME || 'default' }}`` replaced. Raises Invalid for a name that has neither value nor default."""
-
-    def value(match: re.Match[str]) -> str:
-        found = variables.get(match[1], match[2])
-        if found is None:
-            raise Invalid(
-                f"no variable {match[1]!r}",
-                rule="source-variable",
-                hint=f'name it in [ingest] variables = ["{match[1]}"]',
-            )
-        return found
-
-    return _TEMPLATE.sub(value, text)
+def _refuse_password(written: str) -> None:
+    """Raises Invalid for a password that stands in the manifest itself; from a variable it may come."""
+    found = _USER_INFO.match(TEMPLATE.sub("", written))
+    if found is not None and found[1]:
+        raise Invalid(
+            "a password in the URL of a source stands in the chain, for everybody who has it",
+            rule="source-password",
+            hint="write ${{ env.NAME }} in its place, and let sources see it: [ingest] variables",
+        )
 
 
-def _fetch_file(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
-    parts = urllib.parse.urlsplit(url)
+def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
+    parts = urllib.parse.urlsplit(url.reveal())
     if parts.netloc not in ("", "localhost"):
         raise Invalid(f"not a file of this machine: {url}", rule="url-file", hint="write file:///path, three slashes")
     path = Path(urllib.parse.unquote(parts.path))
@@ -79,29 +84,33 @@ def _fetch_file(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
         stat = path.stat()
         identity = file_identity(path)
     except FileNotFoundError as error:
-        raise NotFound(f"no file {path}", rule="url-file", hint="the daemon must be able to see it") from error
+        raise NotFound(f"no file {url}", rule="url-file", hint="the daemon must be able to see it") from error
     except OSError as error:
-        raise Environment(f"cannot read {path}: {error.strerror}", rule="url-file") from error
+        raise Environment(f"cannot read {url}: {error.strerror}", rule="url-file") from error
     changed = Instant(round(stat.st_mtime_ns / MILLISECOND) * MILLISECOND)
     if job.known(LAST_MODIFIED) == render(changed):
         return Unchanged()
     return Fetched(
         path=path,
-        name=path.name,
+        name=_name(url, path.name),
         identity=identity,
         event_time=job.now if isinstance(step.event_time, FromSystemTime) else changed,
         state=SourceState(source_name=DEFAULT_SOURCE, kind=LAST_MODIFIED, value=render(changed)),
     )
 
 
-def _fetch_http(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
-    request = urllib.request.Request(url, headers=_headers(step, job))  # noqa: S310 - scheme checked by the caller
+def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
+    address, credentials = _address(url)
+    headers = credentials | _headers(step, job)
+    confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
+    sent = {name: value.reveal() for name, value in headers.items()}
+    request = urllib.request.Request(address, headers=sent)  # noqa: S310 - scheme checked by the caller
     try:
-        with opener(job.settings.may_dial).open(request, timeout=job.settings.http_timeout) as response:
+        with opener(job.settings.may_dial, confidential).open(request, timeout=job.settings.http_timeout) as response:
             path = job.folder / "download"
             digest = _save(response, path, url, job)
             _check_whole(response.headers, path, url)
-            return _fetched(step, response.headers, path, digest, job)
+            return _fetched(url, step, response.headers, path, digest, job)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == _NOT_MODIFIED:
@@ -113,18 +122,48 @@ def _fetch_http(step: FetchUrl, url: str, job: FetchJob) -> FetchOutcome:
         raise Remote(f"cannot reach {url}: {error}", rule="url-http", hint="try again later") from error
 
 
-def _headers(step: FetchUrl, job: FetchJob) -> dict[str, str]:
-    headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
+def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
+    """Where to go, as URLs are spelled (RFC 3986), and what user and password before the host become (RFC 7617)."""
+    parts = urllib.parse.urlsplit(url.reveal())
+    user_info, at, host = parts.netloc.rpartition("@")
+    try:
+        parts.port  # noqa: B018  it is read to be checked
+        host = host if host.isascii() else host.encode("idna").decode()
+    except ValueError as error:
+        raise Invalid(f"{url} names no host, or a port that is none", rule="url-host") from error
+    path, query = (urllib.parse.quote(part, safe=_URL_SAFE) for part in (parts.path, parts.query))
+    address = urllib.parse.urlunsplit((parts.scheme, host, path, query, ""))
+    if not at:
+        return address, {}
+    user, _, password = (urllib.parse.unquote(part) for part in user_info.partition(":"))
+    told = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return address, {"Authorization": Filled("Basic, of the URL", f"Basic {told}")}
+
+
+def _headers(step: FetchUrl, job: FetchJob) -> dict[str, Filled]:
+    """Raises Invalid for a value that no header may hold."""
+    headers = _plain({"User-Agent": _AGENT, "Accept-Encoding": "identity"})
     for header in step.headers or ():
-        headers[header.name] = filled(header.value, job.settings.variables)
+        value = fill(header.value, job.settings.variables)
+        if not _HEADER_VALUE.fullmatch(value.reveal()):
+            raise Invalid(
+                f"header {header.name}: {value} holds what no header may, such as the end of a line",
+                rule="source-header",
+                hint="look at the variable, and at the manifest",
+            )
+        headers[header.name] = value
     if (etag := job.known(ETAG)) is not None:
-        headers["If-None-Match"] = etag
+        headers |= _plain({"If-None-Match": etag})
     elif (modified := job.known(LAST_MODIFIED)) is not None:
-        headers["If-Modified-Since"] = email.utils.formatdate(parse(modified) // SECOND, usegmt=True)
+        headers |= _plain({"If-Modified-Since": email.utils.formatdate(parse(modified) // SECOND, usegmt=True)})
     return headers
 
 
-def _save(response: IO[bytes], path: Path, url: str, job: FetchJob) -> str:
+def _plain(headers: Mapping[str, str]) -> dict[str, Filled]:
+    return {name: Filled(value, value) for name, value in headers.items()}
+
+
+def _save(response: IO[bytes], path: Path, url: Filled, job: FetchJob) -> str:
     """Stream the body to ``path`` under the limit; the sha3-256 of its bytes."""
     digest, size = hashlib.sha3_256(), 0
     try:
@@ -147,7 +186,7 @@ def _save(response: IO[bytes], path: Path, url: str, job: FetchJob) -> str:
     return digest.hexdigest()
 
 
-def _check_whole(headers: Mapping[str, Any], path: Path, url: str) -> None:
+def _check_whole(headers: Mapping[str, Any], path: Path, url: Filled) -> None:
     """A connection that broke reads like an end of file; only the promised length tells."""
     promised = headers.get("Content-Length", "")
     if promised.isdecimal() and int(promised) != path.stat().st_size:
@@ -158,20 +197,27 @@ def _check_whole(headers: Mapping[str, Any], path: Path, url: str) -> None:
         )
 
 
-def _fetched(step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob) -> Fetched:
+def _fetched(
+    url: Filled, step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob
+) -> Fetched:
     etag, modified = headers.get("ETag"), _http_time(headers.get("Last-Modified"))
     state = None
-    if etag:
+    if etag and not tells(etag, job.settings.variables):  # else everybody who has the chain would read it there
         state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=etag)
     elif modified is not None:
         state = SourceState(source_name=DEFAULT_SOURCE, kind=LAST_MODIFIED, value=render(modified))
     return Fetched(
         path=path,
-        name=urllib.parse.urlsplit(step.url).path.rsplit("/", 1)[-1] or "download",
+        name=_name(url, "download"),
         identity=f"sha3-256:{digest}",
         event_time=job.now if isinstance(step.event_time, FromSystemTime) else modified,
         state=state,
     )
+
+
+def _name(url: Filled, otherwise: str) -> str:
+    """What messages call the document: the last part of its path, as the manifest writes it."""
+    return urllib.parse.unquote(urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1]) or otherwise
 
 
 def _http_time(text: str | None) -> Instant | None:

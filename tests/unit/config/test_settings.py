@@ -190,3 +190,9 @@ def test_lines_of_nested_keys() -> None:
     text = '# c\n[policy]\nuse = "data"\nvalidators.f = 2\n\n[ policy . fresh ]  # x\n"max-stale" = "1d"\n'
     found = line_numbers(text)
     assert (found["policy.use"], found["policy.validators.f"], found["policy.fresh.max-stale"]) == (3, 4, 7)
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
+    (told,) = problems(tmp_path, "[ipfs]\ntoken = 12345\n")
+    assert "ipfs.token is a text" in told
+    assert "12345" not in told

@@ -30,8 +30,8 @@ from chain.model.source import (
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.files import time_in_path
-from odfd.ingest.fetch.url import filled
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import fill
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
 
@@ -232,7 +232,7 @@ def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:
     assert Web.asked[-1]["X-Key"] == "k-7"
     with pytest.raises(Invalid, match="no variable 'KEY'"):
         fetch(step, job())
-    assert filled("${{env.A||'x'}}${{ env.A }}", {"A": "1"}) == "11"
+    assert fill("${{env.A||'x'}}${{ env.A }}", {"A": "1"}).reveal() == "11"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""Texts of a manifest with variables of this machine in them: sent as they are filled, shown as they are written.
+
+``Filled`` carries both, and says the one that was written unless it is asked for the other. What libraries, servers and
+the system say of a source may quote what was sent to them: every fault that leaves ingestion passes ``redacted``, which
+writes the template in place of each value, in its causes too. Pure.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final, final
+
+from chain.errors import Fault, Invalid
+
+TEMPLATE: Final = re.compile(r"\$\{\{\s*env\.(\w+)\s*(?:\|\|\s*'([^']*)'\s*)?\}\}")
+SHORT: Final = 4
+"""Characters below which a value is looked for as a whole word: ``7`` is within half of all port numbers."""
+
+
+@final
+class Filled:
+    """A text with its variables filled in; ``str`` and ``repr`` give the template."""
+
+    __slots__ = ("_text", "is_template", "written")
+
+    def __init__(self, written: str, text: str) -> None:
+        self.written = written
+        self.is_template = TEMPLATE.search(written) is not None
+        self._text = text
+
+    def __str__(self) -> str:
+        return self.written
+
+    __repr__ = __str__
+
+    def reveal(self) -> str:
+        """With the values: for who is to be sent them, and nobody else."""
+        return self._text
+
+
+def fill(written: str, variables: Mapping[str, str]) -> Filled:
+    """``${{ env.NAME || 'default' }}`` filled in. Raises Invalid for a name that has neither value nor default."""
+
+    def value(match: re.Match[str]) -> str:
+        found = variables.get(match[1], match[2])
+        if found is None:
+            raise Invalid(
+                f"no variable {match[1]!r}",
+                rule="source-variable",
+                hint=f'set it for the daemon, and let sources see it: [ingest] variables = ["{match[1]}"]',
+            )
+        return found
+
+    return Filled(written, TEMPLATE.sub(value, written))
+
+
+def tells(text: str, variables: Mapping[str, str]) -> bool:
+    """Whether a value of a variable stands in a text that others wrote."""
+    return _Values(variables).are_in(text)
+
+
+@contextmanager
+def redacted(variables: Mapping[str, str]) -> Iterator[None]:
+    """Errors that leave the block tell no value of a variable, nor do their causes."""
+    try:
+        yield
+    except (Exception, BaseExceptionGroup) as error:
+        values = _Values(variables)
+        _clean(error, values, set())
+        if _tells(error, values):
+            raise RuntimeError(values.hide(repr(error))) from None
+        raise
+
+
+class _Values:
+    """Finds values of variables in text, as they are or as URLs, HTML and Python spell them."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._templates = {
+            spelled: f"${{{{ env.{name} }}}}"
+            for name, value in variables.items()
+            if value
+            for spelled in _spellings(value)
+        }
+        longest_first = sorted(self._templates, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(_sought, longest_first)) or "(?!)")
+
+    def hide(self, text: str) -> str:
+        return self._pattern.sub(lambda found: self._templates[found[0]], text)
+
+    def are_in(self, text: str) -> bool:
+        return self.hide(text) != text
+
+
+def _spellings(value: str) -> set[str]:
+    quoted = (urllib.parse.quote(value), urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value))
+    return {value, *quoted, repr(value)[1:-1], html.escape(value)}
+
+
+def _sought(spelled: str) -> str:
+    whole = re.escape(spelled)
+    return whole if len(spelled) >= SHORT else rf"(?<!\w){whole}(?!\w)"
+
+
+def _clean(error: BaseException, values: _Values, seen: set[int]) -> None:
+    """An error, what it is made of and what led to it, in place; a cause that still tells a value goes."""
+    seen.add(id(error))
+    error.args = tuple(values.hide(each) if isinstance(each, str) else each for each in error.args)
+    for name in (*vars(error), "filename", "filename2", "strerror"):
+        if isinstance(told := getattr(error, name, None), str) and values.are_in(told):
+            with suppress(AttributeError):  # one that only shows what another holds
+                setattr(error, name, values.hide(told))
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    inside = [told for told in vars(error).values() if isinstance(told, BaseException)]  # as URLError's reason
+    for each in (*parts, *inside, error.__cause__, error.__context__):
+        if each is not None and id(each) not in seen:
+            _clean(each, values, seen)
+    if error.__cause__ is not None and _tells(error.__cause__, values):
+        error.__cause__ = None
+    if error.__context__ is not None and _tells(error.__context__, values):
+        error.__context__ = None
+
+
+def _tells(error: BaseException, values: _Values) -> bool:
+    """Whether it cannot be told: some errors make their text of what they keep."""
+    return not isinstance(error, Fault) and (values.are_in(str(error)) or values.are_in(repr(error)))
