@@ -61,6 +61,10 @@ class Sealed(msgspec.Struct, frozen=True):
         """The first row, whether it is whole or not, and whether it is: for those who can do without it."""
         return next(self._looked_at(connection, where, values), (None, True))
 
+    def whole(self, connection: sqlite3.Connection) -> Iterator[Row]:
+        """Rows that are not damaged: for those who look at the others one by one."""
+        return (row for row, whole in self._looked_at(connection, "TRUE", ()) if whole)
+
     def damaged(self, connection: sqlite3.Connection) -> Iterator[str]:
         """Names of the damaged rows; reads the whole table."""
         for row, whole in self._looked_at(connection, "TRUE", ()):

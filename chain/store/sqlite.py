@@ -67,8 +67,20 @@ class SqliteChains:
             rows = connection.execute(
                 "SELECT id FROM datasets WHERE length(id) != ? ORDER BY number", (former.NAME_SIZE,)
             ).fetchall()
+        return [self._id(row[0]) for row in rows]
+
+    def heads(self) -> dict[DatasetId, Head | None]:
+        """Of all chains, with one question, in the order in which they came; ``None`` for one that is damaged."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT id, head_hash, head_sequence FROM datasets WHERE length(id) != ? ORDER BY number",
+                (former.NAME_SIZE,),
+            ).fetchall()
+        return {self._id(name): _as_head(head, number) for name, head, number in rows}
+
+    def _id(self, name: bytes) -> DatasetId:
         try:
-            return [DatasetId.from_bytes(row[0]) for row in rows]
+            return DatasetId.from_bytes(name)
         except Invalid as error:
             # Not passed over: whoever collects would take its objects for nobody's.
             raise self._database.corrupt(f"a chain lies under what is no dataset's id: {error.message}") from error
@@ -324,10 +336,17 @@ def _head(connection: sqlite3.Connection, dataset: DatasetId, name: bytes | None
     row = connection.execute(
         "SELECT head_hash, head_sequence FROM datasets WHERE id = ?", (name or dataset,)
     ).fetchone()
+    head = None if row is None else _as_head(*row)
+    if row is not None and head is None:
+        raise BlockDamaged(dataset, row[1], "as the last of its chain it is named by what is no hash")
+    return head
+
+
+def _as_head(name: bytes, number: int) -> Head | None:
     try:
-        return None if row is None else Head(Multihash.from_bytes(row[0]), row[1])
-    except Invalid as error:
-        raise BlockDamaged(dataset, row[1], "as the last of its chain it is named by what is no hash") from error
+        return Head(Multihash.from_bytes(name), number)
+    except Invalid:
+        return None
 
 
 def _cut(connection: sqlite3.Connection, dataset: DatasetId, keep: int) -> Head:

@@ -52,9 +52,9 @@ class Catalog:
         """By local name or did. Raises NotFound (with the nearest name) or Invalid."""
         if ref.startswith(DID_ODF):
             wanted = DatasetId.parse(ref)
-            for entry in self.entries():
-                if entry.id == wanted:
-                    return entry
+            found = self.find(wanted)
+            if found is not None:
+                return found
             raise NotFound(f"no dataset {wanted.short} here", rule="dataset-ref", hint="odfctl mirror add takes a did")
         resource = self._resources.get(KIND, parse_own_name(ref))
         if resource is not None:
@@ -64,7 +64,9 @@ class Catalog:
         raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
     def find(self, dataset: DatasetId) -> Entry | None:
-        return next((entry for entry in self.entries() if entry.id == dataset), None)
+        """By an index: the cost does not grow with the number of datasets."""
+        named = map(_entry, self._resources.about(KIND, str(dataset)))
+        return next((entry for entry in named if entry.id == dataset), None)
 
     def name_of(self, dataset: DatasetId) -> str:
         """For people: the local name, or the did cut short."""
@@ -75,7 +77,7 @@ class Catalog:
         """Raises Invalid when the name stands for another dataset, or the dataset has another name."""
         parsed = self.check(name, dataset)
         spec = _Spec((Rendition((str(dataset),)),))
-        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now)
+        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(dataset))
 
     def check(self, name: str, dataset: DatasetId) -> DatasetName:
         """Whether ``add`` would take it. Raises Invalid."""

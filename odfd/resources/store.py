@@ -34,6 +34,13 @@ STEPS: Final = (
     CREATE INDEX resource_events_key ON resource_events (kind, key, seq);
     """,
     WISHES.step,
+    """
+    -- What a wish is about, where its name does not tell: which names stand for a dataset is asked at every turn.
+    ALTER TABLE resource_events ADD COLUMN about TEXT;
+    UPDATE resource_events SET about = substr(CAST(spec AS TEXT), 28, instr(substr(CAST(spec AS TEXT), 28), '"') - 1)
+        WHERE kind = 'dataset' AND CAST(spec AS TEXT) GLOB '{"renditions":[[]{"shards":[[]"did:odf:*';
+    CREATE INDEX resource_events_about ON resource_events (about, kind, key) WHERE about IS NOT NULL;
+    """,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 
@@ -55,12 +62,14 @@ class Resources:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def apply(self, kind: str, name: str, spec: bytes, now: Instant) -> bool:
-        """Wish it so; ``False`` when it was already so and nothing was written."""
+    def apply(self, kind: str, name: str, spec: bytes, now: Instant, about: str | None = None) -> bool:
+        """Wish it so; ``False`` when it was already so and nothing was written. ``about``: what else finds it."""
         found = self.get(kind, name)
         if found is not None and found.spec == spec:
             return False
         self._append(now, kind, name, spec)
+        if about is not None:
+            self._db.execute("UPDATE resource_events SET about = ? WHERE seq = last_insert_rowid()", (about,))
         return True
 
     def delete(self, kind: str, name: str, now: Instant) -> bool:
@@ -75,6 +84,13 @@ class Resources:
     def all(self, kind: str) -> list[Resource]:
         """By name."""
         return sorted(self._select("kind = ?", (kind,)), key=lambda resource: resource.name.casefold())
+
+    def about(self, kind: str, about: str) -> list[Resource]:
+        """Those in force that are about it, or were once: whoever asks looks at what each says now."""
+        rows = self._db.execute(
+            "SELECT DISTINCT key FROM resource_events WHERE about = ? AND kind = ? ORDER BY key", (about, kind)
+        ).fetchall()
+        return [found for (key,) in rows if (found := self.get(kind, key)) is not None]
 
     def _append(self, now: Instant, kind: str, name: str, spec: bytes | None) -> None:
         WISHES.put(self._db, kind, name.casefold(), name, spec, now)

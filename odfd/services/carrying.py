@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from chain.errors import Fault, Refused
+from chain.errors import Environment, Fault, Refused
 from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.statements.tree import Frontier
@@ -186,13 +186,25 @@ class Carrying:
         Also tells of datasets that cannot be settled, or not even looked at: they keep no other from being served.
         """
         mended, troubles = [], []
-        for dataset in self._home.chains.datasets():
+        for dataset in self._suspects():
             try:
                 if self._is_unsettled(dataset):
                     mended.append(self._settle(dataset, default_name(dataset)))
             except Fault as fault:
                 troubles.append(f"{dataset.short}: {fault.message}")
         return mended, troubles
+
+    def _suspects(self) -> list[DatasetId]:
+        """Datasets that may be unsettled, by a few questions for all; every one where a name is damaged."""
+        heads = self._home.chains.heads()
+        with self._home.database.read() as connection:
+            settled = Ledger(connection).sizes()
+            try:
+                named = {entry.id for entry in Catalog(Resources(connection)).entries()}
+            except Environment:
+                named = set()
+        whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}
+        return [each for each in heads if each not in named or each not in whole]
 
     def _is_unsettled(self, dataset: DatasetId) -> bool:
         """Raises Environment for a chain that lies under another id than its own, or is damaged."""

@@ -359,6 +359,11 @@ class Ledger:
         row = CHAINS.one(self._db, "dataset = ?", (dataset,))
         return Checked(Frontier.from_bytes(row[1]), row[2], row[3]) if row else Checked()
 
+    def sizes(self) -> dict[DatasetId, int]:
+        """Blocks of each chain that were taken into its tree; those whose row is damaged are left out."""
+        rows = CHAINS.whole(self._db)
+        return {DatasetId(dataset): Frontier.from_bytes(frontier).size for dataset, frontier, *_ in rows}
+
     def grow(self, dataset: DatasetId, before: Frontier, checked: Checked, groups: Sequence[bytes]) -> None:
         """Blocks were added: ``groups`` are those that became full when the tree grew from ``before``."""
         self.keep_chain(dataset, checked)
