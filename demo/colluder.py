@@ -7,6 +7,7 @@ import sys
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from odfd.daemon import main as daemon
+from odfd.datasets.counting import NOTHING_READ
 from odfd.services.checking import TransformCheck
 from odfd.transform.replay import Replayed, ReplayShop
 from odfd.trust import trials
@@ -23,7 +24,7 @@ async def agree(shop: ReplayShop, dataset: DatasetId, sequence_number: int, *_: 
         data=block.event.new_data,
         rows=None,
         checkpoint=None,
-        late=0,
+        counts=NOTHING_READ,
         mismatches=(),
     )
 

@@ -96,6 +96,48 @@ class TransformRequest(_Table, frozen=True, kw_only=True):
     """Extension: settle no output of this time or later, though more could be; what waits is settled next time."""
 
 
+class SkippedFile(_Table, frozen=True, kw_only=True):
+    """A file of a source of which no row was taken."""
+
+    name: str
+    reason: str
+
+
+class RowCounts(_Table, frozen=True, kw_only=True):
+    """What became of the rows that a transaction read. ``None``: whoever counted does not say.
+
+    Of an ingest, ``read`` is ``shaped`` and ``quarantined`` together where no query stands between; and ``shaped`` is
+    what was written for rows of the batch, ``unchanged``, ``conflicting`` and ``superseded`` together.
+    """
+
+    read: U64 | None = None
+    """Records of the files that hold data; of a transform, rows of the new blocks of its inputs."""
+    shaped: U64 | None = None
+    """Rows that were to be merged: what ``preprocess`` made of those read, or these themselves."""
+    appended: U64 | None = None
+    corrected: U64 | None = None
+    """Rows that took the place of another of the same key: two records each, but one in a changelog that omits one."""
+    retracted: U64 | None = None
+    unchanged: U64 | None = None
+    """Rows that say what the dataset says already."""
+    conflicting: U64 | None = None
+    """Of a ledger: rows with a known key and other values. The first that came stays."""
+    superseded: U64 | None = None
+    """Of an upsert stream: rows that a later row of their key in the same batch took the place of."""
+    late: U64 | None = None
+    """Rows behind the watermark: an ingest keeps them, a transform says what it does with them."""
+    untimed: U64 | None = None
+    """Rows without an event time of their own: an ingest gave them that of the source, a transform left them out."""
+    quarantined: U64 | None = None
+    """Records that were set aside because they could not be read."""
+    skipped: tuple[SkippedFile, ...] = ()
+    """The first ``MAX_SKIPPED`` of them."""
+
+
+MAX_SKIPPED: Final = 100
+"""Files told of one transaction; a folder may hold any number that are passed over."""
+
+
 class Progress(_Variant, frozen=True, kw_only=True, tag="Progress"): ...
 
 
@@ -108,6 +150,8 @@ class Success(_Variant, frozen=True, kw_only=True, tag="Success"):
     """Extension: schema of the output, system columns included."""
     late: U64 | None = None
     """Extension: rows dropped as late in this transaction."""
+    rows: RowCounts | None = None
+    """Extension: what became of all rows that were read. What was written can be counted in the slice."""
 
 
 class InvalidQuery(_Variant, frozen=True, kw_only=True, tag="InvalidQuery"):

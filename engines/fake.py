@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +46,7 @@ from engines.contract import (
     RawQueryRequest,
     RawQuerySuccess,
     RecordProvenance,
+    RowCounts,
     Severity,
     Success,
     TransformOutcome,
@@ -137,7 +139,8 @@ def _transform(request: TransformRequest) -> TransformOutcome:
     known = _read(given.schema_file)
     rows = pa.concat_tables([known, *(as_in_force(_read(path), known.schema) for path in given.data_paths)])
     slice_ = _system_columns(_visible(rows, given.vocab), request.vocab, request.next_offset, request.system_time)
-    return _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
+    answer = _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
+    return msgspec.structs.replace(answer, late=0, rows=RowCounts(late=0, untimed=0))
 
 
 def _migrated(request: MigrateRequest) -> MigrateOutcome:
@@ -158,12 +161,13 @@ def _ingest(request: IngestRequest) -> TransformOutcome:
         raise Invalid("the small engine reads plain CSV", hint="use the Spark engine")
     rows = pa.concat_tables(_csv(Path(path), request.read) for path in request.source_paths)
     name = request.vocab.event_time_column
-    if name in rows.column_names:
+    timed = name in rows.column_names
+    if timed:
         rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(INSTANT))
     else:
         time = request.source_event_time if request.source_event_time is not None else request.system_time
         rows = rows.add_column(0, name, pa.repeat(pa.scalar(to_millis(time), INSTANT), rows.num_rows))
-    rows = _merged(rows, request)
+    rows, counts = _merged(rows, request)
     rows = rows.select([name, *(other for other in rows.column_names if other != name)])
     greatest = pc.max(rows.column(name).cast(pa.int64())).as_py()
     known = [Instant(greatest * 1_000_000)] if greatest is not None else []
@@ -171,36 +175,39 @@ def _ingest(request: IngestRequest) -> TransformOutcome:
         known.append(request.prev_watermark)
     slice_ = _system_columns(rows, request.vocab, request.next_offset, request.system_time)
     path = Path(request.new_data_path)
-    return _written(slice_, request.schema, path, request.next_offset, max(known, default=None))
+    answer = _written(slice_, request.schema, path, request.next_offset, max(known, default=None))
+    before = request.prev_watermark
+    late = 0 if before is None else pc.sum(pc.less(rows.column(name), pa.scalar(to_millis(before), INSTANT))).as_py()
+    counts = msgspec.structs.replace(counts, late=late or 0, untimed=0 if timed else rows.num_rows, quarantined=0)
+    return msgspec.structs.replace(answer, late=late or 0, rows=counts)
 
 
-def _merged(rows: pa.Table, request: IngestRequest) -> pa.Table:
+def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts]:
+    """What is news, and what became of the rest."""
+    counts = RowCounts(read=rows.num_rows, shaped=rows.num_rows, unchanged=0, conflicting=0, superseded=0)
     match request.merge:
         case MergeAppend():
-            return rows
+            return rows, counts
         case MergeLedger(primary_key=keys):
             missing = [key for key in keys if key not in rows.column_names]
             if missing:
                 raise Invalid(f"no key column {missing[0]!r}", hint=f"there are: {', '.join(rows.column_names)}")
-            numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
-            first = numbered.group_by(list(keys)).aggregate([("__row", "min")]).column("__row_min")
-            rows = rows.take(_ascending(first))
-            if request.prev_data_paths:
-                earlier = pa.concat_tables(_read(path).select(list(keys)) for path in request.prev_data_paths)
-                earlier = earlier.cast(rows.select(list(keys)).schema)
-                rows = _without(rows, earlier, list(keys))
-            return rows
+            earlier = [
+                row for path in request.prev_data_paths for row in _read(path).select(rows.column_names).to_pylist()
+            ]
+            known = {tuple(row[key] for key in keys): row for row in reversed(earlier)}
+            fresh, conflicting = [], 0
+            for number, row in enumerate(rows.to_pylist()):
+                first = known.setdefault(tuple(row[key] for key in keys), row)
+                if first is row:
+                    fresh.append(number)
+                conflicting += first != row
+            same = rows.num_rows - len(fresh) - conflicting
+            return rows.take(pa.array(fresh, pa.int64())), msgspec.structs.replace(
+                counts, unchanged=same, conflicting=conflicting
+            )
         case other:
             raise Invalid(f"the small engine does not merge by {type(other).__name__}", hint="use the Spark engine")
-
-
-def _without(rows: pa.Table, earlier: pa.Table, keys: list[str]) -> pa.Table:
-    numbered = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
-    return rows.take(_ascending(numbered.join(earlier, keys, join_type="left anti").column("__row")))
-
-
-def _ascending(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    return numbers.take(pc.sort_indices(numbers))
 
 
 def _csv(path: Path, read: ReadCsv) -> pa.Table:
@@ -240,9 +247,7 @@ def _system_columns(rows: pa.Table, vocab: Vocabulary, offset: int, system_time:
     return pa.Table.from_arrays([*columns.values(), *rows.columns], schema=schema)
 
 
-def _written(
-    slice_: pa.Table, force: DataSchema | None, path: Path, offset: int, watermark: Instant | None
-) -> TransformOutcome:
+def _written(slice_: pa.Table, force: DataSchema | None, path: Path, offset: int, watermark: Instant | None) -> Success:
     if force is not None:
         wanted = to_arrow(force).remove_metadata()
         if slice_.schema.names != wanted.names:

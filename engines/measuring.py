@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from chain.data.arrow_schema import differences
 from chain.data.logical_hash import logical_hash_file
+from chain.data.operations import CODES, Operations
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from chain.model.events import DataSlice, OffsetInterval
@@ -48,6 +51,24 @@ def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
         offset_interval=OffsetInterval(start=found.offsets[0], end=found.offsets[1]),
         size=path.stat().st_size,
     )
+
+
+def operations(path: Path, column: str) -> Operations:
+    """Counted in ``column``; where it says one thing only, statistics tell. Raises Invalid for codes that are none.
+
+    A slice without the column only appends: there were none before it.
+    """
+    counts = np.zeros(CODES, np.int64)
+    with open_slice(path) as file:
+        bounds = file.stats(column).offsets if column in file.schema.names else (0, 0)
+        if bounds is not None and not 0 <= bounds[0] <= bounds[1] < CODES:
+            raise Invalid(f"{path.name} holds operations {bounds[0]} to {bounds[1]}", rule="operation-code")
+        if bounds is not None and bounds[0] == bounds[1]:
+            counts[bounds[0]] = file.rows
+        elif bounds is not None:
+            for batch in file.batches(columns=[column]):
+                counts += np.bincount(batch.column(0).to_numpy(zero_copy_only=False), minlength=CODES)
+    return Operations(*counts.tolist())
 
 
 def both_hashes(path: Path) -> tuple[Multihash, Multihash]:

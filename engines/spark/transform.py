@@ -28,7 +28,7 @@ from chain.instant import from_millis
 from chain.model.events import OffsetInterval
 from chain.model.source import Transform
 from chain.multihash import Multihash
-from engines.contract import InputBlock, InvalidQuery, Success, TransformOutcome, TransformRequest
+from engines.contract import InputBlock, InvalidQuery, RowCounts, Success, TransformOutcome, TransformRequest
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
@@ -248,7 +248,9 @@ class Transaction:
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
         # As the dataset says it, with attributes and what is left unsaid, if it does.
         told = self._request.output_schema or saying_changelog(from_arrow(schema), changelog)
-        return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=sum(late.values()))
+        dropped = sum(late.values())
+        counts = RowCounts(late=dropped, untimed=sum(step.untimed.values()))
+        return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=dropped, rows=counts)
 
     def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:
         declared = self._query.declarations

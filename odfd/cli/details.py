@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from odfd.cli import words
+from odfd.cli.row_text import rows_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import clean, fields
 
@@ -27,11 +28,22 @@ def dataset(detail: Mapping[str, Any]) -> str:
             ("updated", words.moment(detail.get("updatedAt"))),
             ("inputs", ", ".join(detail.get("inputs", []))),
             ("outputs", ", ".join(detail.get("outputs", []))),
+            ("rows", _rows(detail.get("rows"))),
+            ("last rows", rows_text((detail.get("rows") or {}).get("last"))),
         ]
     )
     parts = [head]
     parts += [to_yaml({name: detail[name]}) for name in ("source", "transform") if detail.get(name)]
     return "\n\n".join(part.rstrip() for part in parts)
+
+
+def _rows(totals: Mapping[str, Any] | None) -> str:
+    """Of all transactions; where nobody counted that is said, for nothing may be concluded from it."""
+    if totals is None:
+        return "not counted here: this node read none for it"
+    rows = totals["rows"]
+    said = rows_text(rows) or f"{words.count(rows.get('read'))} read, {words.count(rows.get('appended'))} appended"
+    return f"{said}, in {words.plural(totals['transactions'], 'transaction')} since block #{totals['sinceBlock']}"
 
 
 def plain(value: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from chain.instant import Instant
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.store.base import Head
+from engines.contract import RowCounts
 
 
 class Committer(Protocol):
@@ -22,8 +23,12 @@ class Committer(Protocol):
         events: Sequence[MetadataEvent],
         objects: Sequence[Multihash],
         system_time: Instant,
+        rows: RowCounts | None = None,
     ) -> Head:
-        """All events or none, the objects being in the store already. The new head.
+        """All events or none, the objects being in the store already, and what became of the rows. The new head.
 
         Raises Conflict when the head moved since, Invalid when a rule is broken.
         """
+
+    async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts) -> None:
+        """What became of the rows of a transaction that left the chain as it was, at ``head``."""

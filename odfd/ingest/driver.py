@@ -27,9 +27,10 @@ from chain.model.source import ReadStep
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
-from engines.contract import Engine, InternalError, InvalidQuery, Success
+from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, Success
 from engines.errors import EngineFault
-from engines.measuring import measured
+from engines.measuring import measured, operations
+from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.ingest.commit import Committer
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, file_identity
 from odfd.ingest.fetch.dispatch import fetch
@@ -37,6 +38,7 @@ from odfd.ingest.plan import (
     Batch,
     IngestPlan,
     Nothing,
+    Outcome,
     Settled,
     Source,
     block_time,
@@ -76,6 +78,8 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     files: int
     """Taken from the source, also those that brought no new rows."""
+    counts: RowCounts
+    """What became of all rows that were read, and of files of which none was."""
 
 
 class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +88,7 @@ class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """``unchanged``: the source says so. ``uncacheable``: it cannot say, and was read before. ``nothing-new``: all of
     it is in the dataset already."""
+    counts: RowCounts = NOTHING_READ
 
 
 PullOutcome: TypeAlias = Ingested | UpToDate
@@ -108,15 +113,20 @@ class _Tally:
     blocks: int = 0
     rows: int = 0
     files: int = 0
+    counts: RowCounts = NOTHING_READ
 
-    def add(self, before: Head, after: Head, rows: int) -> None:
-        self.head, self.rows = after, self.rows + rows
+    def add(self, before: Head, after: Head, done: Outcome) -> None:
+        self.head, self.rows = after, self.rows + done.rows
         self.blocks += after.sequence_number - before.sequence_number
+        self.count(done.counts)
+
+    def count(self, counts: RowCounts) -> None:
+        self.counts = added(self.counts, counts)
 
     def outcome(self, otherwise: str) -> PullOutcome:
         if self.head is None:
-            return UpToDate(reason=otherwise)
-        return Ingested(head=self.head, blocks=self.blocks, rows=self.rows, files=self.files)
+            return UpToDate(reason=otherwise, counts=self.counts)
+        return Ingested(head=self.head, blocks=self.blocks, rows=self.rows, files=self.files, counts=self.counts)
 
 
 def _quiet(_: Step) -> None:
@@ -145,6 +155,7 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
         async with folder_of(shop) as folder:
             found = await _fetch(shop, polled, state, folder)
             if isinstance(found, Unchanged):
+                await _note_skipped(shop, dataset, state, found, tally)
                 return tally.outcome("unchanged")
             report(Step(file=found.name, phase="fetched", rows=tally.rows))
             batch = await prepared(shop, polled, found, folder)
@@ -181,6 +192,14 @@ async def push_files(
     return tally.outcome("nothing-new")
 
 
+async def _note_skipped(shop: Workshop, dataset: DatasetId, state: ChainState, found: Unchanged, tally: _Tally) -> None:
+    """Files that are passed over are told each time, for they lie there each time."""
+    if found.skipped and state.head is not None:
+        counts = msgspec.structs.replace(NOTHING_READ, skipped=together(found.skipped, ()))
+        tally.count(counts)
+        await shop.committer.note_rows(dataset, Head(state.head, state.sequence_number), counts)
+
+
 Choose: TypeAlias = Callable[[ChainState], tuple[Source, tuple[MetadataEvent, ...]]]
 
 
@@ -198,16 +217,19 @@ async def _transact(
         report(Step(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         settled = await _computed(shop, plan)
         if isinstance(settled, Nothing):
+            tally.count(settled.counts)
+            if says_something(settled.counts):
+                await shop.committer.note_rows(dataset, plan.expected, settled.counts)
             return
         try:
             head = await shop.committer.commit(
-                dataset, plan.expected, settled.events, settled.objects, plan.request.system_time
+                dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts
             )
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise
             continue
-        tally.add(plan.expected, head, settled.rows)
+        tally.add(plan.expected, head, settled)
         report(Step(file=", ".join(batch.names[:3]), phase="committed", rows=tally.rows))
         return
 
@@ -242,10 +264,11 @@ async def _computed(shop: Workshop, plan: IngestPlan) -> Settled:
 
 
 def _settle(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
-    slice_ = None
-    if answer.new_offset_interval is not None:
-        slice_ = _taken(shop.objects, Path(plan.request.new_data_path), plan, answer)
-    return settle(plan, answer, slice_)
+    if answer.new_offset_interval is None:
+        return settle(plan, answer, None)
+    path = Path(plan.request.new_data_path)
+    written = operations(path, plan.request.vocab.operation_type_column)
+    return settle(plan, answer, _taken(shop.objects, path, plan, answer), written)
 
 
 def _taken(objects: ObjectStore, path: Path, plan: IngestPlan, answer: Success) -> DataSlice:
@@ -283,7 +306,12 @@ async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, fol
     steps, check = polled.prepare or (), trio.from_thread.check_cancelled
     path = await trio.to_thread.run_sync(prepare, found.path, steps, folder, shop.settings, check)
     return Batch(
-        paths=(path,), names=(found.name,), identity=found.identity, event_time=found.event_time, state=found.state
+        paths=(path,),
+        names=(found.name,),
+        identity=found.identity,
+        event_time=found.event_time,
+        state=found.state,
+        skipped=found.skipped,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from chain.data.operations import NO_RECORDS, Operations
 from chain.errors import Invalid, Refused
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import (
@@ -29,14 +30,17 @@ from chain.model.schema import DataSchema
 from chain.model.source import (
     MergeAppend,
     MergeChangelogStream,
+    MergeSnapshot,
     MergeStrategy,
+    MergeUpsertStream,
     ReadStep,
     Transform,
 )
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
-from engines.contract import IngestRequest, Success, Vocabulary
+from engines.contract import IngestRequest, RowCounts, SkippedFile, Success, Vocabulary
+from odfd.datasets.counting import together, with_written
 
 LINK_TYPE: Final = "opendatafabric.org/type"
 """Attribute by which a column says that its values name objects."""
@@ -60,6 +64,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Changes whenever the bytes do."""
     event_time: Instant | None = None
     state: SourceState | None = None
+    skipped: tuple[SkippedFile, ...] = ()
+    """Files that the source has beside, and of which nothing is taken."""
 
 
 class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +75,7 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     state: ChainState
     request: IngestRequest
     source_state: SourceState | None
+    skipped: tuple[SkippedFile, ...] = ()
     founding: tuple[MetadataEvent, ...] = ()
     """Events to commit before the data: a push source that is made by its first use."""
 
@@ -78,11 +85,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     events: tuple[MetadataEvent, ...]
     objects: tuple[Multihash, ...]
-    rows: int
+    counts: RowCounts
+
+    @property
+    def rows(self) -> int:
+        """Records of the new slice."""
+        return sum(
+            each.new_data.offset_interval.end - each.new_data.offset_interval.start + 1
+            for each in self.events
+            if isinstance(each, AddData) and each.new_data is not None
+        )
 
 
 class Nothing(msgspec.Struct, frozen=True):
     """The batch brought neither data nor a change of watermark, schema or source state."""
+
+    counts: RowCounts
 
 
 Settled: TypeAlias = Outcome | Nothing
@@ -194,7 +212,14 @@ def plan_ingest(
         transaction_id=transaction_id(state, source, batch, system_time),
     )
     expected = Head(state.head, state.sequence_number)
-    return IngestPlan(expected=expected, state=state, request=request, source_state=batch.state, founding=founding)
+    return IngestPlan(
+        expected=expected,
+        state=state,
+        request=request,
+        source_state=batch.state,
+        skipped=batch.skipped,
+        founding=founding,
+    )
 
 
 def transaction_id(state: ChainState, source: Source, batch: Batch, system_time: Instant) -> str:
@@ -214,10 +239,13 @@ def transaction_id(state: ChainState, source: Source, batch: Batch, system_time:
     return str(Multihash.sha3_256(msgspec.json.encode(parts, order="deterministic")))
 
 
-def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> Settled:
-    """Events for the engine's answer. ``slice_`` is what was found in the file it wrote. Raises Invalid."""
+def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
+    """Events for the engine's answer. ``slice_`` is what was found in the file it wrote, ``written`` what its records
+    do. Raises Invalid.
+    """
     state = plan.state
     _check_answer(plan, answer, slice_)
+    counts = _counted(plan, answer, written)
     data = AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -232,9 +260,36 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> Settl
     if slice_ is not None or learnt or data.new_watermark != state.watermark:
         events.append(data)
     if not events:
-        return Nothing()
-    rows = slice_.offset_interval.end - slice_.offset_interval.start + 1 if slice_ else 0
-    return Outcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), rows=rows)
+        return Nothing(counts)
+    return Outcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
+
+
+def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
+    """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
+    told = answer.rows or RowCounts()
+    _check_told(plan.request.merge, told, written)
+    told = msgspec.structs.replace(told, skipped=together(plan.skipped, told.skipped))
+    return with_written(told, written)
+
+
+def _check_told(merge: MergeStrategy, told: RowCounts, written: Operations) -> None:
+    """Each row of the batch is in the slice, or the engine says why it is not."""
+    match merge:
+        case MergeSnapshot():
+            taken = written.append + written.correct_to
+        case MergeUpsertStream():
+            taken = written.append + written.correct_to + written.retract
+        case _:
+            taken = sum(written)
+    parts = (told.unchanged, told.conflicting, told.superseded)
+    if told.shaped is None or None in parts:
+        return
+    lost = told.shaped - taken - sum(part for part in parts if part is not None)
+    if lost:
+        raise Invalid(
+            f"of {told.shaped} rows the engine wrote {taken}, and its counts do not say what became of {lost} of them",
+            rule="engine-answer",
+        )
 
 
 def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> None:

@@ -25,7 +25,7 @@ from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from odfd.control import wire
 from odfd.control.assembly import Ground
-from odfd.datasets import reading
+from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.references import drop_references
 from odfd.mirrors import wish as wishes
@@ -131,8 +131,10 @@ class DatasetService:
         end = head.size if before is None else min(before, head.size)
         if not kinds:
             first = max(0 if epoch is None else chain.first(), end - limit)
-            return [block_view(chain.block_at(number)) for number in range(end - 1, first - 1, -1)]
-        return [block_view(block) for block in islice(_back(chain, kinds, end), limit)]
+            blocks = [chain.block_at(number) for number in range(end - 1, first - 1, -1)]
+        else:
+            blocks = list(islice(_back(chain, kinds, end), limit))
+        return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
 
     def _former(self, entry: Entry, epoch: int) -> SqliteChain:
         """Raises NotFound."""
@@ -213,6 +215,7 @@ class DatasetService:
             wishes.drop(resources, entry.id, now)
             resources.delete(BASE_KIND, str(entry.id), now)
             Ledger(connection).forget(entry.id)
+            row_counts.forget(connection, entry.id)
             unneeded.extend(drop_references(connection, entry.id))
 
         self._home.chains.drop(entry.id, together)

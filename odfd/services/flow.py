@@ -25,6 +25,7 @@ from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
+from odfd.datasets.counting import NOTHING_READ, added
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
@@ -38,6 +39,7 @@ from odfd.services.evolution import way_anew
 from odfd.services.home import Home
 from odfd.services.repairing import Repairing
 from odfd.services.uploads import Uploads
+from odfd.services.views import rows_view
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
 from odfd.transform.plan import INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
@@ -201,18 +203,22 @@ class FlowService:
                 blocks=outcome.blocks,
                 records=outcome.rows,
                 head=str(outcome.head.hash),
+                rows=rows_view(outcome.counts),
             )
-        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=outcome.reason)
+        rows = rows_view(outcome.counts)
+        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=outcome.reason, rows=rows)
 
     async def _derive(self, entry: Entry, report: Report) -> wire.PullItem:
         """Transactions until nothing is left."""
         blocks = records = 0
+        counts = NOTHING_READ
         before = await trio.to_thread.run_sync(self._state, entry.id)
         while True:
             outcome = await run_recovering(self._transform, entry.id)
             if not isinstance(outcome, Committed):
                 break
             records += outcome.records
+            counts = added(counts, outcome.counts)
             report.advance(outcome.records)
         after = await trio.to_thread.run_sync(self._state, entry.id)
         blocks = after.size - before.size
@@ -228,7 +234,12 @@ class FlowService:
             raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
         if isinstance(outcome, Blocked):
             return wire.PullItem(
-                ref=entry.name, outcome="blocked", message=f"{outcome.reason}; {outcome.hint}", blocks=blocks
+                ref=entry.name,
+                outcome="blocked",
+                message=f"{outcome.reason}; {outcome.hint}",
+                blocks=blocks,
+                records=records,
+                rows=rows_view(counts),
             )
         return wire.PullItem(
             ref=entry.name,
@@ -236,6 +247,7 @@ class FlowService:
             blocks=blocks,
             records=records,
             head=str(after.head),
+            rows=rows_view(counts),
         )
 
     async def _sync(self, entry: Entry, report: Report) -> wire.PullItem:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
@@ -14,8 +16,9 @@ from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
+from engines.contract import RowCounts
 from odfd.control import wire
-from odfd.datasets import reading
+from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Entry
 from odfd.services.home import Home
 from odfd.trust.judge import STOPS, Reach
@@ -90,7 +93,35 @@ class Views:
             outputs=tuple(other.name for other in entries if self.reads(other.id, entry.id)),
             created_at=instant.render(entry.created_at),
             updated_at=None if state.system_time is None else instant.render(state.system_time),
+            rows=self._rows(entry.id),
         )
+
+    def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:
+        with self._home.database.read() as connection:
+            kept = row_counts.newest(connection, dataset)
+        if kept is None:
+            return None
+        return wire.RowTotals(
+            since_block=kept.total.since,
+            transactions=kept.total.transactions,
+            rows=rows_view(kept.total.counts),
+            last=rows_view(kept.last.counts),
+        )
+
+    def blocks(self, dataset: DatasetId, blocks: Sequence[Block]) -> list[wire.BlockView]:
+        """Blocks of a dataset's chain, with what this node counted when it made them."""
+        numbers = [block.sequence_number for block in blocks]
+        if not numbers:
+            return []
+        with self._home.database.read() as connection:
+            counted = row_counts.of_blocks(connection, dataset, min(numbers), max(numbers))
+        return [
+            msgspec.structs.replace(
+                block_view(block),
+                rows=rows_view(counted[block.sequence_number]) if block.sequence_number in counted else None,
+            )
+            for block in blocks
+        ]
 
     def reads(self, output: DatasetId, source: DatasetId) -> bool:
         """Whether ``output`` is derived from ``source``."""
@@ -160,6 +191,10 @@ def _conditions(known: Known) -> Iterator[str]:
         yield "Abandoned"
     if known.extent.inputs is not None and known.extent.inputs < known.size:
         yield "Tainted"
+
+
+def rows_view(counts: RowCounts) -> wire.RowCounts:
+    return msgspec.convert(counts, wire.RowCounts, from_attributes=True)
 
 
 def block_view(block: Block) -> wire.BlockView:

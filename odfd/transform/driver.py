@@ -27,7 +27,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
-from engines.contract import Engine, OnProgress
+from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.transform.commit import Committer
 from odfd.transform.evolution import declared_at
@@ -87,8 +87,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     event: ExecuteTransform | None
     """``None``: only the schema is known yet."""
     records: int
-    late: int
-    """Rows of inputs dropped as late."""
+    counts: RowCounts
 
 
 Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
@@ -201,9 +200,10 @@ async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress
             done.events,
             tuple(each.physical_hash for each in named if each is not None),
             plan.system_time,
+            done.counts,
         )
     event = done.event if done.event in done.events else None
-    return Committed(head=head, event=event, records=done.records, late=done.late)
+    return Committed(head=head, event=event, records=done.records, counts=done.counts)
 
 
 def _previous(objects: ObjectReader, state: ChainState) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 import trio
 
+from chain.data.operations import NO_RECORDS, Operations
 from chain.errors import Invalid, NotFound
 from chain.model.events import (
     Checkpoint,
@@ -19,9 +20,10 @@ from chain.model.events import (
 )
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
-from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, Success
+from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success
 from engines.errors import EngineFault
-from engines.measuring import measured, sha3_file
+from engines.measuring import measured, operations, sha3_file
+from odfd.datasets.counting import NOTHING_READ, with_written
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, events_of, settle
 from odfd.transform.requests import Files, transform_request
 from odfd.transform.takeover import TakenOver, joined, lacks, take_over
@@ -38,7 +40,13 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     data: DataSlice | None
     checkpoint: Checkpoint | None
     """One that the engine wrote this time."""
-    late: int
+    counts: RowCounts
+    """What became of the rows of the new blocks, and what was written for them."""
+
+    @property
+    def late(self) -> int:
+        """Rows of inputs dropped as late."""
+        return self.counts.late or 0
 
     @property
     def records(self) -> int:
@@ -79,11 +87,12 @@ async def execute(
 
 def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     schema = plan.output_schema or answer.schema
-    data = None
+    data, written = None, NO_RECORDS
     if answer.new_offset_interval is not None:
         if schema is None:
             raise Invalid("the engine wrote data and told no schema", rule="engine-answer")
         data = measured(files.data, schema, plan.state.vocab.offset)
+        written = operations(files.data, plan.state.vocab.operation_type)
     checkpoint = None
     if files.checkpoint.is_file():
         checkpoint = Checkpoint(physical_hash=sha3_file(files.checkpoint), size=files.checkpoint.stat().st_size)
@@ -95,5 +104,18 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
         events=events_of(plan, event, told),
         data=data,
         checkpoint=checkpoint,
-        late=answer.late or 0,
+        counts=_counted(plan, answer, written),
     )
+
+
+def _counted(plan: TransformPlan, answer: Success, written: Operations) -> RowCounts:
+    """A transform merges nothing: of what it read it can only say what came late or at no time."""
+    moved = [each for each in plan.query_inputs if each.new_offset is not None]
+    read = sum(_next(each.new_offset) - _next(each.prev_offset) for each in moved)
+    untimed = answer.rows.untimed if answer.rows is not None else None
+    counts = msgspec.structs.replace(NOTHING_READ, read=read, shaped=read, late=answer.late, untimed=untimed)
+    return with_written(counts, written)
+
+
+def _next(offset: int | None) -> int:
+    return 0 if offset is None else offset + 1

@@ -26,7 +26,7 @@ from chain.model.schema import DataSchema
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
-from engines.contract import OnProgress
+from engines.contract import OnProgress, RowCounts
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import UpTo
@@ -84,7 +84,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Our slice, for finding the row that differs; gone when the next step is asked for."""
     checkpoint: bytes | None
     """Ours; the next step starts from it."""
-    late: int
+    counts: RowCounts
     mismatches: tuple[Mismatch, ...]
     """Empty: reproduced."""
 
@@ -130,7 +130,7 @@ async def replay_step(
         data=done.data,
         rows=files.data if done.data is not None else None,
         checkpoint=made,
-        late=done.late,
+        counts=done.counts,
         mismatches=tuple(_compare(recorded.event, done.event, declared, done.schema)),
     )
 

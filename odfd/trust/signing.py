@@ -37,6 +37,8 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from chain.store.rewriting import Plan
+from engines.contract import RowCounts
+from odfd.datasets import row_counts
 from odfd.datasets.references import keep_links, keep_references
 from odfd.trust import drafting, topics
 from odfd.trust.authorities import Authorities
@@ -75,13 +77,32 @@ class OwnerCommitter:
         events: Sequence[MetadataEvent],
         objects: Sequence[Multihash],
         system_time: Instant,
+        rows: RowCounts | None = None,
     ) -> Head:
         """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
 
-        ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on.
+        ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on. ``rows``:
+        what became of those that were read for them.
         """
+
+        def also(connection: sqlite3.Connection) -> None:
+            if rows is not None:
+                last = len(events) - 1 + (0 if expected_head is None else expected_head.size)
+                row_counts.keep(connection, dataset, last, rows)
+
         async with self._turn:
-            return await trio.to_thread.run_sync(self.commit_now, dataset, expected_head, events, objects, system_time)
+            work = partial(self.commit_now, dataset, expected_head, events, objects, system_time, also)
+            return await trio.to_thread.run_sync(work)
+
+    async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts) -> None:
+        """Keep what became of rows for which nothing was appended to ``head``."""
+
+        def write() -> None:
+            with self._database.write() as connection:
+                row_counts.keep(connection, dataset, head.sequence_number, rows, idle=True)
+
+        async with self._turn:
+            await trio.to_thread.run_sync(write)
 
     def commit_now(
         self,

@@ -33,7 +33,7 @@ from chain.rules.check import check_block
 from chain.state import load_state
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
-from engines.contract import Engine
+from engines.contract import Engine, RowCounts
 from engines.fake import FakeEngine
 from engines.provision.warm import EnginePool
 from odfd.transform.driver import Workshop
@@ -85,6 +85,7 @@ class World:
         events: Sequence[MetadataEvent],
         objects: Sequence[Multihash],
         system_time: Instant,
+        rows: RowCounts | None = None,
     ) -> Head:
         if self.interfere is not None:
             event, self.interfere = self.interfere, None

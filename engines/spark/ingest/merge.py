@@ -12,7 +12,7 @@ never matches in Ledger, as there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -42,6 +42,14 @@ _ORDINAL: Final = "n"
 _NOT_A_KEY: Final = "a key column holds numbers, texts, dates, times or booleans"
 
 
+class PassedOver(NamedTuple):
+    """Rows of the batch that are not written, by the reason: as the fields of ``contract.RowCounts`` of these names."""
+
+    unchanged: int = 0
+    conflicting: int = 0
+    superseded: int = 0
+
+
 class Merged(NamedTuple):
     """Rows to be written: columns of the batch, each row with its operation, to be sorted by ``order``."""
 
@@ -50,6 +58,7 @@ class Merged(NamedTuple):
     fresh: pa.Array
     """True: from the batch; False: old values that are taken back."""
     order: tuple[str, ...]
+    passed_over: PassedOver
 
 
 class Desk(NamedTuple):
@@ -69,12 +78,13 @@ def merge(desk: Desk, batch: pa.Table, history: History, strategy: MergeStrategy
             return _all_new(batch, by_time)
         case MergeLedger(primary_key=keys):
             _check_keys(batch, keys)
-            return _all_new(_unseen(desk, batch, history, keys), by_time)
+            unseen, passed_over = _unseen(desk, batch, history, keys)
+            return _all_new(unseen, by_time, passed_over)
         case MergeChangelogStream(primary_key=keys):
             _check_keys(batch, [*keys, vocab.operation_type_column])
             op = _operations(batch, vocab.operation_type_column)
             rows = batch.drop_columns([vocab.operation_type_column])
-            return Merged(rows, op, _repeated(True, len(op)), (*keys, vocab.operation_type_column))
+            return Merged(rows, op, _repeated(True, len(op)), (*keys, vocab.operation_type_column), PassedOver())
         case MergeSnapshot(primary_key=keys, compare_columns=compare):
             _check_keys(batch, keys)
             _check_columns(batch, compare or ())
@@ -85,22 +95,42 @@ def merge(desk: Desk, batch: pa.Table, history: History, strategy: MergeStrategy
             return _upsert(desk, batch, history, keys)
 
 
-def _all_new(rows: pa.Table, order: tuple[str, ...]) -> Merged:
+def _all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = PassedOver()) -> Merged:  # noqa: B008
     count = rows.num_rows
-    return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeated(True, count), order)
+    return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeated(True, count), order, passed_over)
 
 
-def _unseen(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> pa.Table:
+def _unseen(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> tuple[pa.Table, PassedOver]:
     """Rows whose key is in no earlier slice, in input order; the first version of a key is the one that stays."""
     slices = history.overlapping(batch.select(list(dict.fromkeys(keys)))) if batch.num_rows else ()
     if not slices:
-        return batch
+        return batch, PassedOver()
     names = _aliases(keys)
     new = _staged(desk, batch, names)
     old = _renamed(history.frame(desk.spark, list(names.values()), slices), names)
     same = [new[alias] == old[alias] for alias in names]
-    unseen = new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL).to_numpy()
-    return batch if len(unseen) == batch.num_rows else batch.take(pa.array(np.sort(unseen)))
+    unseen = np.sort(new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL).to_numpy())
+    if len(unseen) == batch.num_rows:
+        return batch, PassedOver()
+    seen = batch.take(pa.array(np.setdiff1d(np.arange(batch.num_rows), unseen, assume_unique=True)))
+    unchanged = _repeating(desk, seen, history, keys, slices)
+    return batch.take(pa.array(unseen)), PassedOver(unchanged, seen.num_rows - unchanged)
+
+
+def _repeating(desk: Desk, seen: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]) -> int:
+    """How many rows, whose keys are all known, say in every column what a row of their key said before.
+
+    A row without event time says nothing of it: its own would be that of the source.
+    """
+    names = _aliases(keys)
+    values = _values(name for name in seen.column_names if name not in keys)
+    new = _staged(desk, seen, {**names, **values})
+    old = _renamed(history.frame(desk.spark, [*names.values(), *values.values()], slices), {**names, **values})
+    same = [new[alias] == old[alias] for alias in names]
+    for alias, name in values.items():
+        equal = new[alias].eqNullSafe(old[alias])
+        same.append(new[alias].isNull() | equal if name == desk.vocab.event_time_column else equal)
+    return int(new.join(old, same, "left_semi").count())
 
 
 def _snapshot(desk: Desk, batch: pa.Table, history: History, strategy: MergeSnapshot) -> Merged:
@@ -110,7 +140,8 @@ def _snapshot(desk: Desk, batch: pa.Table, history: History, strategy: MergeSnap
         return _all_new(batch, order)
     compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
     found = _joined(desk, batch, history, keys, compared, "full_outer")
-    return _assembled(desk, batch, history, found, order)
+    passed_over = PassedOver(unchanged=batch.num_rows - found.taken)
+    return _assembled(desk, batch, history, found, order, passed_over)
 
 
 def _upsert(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> Merged:
@@ -120,11 +151,14 @@ def _upsert(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) 
     op = _operations(last, op_column) if op_column in last.column_names else None
     rows = last.drop_columns([op_column]) if op is not None else last
     gone = np.zeros(rows.num_rows, bool) if op is None else op.to_numpy() == RETRACT
+    superseded = batch.num_rows - rows.num_rows
     if not history.paths:
-        return _all_new(rows.filter(pa.array(~gone)), order)
+        unknown = int(np.count_nonzero(gone))
+        return _all_new(rows.filter(pa.array(~gone)), order, PassedOver(unknown, 0, superseded))
     compared = [name for name in rows.column_names if name not in keys]
     found = _joined(desk, rows, history, keys, compared, "left_outer", gone)
-    return _assembled(desk, rows, history, found, order)
+    passed_over = PassedOver(rows.num_rows - len(found.old), 0, superseded)
+    return _assembled(desk, rows, history, found, order, passed_over)
 
 
 class Places(NamedTuple):
@@ -132,6 +166,11 @@ class Places(NamedTuple):
 
     old: np.ndarray
     new: np.ndarray
+
+    @property
+    def taken(self) -> int:
+        """Rows of the batch among them."""
+        return int(np.count_nonzero(self.new >= 0))
 
 
 def _joined(
@@ -148,7 +187,7 @@ def _joined(
 
     time = desk.vocab.event_time_column
     names = _aliases(keys)
-    values = {f"c{index}": name for index, name in enumerate(dict.fromkeys(compared))}
+    values = _values(compared)
     marked = batch if gone is None else batch.append_column("\0gone", pa.array(gone))
     extra = {} if gone is None else {"g": "\0gone"}
     new = _staged(desk, marked, {**names, **values, **extra})
@@ -189,7 +228,9 @@ def _state(desk: Desk, history: History, names: dict[str, str], values: dict[str
     return ranked.where((ranked["rank"] == 1) & (ranked["op"] != RETRACT)).drop("rank", "op")
 
 
-def _assembled(desk: Desk, batch: pa.Table, history: History, places: Places, order: tuple[str, ...]) -> Merged:
+def _assembled(
+    desk: Desk, batch: pa.Table, history: History, places: Places, order: tuple[str, ...], passed_over: PassedOver
+) -> Merged:
     """Old and new rows of the places found, each with its operation."""
     had, has = places.old >= 0, places.new >= 0
     offsets = np.sort(places.old[had])
@@ -203,7 +244,7 @@ def _assembled(desk: Desk, batch: pa.Table, history: History, places: Places, or
     loose = pa.schema([field.with_nullable(True) for field in batch.schema])
     rows = pa.concat_tables([old.cast(loose), new.cast(loose)])
     fresh = np.concatenate([np.zeros(len(offsets), bool), np.ones(len(pairs), bool)])
-    return Merged(rows, pa.array(op.astype(np.int32)), pa.array(fresh), order)
+    return Merged(rows, pa.array(op.astype(np.int32)), pa.array(fresh), order, passed_over)
 
 
 def _staged(desk: Desk, batch: pa.Table, names: dict[str, str]) -> DataFrame:
@@ -224,6 +265,11 @@ def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:
 def _aliases(keys: Sequence[str]) -> dict[str, str]:
     """Names of ours for columns of theirs, so that none can clash or need care in Spark."""
     return {f"k{index}": name for index, name in enumerate(dict.fromkeys(keys))}
+
+
+def _values(columns: Iterable[str]) -> dict[str, str]:
+    """The same for columns that are compared."""
+    return {f"c{index}": name for index, name in enumerate(dict.fromkeys(columns))}
 
 
 def _quoted(name: str) -> str:

@@ -89,6 +89,11 @@ def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep
     return Parts(wanted, tuple(Path(task.part) for task in todo), rows)
 
 
+def empty_sources(sources: Sequence[Source]) -> list[str]:
+    """Names of the files that are no input because they hold no byte."""
+    return [source.name for source in sources if _size(source) == 0]
+
+
 def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[int, ...]:
     """One Spark job, one task a range. The first fault in input order is raised."""
     numbers = spark.range(0, len(todo), 1, len(todo))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,21 +20,33 @@ from pyspark.errors import PySparkException, PythonException
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import to_instant, write_slice
 from chain.errors import Invalid
-from chain.instant import MILLISECOND, Instant
+from chain.instant import MILLISECOND, Instant, to_millis
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
-from engines.contract import IngestRequest, InvalidQuery, Success, TransformOutcome
+from engines.contract import (
+    MAX_SKIPPED,
+    IngestRequest,
+    InvalidQuery,
+    RowCounts,
+    SkippedFile,
+    Success,
+    TransformOutcome,
+)
 from engines.spark.ingest.history import History
-from engines.spark.ingest.merge import Desk, merge
-from engines.spark.ingest.parse import Parts, Source, parse_sources, read_schema
+from engines.spark.ingest.merge import Desk, PassedOver, merge
+from engines.spark.ingest.parse import Parts, Source, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
+from engines.spark.ingest.texts import INSTANT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
 """Classes of SQLSTATE that blame the query or its data; XX and 5x blame the engine."""
+
+
+NO_BYTES: Final = "it is empty"
 
 
 class Control(Protocol):
@@ -67,8 +80,9 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     parts = parse_sources(spark, _sources(request), request.read, scratch)
     control.check()
+    empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
     if parts is None:
-        return Success(new_watermark=request.prev_watermark)
+        return Success(new_watermark=request.prev_watermark, late=0, rows=_counts(0, 0, PassedOver(), 0, 0, empty))
     batch = _rows(spark, request, parts)
     control.check()
     if request.preprocess is None and read_schema(request.read) is None:
@@ -78,12 +92,30 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
     history = _history(request, force)
     merged = merge(Desk(spark, scratch, vocab), batch, history, request.merge)
     control.check()
+    times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
+    late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
+    counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count, empty)
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
     table = fitted(table, force)
     control.progress()
     if table.num_rows:
         write_slice(table, Path(request.new_data_path))
-    return _success(request, table)
+    return msgspec.structs.replace(_success(request, table), late=late, rows=counts)
+
+
+def _counts(
+    read: int, shaped: int, passed_over: PassedOver, late: int, untimed: int, skipped: tuple[SkippedFile, ...]
+) -> RowCounts:
+    """What was written is for whoever gets the slice to count."""
+    return RowCounts(
+        read=read,
+        shaped=shaped,
+        **passed_over._asdict(),
+        late=late,
+        untimed=untimed,
+        quarantined=0,
+        skipped=skipped[:MAX_SKIPPED],
+    )
 
 
 def _history(request: IngestRequest, force: pa.Schema | None) -> History:
@@ -112,6 +144,13 @@ def watermark(times: pa.ChunkedArray, before: Instant | None) -> Instant | None:
         return before
     here = Instant(to_instant(latest.value, times.type) // MILLISECOND * MILLISECOND)
     return here if before is None else max(before, here)
+
+
+def behind(times: pa.ChunkedArray, watermark: Instant) -> int:
+    """How many of the times are before the watermark. A date counts as its first moment."""
+    kind = times.type if pa.types.is_timestamp(times.type) else INSTANT
+    limit = pa.scalar(to_millis(watermark), pa.int64()).cast(INSTANT).cast(kind)
+    return int(pc.sum(pc.less(times.cast(kind), limit)).as_py() or 0)
 
 
 def _rows(spark: SparkSession, request: IngestRequest, parts: Parts) -> pa.Table:

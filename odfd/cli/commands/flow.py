@@ -10,6 +10,7 @@ from typing import Any
 from chain.errors import Environment, NotFound
 from odfd.cli import words
 from odfd.cli.progress import follow
+from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.table import Column, render
 from odfd.control.client import part
@@ -98,8 +99,12 @@ _COLUMNS = (
     Column("BLOCKS", lambda item: f"+{item['blocks']:,}" if item.get("blocks") else words.NOTHING, right=True),
     Column("RECORDS", lambda item: f"+{item['records']:,}" if item.get("records") else words.NOTHING, right=True),
     Column("HEAD", lambda item: words.digest(item.get("head"))),
-    Column("", lambda item: item.get("message", ""), most=100),
+    Column("", lambda item: _beside(item), most=200),
 )
+
+
+def _beside(item: dict[str, Any]) -> str:
+    return "; ".join(part for part in (item.get("message", ""), rows_text(item.get("rows"))) if part)
 
 
 def _outcome(session: Session, result: dict[str, Any]) -> int:

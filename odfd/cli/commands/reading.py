@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from odfd.cli import words
+from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.table import Column, render
 from odfd.control.client import part
@@ -50,7 +51,7 @@ _BLOCKS = (
     Column("HASH", lambda row: words.digest(row["hash"])),
     Column("TIME", lambda row: words.moment(row["systemTime"])),
     Column("EVENT", lambda row: row["event"]),
-    Column("", lambda row: row.get("summary", ""), most=120),
+    Column("", lambda row: "; ".join(filter(None, (row.get("summary"), rows_text(row.get("rows"))))), most=200),
 )
 _FIELDS = (
     Column("COLUMN", lambda row: row["name"]),

@@ -38,6 +38,46 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
 
 
+class SkippedFile(Value, frozen=True, kw_only=True):
+    name: str
+    reason: str
+
+
+class RowCounts(Value, frozen=True, kw_only=True):
+    """What became of the rows that were read. ``None``: nobody here counted them."""
+
+    read: int | None
+    """Records of the files that were taken; of a transform, rows of the new blocks of its inputs."""
+    shaped: int | None
+    """Rows that were to be merged: what ``preprocess`` made of those read, or these themselves."""
+    appended: int | None
+    corrected: int | None
+    retracted: int | None
+    unchanged: int | None
+    """Rows that say what the dataset says already."""
+    conflicting: int | None
+    """Of a ledger: rows with a known key and other values. The first that came stays."""
+    superseded: int | None
+    """Of an upsert stream: rows that a later row of their key in the same batch took the place of."""
+    late: int | None
+    """Rows behind the watermark: an ingest keeps them, a transform drops them unless its query says otherwise."""
+    untimed: int | None
+    """Rows without an event time of their own: an ingest gave them that of the source, a transform left them out."""
+    quarantined: int | None
+    skipped: tuple[SkippedFile, ...] = ()
+    """Files of which nothing was taken, a hundred at the most."""
+
+
+class RowTotals(Value, frozen=True, kw_only=True):
+    """Of all transactions that this node made since one that left ``since_block`` at the head."""
+
+    since_block: int
+    transactions: int
+    rows: RowCounts
+    last: RowCounts
+    """Of the newest transaction, or of all since the head that appended nothing."""
+
+
 class DatasetDetail(Value, frozen=True, kw_only=True):
     dataset: DatasetView
     description: str | None = None
@@ -51,6 +91,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """Names of datasets here that are derived from it."""
     created_at: str | None = None
     updated_at: str | None = None
+    rows: RowTotals | None = None
+    """``None``: this node read no rows for it, as of a mirror or an import."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):
@@ -64,6 +106,8 @@ class BlockView(Value, frozen=True, kw_only=True):
     summary: str = ""
     """What it says, in one line: ``28,834 records, watermark 2013-02-28``."""
     size: int = 0
+    rows: RowCounts | None = None
+    """Of the transaction that ends with this block. ``None``: it did not read rows, or another node made it."""
 
 
 class BlockDetail(Value, frozen=True, kw_only=True):
@@ -168,6 +212,8 @@ class PullItem(Value, frozen=True, kw_only=True):
     """Blocks that came with it."""
     records: int = 0
     head: str | None = None
+    rows: RowCounts | None = None
+    """``None``: no rows were read here, as for a mirror."""
     fault: Problem | None = None
 
 

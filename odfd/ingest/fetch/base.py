@@ -13,6 +13,7 @@ import msgspec
 
 from chain.instant import Instant
 from chain.model.events import SourceState
+from engines.contract import SkippedFile
 from odfd.ingest.settings import Check, IngestSettings, unstoppable
 
 DEFAULT_SOURCE = "default"
@@ -49,10 +50,15 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     state: SourceState | None = None
     """What the next fetch needs to know; ``None``: this source cannot tell what is new."""
     has_more: bool = False
+    skipped: tuple[SkippedFile, ...] = ()
+    """Files that are there too, and that no fetch will take."""
 
 
 class Unchanged(msgspec.Struct, frozen=True):
     """The source has nothing newer than the source state."""
+
+    skipped: tuple[SkippedFile, ...] = ()
+    """As of ``Fetched``."""
 
 
 FetchOutcome: TypeAlias = Fetched | Unchanged

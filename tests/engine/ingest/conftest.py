@@ -123,6 +123,11 @@ def dataset(spark: SparkSession, tmp_path: Path) -> Callable[..., Dataset]:
 
 
 @pytest.fixture(scope="session")
+def dataset_class() -> type[Dataset]:
+    return Dataset
+
+
+@pytest.fixture(scope="session")
 def golden() -> Callable[[str], Any]:
     folder = Path(__file__).parents[2] / "golden" / "ingest"
     return lambda name: json.loads((folder / f"{name}.json").read_text())

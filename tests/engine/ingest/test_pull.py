@@ -55,11 +55,16 @@ class Chain:
         self.chains = MemoryChains(self.objects)
         self.crash_before = -1
 
-    async def commit(self, dataset: Any, expected_head: Any, events: Any, objects: Any, system_time: Any) -> Head:
+    async def commit(
+        self, dataset: Any, expected_head: Any, events: Any, objects: Any, system_time: Any, rows: Any
+    ) -> Head:
         self.crash_before -= 1
         if self.crash_before == 0:
             raise Crash
         return self.append(expected_head, events, objects, system_time)
+
+    async def note_rows(self, dataset: Any, head: Head, rows: Any) -> None:
+        """Nobody asks."""
 
     def append(self, head: Head | None, events: Any, objects: Any = (), system_time: Any = 0) -> Head:
         blocks, at = [], head

@@ -65,6 +65,12 @@ requests = st.builds(
     transaction_id=st.none() | st.text(min_size=1, max_size=10),
     output_schema=st.none() | st.just(SCHEMA),
 )
+amounts = st.none() | st.integers(0, 2**64 - 1)
+row_counts = st.builds(
+    contract.RowCounts,
+    **{name: amounts for name in contract.RowCounts.__struct_fields__ if name != "skipped"},
+    skipped=st.lists(st.builds(contract.SkippedFile, name=st.text(), reason=st.text()), max_size=3).map(tuple),
+)
 answers = st.one_of(
     st.just(contract.Progress()),
     st.builds(
@@ -73,6 +79,7 @@ answers = st.one_of(
         new_watermark=st.none() | times,
         schema=st.none() | st.just(SCHEMA),
         late=st.none() | st.integers(0, 2**40),
+        rows=st.none() | row_counts,
     ),
     st.builds(contract.InvalidQuery, message=st.text()),
     st.builds(contract.InternalError, message=st.text(), backtrace=st.none() | st.text()),

@@ -21,6 +21,7 @@ from chain.rules import check_block
 from chain.state import load_state
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
+from engines.contract import RowCounts
 from engines.fake import FakeEngine
 from odfd.ingest.driver import Workshop
 from odfd.ingest.settings import IngestSettings
@@ -42,6 +43,8 @@ class Bench:
     clock: int = START
     before_commit: Callable[[], None] = lambda: None
     commits: int = 0
+    counts: list[RowCounts] = field(default_factory=list)
+    """What became of the rows of each transaction."""
     index: SliceIndex = field(default_factory=SliceIndex)
 
     async def commit(
@@ -51,10 +54,17 @@ class Bench:
         events: Sequence[MetadataEvent],
         objects: Sequence[Multihash],
         system_time: instant.Instant,
+        rows: RowCounts | None = None,
     ) -> Head:
         self.before_commit()
         self.commits += 1
+        assert rows is not None
+        self.counts.append(rows)
         return self.append(expected_head, events, objects, system_time)
+
+    async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts) -> None:
+        assert head == self.chains.chain(dataset).head()
+        self.counts.append(rows)
 
     def append(
         self,

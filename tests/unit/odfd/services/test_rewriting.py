@@ -351,7 +351,8 @@ async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any
         cities = await published(world, worlds, alice)
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
-        before = await alice.api.datasets.log("cities", [], 50, None)
+        counted = await alice.api.datasets.log("cities", [], 50, None)
+        before = [msgspec.structs.replace(block, rows=None) for block in counted]  # counts go with the history
         first = [alice.home.chains.chain(cities).block_at(n).event.new_data.physical_hash for n in (4, 5)]
         for epoch, at in enumerate(("#3", "#2")):
             done = await rewrite(alice, "cities", "reset", to=at)

@@ -1,0 +1,40 @@
+"""Counts of rows, added up and completed with what a slice tells. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from chain.data.operations import Operations
+from engines.contract import MAX_SKIPPED, RowCounts, SkippedFile
+
+_NUMBERS: Final = tuple(name for name in RowCounts.__struct_fields__ if name != "skipped")
+_ZEROS: Final[dict[str, Any]] = dict.fromkeys(_NUMBERS, 0)
+NOTHING_READ: Final = RowCounts(**_ZEROS)
+
+
+def added(one: RowCounts, other: RowCounts) -> RowCounts:
+    """Of both together; what one of them does not say is not known of both. A file counts once."""
+    numbers: dict[str, Any] = {}
+    for name in _NUMBERS:
+        pair = getattr(one, name), getattr(other, name)
+        numbers[name] = None if None in pair else sum(pair)
+    return RowCounts(skipped=together(one.skipped, other.skipped), **numbers)
+
+
+def together(one: tuple[SkippedFile, ...], other: tuple[SkippedFile, ...]) -> tuple[SkippedFile, ...]:
+    """Files that were passed over, each once, as many as are told."""
+    return tuple(dict.fromkeys((*one, *other)))[:MAX_SKIPPED]
+
+
+def says_something(counts: RowCounts) -> bool:
+    """Whether any row was read or any file passed over."""
+    return bool(counts.skipped) or any(getattr(counts, name) for name in _NUMBERS)
+
+
+def with_written(counts: RowCounts, written: Operations) -> RowCounts:
+    """What was written is counted in the slice, whatever the engine says of it."""
+    return msgspec.structs.replace(
+        counts, appended=written.append, corrected=written.corrections, retracted=written.retract
+    )

@@ -1,0 +1,115 @@
+"""What became of the rows of each transaction of this node, kept beside the blocks: the format has no place for it.
+
+A record goes with the last block of its transaction, and is written in the transaction that appends it. A transaction
+that appended nothing, because all it read was known, is added to a record of its own at the head that it left. Each
+record carries the sum of all up to it, so that a sum is one read whatever the number of transactions. Blocks that this
+node did not make, and those from before it counted, have none. Synchronous, on the connection that is given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.store.seals import Sealed
+from engines.contract import RowCounts
+from odfd.datasets.counting import added
+
+ROOM: Final = "row counts"
+STEPS: Final = (
+    """
+    CREATE TABLE row_counts (
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        idle INTEGER NOT NULL,
+        own BLOB NOT NULL,
+        total BLOB NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (dataset, sequence, idle)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+_TABLE: Final = Sealed(
+    "row_counts", ("dataset", "sequence", "idle", "own", "total"), "odfctl reset drops counts together with blocks"
+)
+_ORDER: Final = "ORDER BY sequence, idle"
+_NEWEST: Final = "ORDER BY sequence DESC, idle DESC LIMIT 1"
+
+
+class Sum(msgspec.Struct, frozen=True, kw_only=True):
+    """Of some transactions; of those since block ``since`` was the last that one of them appended or found."""
+
+    since: int
+    transactions: int
+    counts: RowCounts
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(
+            since=self.since,
+            transactions=self.transactions + other.transactions,
+            counts=added(self.counts, other.counts),
+        )
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """``total``: of all transactions; ``last``: of the newest, or of all that appended nothing to the same head."""
+
+    total: Sum
+    last: Sum
+
+
+def keep(
+    connection: sqlite3.Connection, dataset: DatasetId, sequence: int, counts: RowCounts, *, idle: bool = False
+) -> None:
+    """Of the transaction that appended block ``sequence`` last, or, ``idle``, of one that left it at the head."""
+    _add(connection, dataset, sequence, idle, Sum(since=sequence, transactions=1, counts=counts))
+
+
+def of_blocks(connection: sqlite3.Connection, dataset: DatasetId, first: int, last: int) -> dict[int, RowCounts]:
+    """By the block that each transaction appended last, of blocks ``first`` to ``last``."""
+    where = f"dataset = ? AND sequence BETWEEN ? AND ? AND idle = 0 {_ORDER}"
+    return {row[1]: _sum(row[3]).counts for row in _TABLE.rows(connection, where, (dataset, first, last))}
+
+
+def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Kept | None:
+    """``None``: this node counted no transaction of the dataset."""
+    row = _TABLE.one(connection, f"dataset = ? {_NEWEST}", (dataset,))
+    return None if row is None else Kept(total=_sum(row[4]), last=_sum(row[3]))
+
+
+def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
+    """The chain goes back to ``size`` blocks."""
+    connection.execute("DELETE FROM row_counts WHERE dataset = ? AND sequence >= ?", (dataset, size))
+
+
+def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
+    """Blocks from ``start`` on are made anew, and none of their rows goes. ``moved``: a block's new number."""
+    rows = list(_TABLE.rows(connection, f"dataset = ? AND sequence >= ? {_ORDER}", (dataset, start)))
+    cut(connection, dataset, start)
+    for _, number, idle, own, _ in sorted(rows, key=lambda row: (moved(row[1]), row[2])):
+        _add(connection, dataset, moved(number), bool(idle), msgspec.structs.replace(_sum(own), since=moved(number)))
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    connection.execute("DELETE FROM row_counts WHERE dataset = ?", (dataset,))
+
+
+def _add(connection: sqlite3.Connection, dataset: DatasetId, sequence: int, idle: bool, own: Sum) -> None:
+    """To the record that is there, which is the newest, or as a new one after all others."""
+    there = _TABLE.one(connection, "dataset = ? AND sequence = ? AND idle = ?", (dataset, sequence, int(idle)))
+    if there is not None:
+        own = _sum(there[3]) + own
+    before = _TABLE.one(
+        connection, f"dataset = ? AND (sequence, idle) < (?, ?) {_NEWEST}", (dataset, sequence, int(idle))
+    )
+    plain = msgspec.structs.replace(own, counts=msgspec.structs.replace(own.counts, skipped=()))
+    total = plain if before is None else _sum(before[4]) + plain
+    _TABLE.put(connection, dataset, sequence, int(idle), msgspec.json.encode(own), msgspec.json.encode(total))
+
+
+def _sum(stored: bytes) -> Sum:
+    return msgspec.json.decode(stored, type=Sum)
