@@ -49,7 +49,7 @@ from engines.spark.jvm import REAPED_SECONDS, Jvm
 from engines.spark.lateness import rule
 from engines.spark.limits import DiskWatch, limit_met
 from engines.spark.output import schema_in_force
-from engines.spark.plans import analysed, frame_of, refuse_commands
+from engines.spark.plans import analysed, frame_of, json_of, refuse_commands
 from engines.spark.provenance.derive import derive
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
 from engines.spark.spark_types import as_written, slice_types, struct_type
@@ -206,7 +206,7 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
     for step in steps:
         refuse_commands(session, step.query)
         plan = analysed(session, step.query)
-        found = opaque(parse_plan(plan.toJSON()))
+        found = opaque(parse_plan(json_of(plan)))
         if found:
             return InvalidQuery(message=f"{found[0].message} [{found[0].code}]")
         frame = frame_of(session, plan)

@@ -70,14 +70,16 @@ class Read:
     before which none of them may come out."""
 
 
-Oldest: TypeAlias = Callable[[Path, Sequence[tuple[BlockFacts, int]], int], int]
-"""(path, blocks with the times before which their rows are late, end) -> when the oldest session begins that ends then
-or later; ``LATEST`` if there is none. Sessions are those of the path's input, over accepted rows."""
+Judged: TypeAlias = Sequence[tuple[BlockFacts, int]]
+"""Blocks of an input, with the times before which their rows are late."""
+Oldest: TypeAlias = Callable[[Session, Mapping[str, Judged], int], int]
+"""(sessions, blocks by alias, end) -> when the oldest session begins that ends then or later, in the times by which the
+query makes sessions; ``LATEST`` if there is none. Sessions are over accepted rows of all their members."""
 
 
-def no_sessions(path: Path, judged: Sequence[tuple[BlockFacts, int]], end: int) -> int:
+def no_sessions(sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
     """For queries without sessions."""
-    raise AssertionError(f"a session of {path.input} among {len(judged)} blocks, ending at {end}")
+    raise AssertionError(f"a session of {len(sessions.of)} paths among {len(judged)} inputs, ending at {end}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ def plan_step(
     versions, kept = {}, {}
     until = bound if moved else None
     late = {given.alias: _late_input(query, given) for given in inputs if given.reach != 0}
+    all_judged = {given.alias: _judged(query, given) for given in inputs if given.reach == 0}
     seen_after = None if done is None else min([done, *(each.earliest(done, until) for each in late.values())])
     kept_after = reached_back([(path, each.reach) for each in late.values() for path in each.paths], bound)
     for given in inputs:
@@ -181,8 +184,8 @@ def plan_step(
             reads[given.alias] = () if until is None else tuple(Read(*each) for each in mine.needed(done, until))
             again = list(mine.still_open(bound))
         else:
-            judged = [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
-            since = partial(_since, paths, judged, oldest)
+            judged = all_judged[given.alias]
+            since = partial(_since, paths, all_judged, oldest)
             checks.extend(_late_checks(given.alias, judged))
             reads[given.alias] = () if until is None else _needed(paths, judged, since(done), until)
             needed = since(bound)
@@ -393,6 +396,11 @@ def _late_input(query: Classification, given: InputFacts) -> LateInput[BlockFact
     return LateInput(paths, given.lateness, given.reach, judged)
 
 
+def _judged(query: Classification, given: InputFacts) -> Judged:
+    paths = [path for path in query.paths if path.input == given.alias]
+    return [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
+
+
 def _threshold(paths: Sequence[Path], before: int | None, lateness: int) -> int:
     """Rows of a block before this time are late: they could change what was settled when the block was written."""
     if before is None:
@@ -405,7 +413,7 @@ def _threshold(paths: Sequence[Path], before: int | None, lateness: int) -> int:
     return max((least(path.low, settled[of]) for path, of in zip(paths, occurrences, strict=True)), default=EARLIEST)
 
 
-def _late_checks(alias: str, judged: Sequence[tuple[BlockFacts, int]]) -> list[LateCheck]:
+def _late_checks(alias: str, judged: Judged) -> list[LateCheck]:
     return [
         LateCheck(alias, block.path, threshold)
         for block, threshold in judged
@@ -413,17 +421,22 @@ def _late_checks(alias: str, judged: Sequence[tuple[BlockFacts, int]]) -> list[L
     ]
 
 
-def _since(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], oldest: Oldest, time: int | None) -> int:
+def _since(paths: Sequence[Path], judged: Mapping[str, Judged], oldest: Oldest, time: int | None) -> int:
     """The earliest event time of rows whose influence reaches ``time`` or beyond."""
     if time is None:
         return EARLIEST
-    return min((
-        least(path.high, time) if not isinstance(path.life, Session) else oldest(path, judged, least(path.high, time))
-        for path in paths
-    ), default=LATEST)  # fmt: skip
+    return min((_reaching(path, judged, oldest, time) for path in paths), default=LATEST)
 
 
-def _needed(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], low: int, bound: int) -> tuple[Read, ...]:
+def _reaching(path: Path, judged: Mapping[str, Judged], oldest: Oldest, time: int) -> int:
+    reach = least(path.high, time)
+    if not isinstance(path.life, Session):
+        return reach
+    begins = oldest(path.life, judged, reach + path.life.shift)
+    return begins if begins == LATEST else begins - path.life.shift
+
+
+def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[Read, ...]:
     """Accepted rows from ``low`` on whose influence begins before ``bound``, slices with equal bounds together."""
     high = max((least(path.low, bound) for path in paths), default=EARLIEST)
     groups: dict[int, list[str]] = {}
@@ -438,7 +451,7 @@ def _needed(paths: Sequence[Path], judged: Sequence[tuple[BlockFacts, int]], low
     return tuple(Read(tuple(names), start, high) for start, names in sorted(groups.items()))
 
 
-def _still_open(judged: Sequence[tuple[BlockFacts, int]], since: int) -> tuple[tuple[BlockFacts, int], ...]:
+def _still_open(judged: Judged, since: int) -> tuple[tuple[BlockFacts, int], ...]:
     """Blocks that may hold accepted rows from ``since`` on."""
     return tuple(
         (block, threshold)

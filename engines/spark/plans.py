@@ -5,6 +5,7 @@ Statements are never executed to be looked at: a CREATE or an INSERT would act. 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -64,6 +65,23 @@ def frame_of(session: SparkSession, plan: Any) -> DataFrame:
     """A DataFrame over a plan. Never call it with a command: that would run it."""
     dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
     return DataFrame(dataset, session)
+
+
+def json_of(plan: Any) -> str:
+    """The plan as ``parse_plan`` reads it.
+
+    Spark writes null for the rows of an ``Expand`` that it made over a UNION, since they are lists of another class
+    then: they are written here, each expression by itself.
+    """
+    text = str(plan.toJSON())
+    if '"projections":null' not in text:
+        return text
+    nodes = json.loads(text)
+    for node, operator in zip(nodes, _operators(plan), strict=True):
+        if node.get("projections", ()) is None:
+            rows = [items(row) for row in items(operator.projections())]
+            node["projections"] = [[json.loads(each.toJSON()) for each in row] for row in rows]
+    return json.dumps(nodes)
 
 
 def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from engines.spark.analysis.refusals import HOP_CALENDAR
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone
-from engines.spark.plans import analysed, frame_of, place_of, refuse_commands
+from engines.spark.plans import analysed, frame_of, json_of, place_of, refuse_commands
 from engines.spark.spark_types import slice_types
 from engines.spark.views import empty_view, name_view
 from engines.spark.zones import zones_in
@@ -137,7 +137,7 @@ def _analyse(
             plan = analysed(session, step.query)
         except (ParseException, AnalysisException, IllegalArgumentException) as fault:
             return Analysis(None, None, (_spark_diagnostic(fault, step.query, number),))
-        text = plan.toJSON()
+        text = json_of(plan)
         if last:
             verdict = classify(text, event_times, vocab, temporal, readings, zones)
             found.extend(verdict.findings)

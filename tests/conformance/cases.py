@@ -153,6 +153,35 @@ FINAL = (
         + SESSIONS.format(key=", k", gap="30 hours", rows="a")
         + ") group by 1, 2",
     ),
+    _two(
+        "sessions-of-a-union",
+        "select session_window(event_time, '30 hours').end as event_time, k, sum(v) as s from ("
+        "  select event_time, k, v from a union all select event_time, k, -v from b where v % 5 <> 0)"
+        " group by session_window(event_time, '30 hours'), k",
+        same,
+        same,
+        "select e as event_time, k, s from ("
+        + SESSIONS.format(
+            key=", k",
+            gap="30 hours",
+            rows="(select event_time, k, v from a union all select event_time, k, -v from b where v % 5 <> 0)",
+        )
+        + ")",
+    ),
+    _one(
+        "sessions-with-their-own-shift",
+        "select session_window(event_time, '2 days').end as event_time, sum(v) as s, count(*) as c from ("
+        "  select event_time, v from a union all select event_time - interval '100' hour, v from a)"
+        " group by session_window(event_time, '2 days')",
+        (same, lambda time: time - 100 * HOUR),
+        "select e as event_time, s, c from ("
+        + SESSIONS.replace("sum(v) as s", "sum(v) as s, count(*) as c").format(
+            key="",
+            gap="2 days",
+            rows="(select event_time, v from a union all select event_time - interval '100' hour, v from a)",
+        )
+        + ")",
+    ),
     _one(
         "local-days",
         "select to_utc_timestamp(date_trunc('day', from_utc_timestamp(event_time, 'America/New_York')), "

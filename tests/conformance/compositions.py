@@ -68,12 +68,19 @@ def _hop(rng: random.Random, below: Relation) -> Relation:
 
 
 def _session(rng: random.Random, below: Relation) -> Relation:
-    """Of rows as they came: sessions of what is computed are not the engine's."""
+    """Of rows as they came, of one input or several, some moved in time: sessions of windows are not the engine's."""
     rows, gap = _base(rng), f"{rng.choice([5, 12, 30])} hours"
-    window = f"session_window(event_time, '{gap}')"
-    spark = f"select {window}.end as event_time, k, sum(v) as v from ({rows.spark}) group by {window}, k"
-    duck = SESSIONS.format(key=", k", gap=gap, rows=f"({rows.duck})")
-    return Relation(spark, f"select e as event_time, k, s as v from ({duck})", rows.lows)
+    for _ in range(rng.choice([0, 0, 1, 1, 2])):
+        other = _base(rng) if rng.random() < 0.5 else _shift(rng, _base(rng))
+        text = "select event_time, k, v from ({}) union all {}"
+        rows = Relation(
+            text.format(rows.spark, other.spark), text.format(rows.duck, other.duck), (*rows.lows, *other.lows)
+        )
+    window, key = f"session_window(event_time, '{gap}')", rng.choice([", k", ", k", ""])
+    shown = key or ", cast(null as string) as k"
+    spark = f"select {window}.end as event_time{shown}, sum(v) as v from ({rows.spark}) group by {window}{key}"
+    duck = SESSIONS.format(key=key, gap=gap, rows=f"({rows.duck})")
+    return Relation(spark, f"select e as event_time{shown}, s as v from ({duck})", rows.lows)
 
 
 def _union(rng: random.Random, below: Relation) -> Relation:

@@ -46,10 +46,11 @@ class World:
     def at_once(self) -> Outcome:
         return self.coordinator("at-once").run([(self.sizes, None)], self.rng, None)
 
-    def block_by_block(self) -> Outcome:
-        """The blocks of one input after those of another."""
-        steps = [{**dict.fromkeys(self.sizes, 0), alias: 1} for alias, size in self.sizes.items() for _ in range(size)]
-        return self.coordinator("block-by-block").run([(step, None) for step in steps], self.rng, None)
+    def block_by_block(self, ahead: str) -> Outcome:
+        """All blocks of one input, before those of the others one input after another."""
+        sizes = {ahead: self.sizes[ahead], **self.sizes}
+        steps = [{**dict.fromkeys(self.sizes, 0), alias: 1} for alias, size in sizes.items() for _ in range(size)]
+        return self.coordinator(f"{ahead}-ahead").run([(step, None) for step in steps], self.rng, None)
 
 
 def world(case: Case, number: int, bed: Bed, folder: Path, histories: Histories | None = None) -> World:
@@ -69,7 +70,7 @@ def run(case: Case, number: int, bed: Bed, duck: Duck, folder: Path, troubles: T
     rng, pieces = here.rng, here.coordinator("pieces")
     routes = [pieces.run(paced(rng, schedule(rng, here.sizes), here.histories), rng, troubles)]
     if number % 10 == 0:
-        routes.append(here.block_by_block())
+        routes += [here.block_by_block(alias) for alias in here.inputs]
     for got in routes:
         assert got.rows == rows, _differing("in pieces", got.rows, rows)
         assert got.state == whole.state, "state must be a function of the cut"

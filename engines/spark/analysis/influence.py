@@ -34,12 +34,27 @@ from engines.spark.analysis.zones import FURTHEST, LocalFloor, Zone
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Rows of one path among those that sessions are made of."""
+
+    input: str
+    """Query alias."""
+    shift: int
+    """Microseconds by which the query moves their event times."""
+    keys: tuple[str, ...]
+    """Columns of the input, in one order for all members, in which rows of one session agree; the query may tell them
+    apart by more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
-    """Rows of an input less than ``gap`` microseconds apart, or exactly that, belong together."""
+    """Rows less than ``gap`` microseconds apart, or exactly that, belong together, whichever member they are of."""
 
     gap: int
-    keys: tuple[str, ...]
-    """Columns of the input in which rows of one session agree; the query may tell them apart by more."""
+    of: tuple[Member, ...]
+    """All paths of one GROUP BY: a row of one can keep a session of another open."""
+    shift: int
+    """Of the path that this is said of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,13 @@ class Interval:
     def then(self, low: Function, high: Function | None = None) -> Interval:
         """This, and then a function of its result; or two that enclose it."""
         return Interval(self.low + low, self.high + (low if high is None else high), self.life)
+
+
+def shift_of(interval: Interval) -> int | None:
+    """Microseconds by which an attribute is later than its row's event time; ``None`` if it is anything else."""
+    shifts = [step.by for step in interval.low if isinstance(step, Shift)]
+    plain = interval.low == interval.high and interval.life is None and len(shifts) == len(interval.low)
+    return sum(shifts) if plain else None
 
 
 Influence: TypeAlias = Mapping[int, Interval]

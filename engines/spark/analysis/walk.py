@@ -16,16 +16,17 @@ from engines.spark.analysis.influence import (
     Fields,
     Influence,
     Interval,
+    Member,
     Session,
     Unmerged,
     Value,
     Versions,
     influence,
+    shift_of,
     widened,
 )
 from engines.spark.analysis.joins import TYPES, Nearness, equal_columns, joined, kind_of, nearness, until_superseded
 from engines.spark.analysis.liveness import live_columns
-from engines.spark.analysis.monotone import Shift
 from engines.spark.analysis.over import frames_of, relation_of, undecided
 from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.refusals import (
@@ -252,11 +253,8 @@ class Walk:
             whole = below.scope.get(key.id) if key.id is not None else None
             if not isinstance(whole, Unmerged):
                 continue
-            shifted = all(
-                interval.low == interval.high and all(isinstance(step, Shift) for step in interval.low)
-                for interval in whole.of.values()
-            )
-            if not (whole.gap and whole.of and below.linear and shifted) or key.id is None:
+            shifts = {path: shift for path, interval in whole.of.items() if (shift := shift_of(interval)) is not None}
+            if not (whole.gap and whole.of and below.linear and len(shifts) == len(whole.of)) or key.id is None:
                 self._refuse(
                     Refusal(
                         NOT_YET, "sessions are made of an input's own rows and times, with a constant gap",
@@ -264,13 +262,22 @@ class Walk:
                     ), node,
                 )  # fmt: skip
                 continue
-            ends = {}
-            for path, interval in whole.of.items():
-                sources = [below.origins.get(other.id, {}).get(path) for other in keys if other.id is not None]
-                names = tuple(sorted({name for name in sources if name is not None}))
-                ends[path] = Interval(interval.low, interval.high, Session(whole.gap, names))
+            members = self._members(keys, shifts, below)
+            ends = {
+                path: replace(interval, life=Session(whole.gap, members, shifts[path]))
+                for path, interval in whole.of.items()
+            }
             scope[key.id] = Fields((None, ends))
         return replace(below, scope=scope)
+
+    def _members(self, keys: tuple[Node, ...], shifts: Mapping[int, int], below: Relation) -> tuple[Member, ...]:
+        """Of sessions: only keys that every path has unchanged are known to tell their rows apart."""
+        sources = [below.origins.get(key.id, {}) for key in keys if key.id is not None]
+        shared = sorted({tuple(of[path] for path in shifts) for of in sources if set(shifts) <= set(of)})
+        return tuple(
+            Member(self.paths[path], shift, tuple(names[at] for names in shared))
+            for at, (path, shift) in enumerate(shifts.items())
+        )
 
     def _distinct(self, node: Node) -> Relation:
         below = self.go(node.only)

@@ -25,7 +25,7 @@ from engines.spark.changes import LONG_AGO, positive
 from engines.spark.checkpoint import Checkpoint
 from engines.spark.incremental import InputFacts, Step
 from engines.spark.output import same_rows
-from engines.spark.plans import HIDDEN_ROUND, carried, frame_of
+from engines.spark.plans import HIDDEN_ROUND, carried, frame_of, json_of
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.ground import Ground, Shown, microseconds_of, numbers, quoted
 from engines.spark.provenance.lives import Lives, entering, lives, of_key
@@ -63,7 +63,7 @@ class Changing:
         self._shape = shape
         self._step = self._planned()
         plan = run_queries(ground.session, ground.query.steps) if self._name_empty() else None
-        self._columns = key_columns(ground, shape, plan.toJSON() if plan is not None else "")
+        self._columns = key_columns(ground, shape, json_of(plan) if plan is not None else "")
 
     def _planned(self) -> TableStep:
         ground, previous = self._ground, None

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
-from engines.spark.plans import analysed
+from engines.spark.plans import analysed, json_of
 from engines.spark.views import empty_view, name_view
 
 pytestmark = pytest.mark.engine
@@ -45,7 +45,7 @@ def test_recorded_plans_are_those_of_this_spark(spark):
         temporal = {alias: tuple(keys) for alias, keys in case.get("temporal", {}).items()}
         for alias in times:
             name_view(empty_view(spark, VERSIONS if alias in temporal else COLUMNS), alias)
-        plan = analysed(spark, case["sql"]).toJSON().encode()
+        plan = json_of(analysed(spark, case["sql"])).encode()
         path = PLANS / f"{name}.json.gz"
         if os.environ.get("ODF_RECORD"):
             path.write_bytes(gzip.compress(plan, mtime=0))

@@ -48,8 +48,11 @@ def influence(path):
     low, high = (written(function).removesuffix("floor(1ms)").strip() or "t" for function in (path.low, path.high))
     words = f"{path.input}: {low}" if low == high else f"{path.input}: {low} .. {high}"
     match path.life:
-        case Session(gap, keys):
-            return f"{words} of sessions({span(gap)}: {','.join(keys)})"
+        case Session(gap, (member,)):
+            return f"{words} of sessions({span(gap)}: {','.join(member.keys)})"
+        case Session(gap, members):
+            of = "; ".join(f"{each.input}{span(each.shift)} {','.join(each.keys)}" for each in members)
+            return f"{words} of sessions({span(gap)}: {of})"
         case Versions(keys, clamped):
             return f"{words} of versions({','.join(keys)}{'' if clamped else ', by time'})"
     return words

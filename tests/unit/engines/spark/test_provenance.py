@@ -69,7 +69,7 @@ def test_a_time_turned_round_names_the_rows_that_reach_it(time: int, at: int, ba
 
 
 def test_where_a_session_began_no_time_says() -> None:
-    session = Path("a", (), (), Session(DAY, ()))
+    session = Path("a", (), (), Session(DAY, (), 0))
     read = narrowed(Read(("x",), -5 * DAY, 5 * DAY), [session], 0)
     assert (read.low, read.high) == (-5 * DAY, MILLISECOND)
 
