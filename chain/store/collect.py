@@ -2,14 +2,16 @@
 
 Reachable is what blocks of any chain name, what rows of their slices link to, and what the caller adds (evidence).
 Beside that the store's holds decide: what was just added, what was asked for or handed out, what a reader holds
-(``chain.store.holds``). Before each object is freed, blocks that came since are looked at too; a collection that was
-killed is simply done again. Memory: 9 bytes an object, however long the chains are. Made for one collection. It knows
-no clock: how often to collect is the caller's.
+(``chain.store.holds``). Objects are freed in steps; before each, blocks that came since are looked at too. A
+collection that was killed is simply done again. Memory: 9 bytes an object, however long the chains are. Made for one
+collection. It knows no clock: how often to collect is the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -32,6 +34,8 @@ from chain.store.sqlite import SqliteChain, SqliteChains
 from chain.walk import newest_first
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
+STEP: Final = 128
+"""Objects that are freed at once: one transaction, and whoever asks for any object waits for it."""
 _KEY: Final = 8
 """Bytes of a digest by which objects are told apart here. Two that share them are freed together or not at all."""
 
@@ -68,23 +72,36 @@ def collect(
     marks.reach_chains()
     objects.holds.settle(marks.reached)
     done = Collected()
-    for name in objects.names():
-        if marks.reached(name):
-            continue
-        with objects.holds.unless_held(name, foreseen=dry_run) as free:
-            marks.reach_chains()
-            try:
-                size = objects.size(name)
-            except NotFound:
-                continue
-            if not free or marks.reached(name):
-                done = msgspec.structs.replace(done, kept=done.kept + 1, kept_bytes=done.kept_bytes + size)
-                continue
-            if not dry_run:
-                objects.remove(name)
-        freed(name, size)
-        done = msgspec.structs.replace(done, objects=done.objects + 1, bytes=done.bytes + size)
+    unreached = (name for name in objects.names() if not marks.reached(name))
+    while some := list(islice(unreached, STEP)):
+        gone, stay = _free(marks, objects, some, dry_run=dry_run)
+        for name, size in gone.items():
+            freed(name, size)
+        done = Collected(
+            objects=done.objects + len(gone),
+            bytes=done.bytes + sum(gone.values()),
+            kept=done.kept + len(stay),
+            kept_bytes=done.kept_bytes + sum(stay.values()),
+        )
     return done
+
+
+def _free(
+    marks: _Marks, objects: DiskObjects, some: Sequence[Multihash], *, dry_run: bool
+) -> tuple[dict[Multihash, int], dict[Multihash, int]]:
+    """One step: what went, and what stays, with sizes. Whoever asks for objects waits for no more than this."""
+    # What is new of long chains is read before the others have to wait; inside, only what came in between.
+    marks.reach_chains()
+    sizes: dict[Multihash, int] = {}
+    for name in some:
+        with contextlib.suppress(NotFound):
+            sizes[name] = objects.size(name)
+    with objects.holds.unless_held(sizes, foreseen=dry_run) as free:
+        marks.reach_chains()
+        gone = {name: sizes[name] for name in free if not marks.reached(name)}
+        if gone and not dry_run:
+            objects.remove_all(list(gone))
+    return gone, {name: size for name, size in sizes.items() if name not in gone}
 
 
 def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multihash]:
@@ -140,13 +157,14 @@ class _Marks:
 
     def reach_chains(self) -> None:
         """Goes over the blocks that are new since the last time; over all of a chain that was rewritten."""
-        for dataset in self._chains.datasets():
-            for epoch, chain in _histories(self._chains, dataset):
+        for (dataset, epoch), head in self._chains.all_heads().items():
+            if head is None or head != self._seen.get((dataset, epoch)):
+                chain = self._chains.chain(dataset) if epoch is None else self._chains.former(dataset, epoch)
                 self._reach_chain(dataset, epoch, chain)
 
     def _reach_chain(self, dataset: DatasetId, epoch: int | None, chain: SqliteChain) -> None:
         head, seen = chain.head(), self._seen.get((dataset, epoch))
-        if head is None or head == seen:
+        if head is None:
             return
         start = 0
         if seen is not None and seen.size <= head.size:

@@ -79,8 +79,8 @@ class Holds:
             self._overflow_before, self._overflow = self._overflow, False
 
     @contextlib.contextmanager
-    def unless_held(self, name: Multihash, foreseen: bool = False) -> Iterator[bool]:
-        """Whether nobody needs the object, and nobody can begin to while the block runs.
+    def unless_held(self, names: Iterable[Multihash], foreseen: bool = False) -> Iterator[list[Multihash]]:
+        """Those of ``names`` that nobody needs, and that nobody can begin to need while the block runs: a few at once.
 
         ``foreseen``: whether the next collection will find it so, which begins by taking back what was lent before.
         """
@@ -90,4 +90,4 @@ class Holds:
             if not foreseen:
                 kept.append(self._lent_before)
                 overflow = overflow or self._overflow_before
-            yield not (overflow or any(name in each for each in kept))
+            yield [] if overflow else [name for name in names if not any(name in each for each in kept)]

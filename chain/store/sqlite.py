@@ -71,12 +71,17 @@ class SqliteChains:
 
     def heads(self) -> dict[DatasetId, Head | None]:
         """Of all chains, with one question, in the order in which they came; ``None`` for one that is damaged."""
+        return {dataset: head for (dataset, epoch), head in self.all_heads().items() if epoch is None}
+
+    def all_heads(self) -> dict[tuple[DatasetId, int | None], Head | None]:
+        """The same, and of what is kept of former epochs."""
         with self._database.read() as connection:
-            rows = connection.execute(
-                "SELECT id, head_hash, head_sequence FROM datasets WHERE length(id) != ? ORDER BY number",
-                (former.NAME_SIZE,),
-            ).fetchall()
-        return {self._id(name): _as_head(head, number) for name, head, number in rows}
+            rows = connection.execute("SELECT id, head_hash, head_sequence FROM datasets ORDER BY number").fetchall()
+        found: dict[tuple[DatasetId, int | None], Head | None] = {}
+        for name, head, number in rows:
+            epoch = int.from_bytes(name[-8:], "big") if len(name) == former.NAME_SIZE else None
+            found[self._id(name if epoch is None else name[:-8]), epoch] = _as_head(head, number)
+        return found
 
     def _id(self, name: bytes) -> DatasetId:
         try:

@@ -166,9 +166,7 @@ class Keeping:
             freed = [name for name in names if not self._objects.holds.is_held(name)]
             if not freed:
                 return
-            for name in freed:
-                if name not in needed:
-                    self._objects.remove(name)
+            self._objects.remove_all([name for name in freed if name not in needed])
             with self._database.write() as connection:
                 Holdings(connection).drop(dataset, freed)
 

@@ -219,8 +219,7 @@ class DatasetService:
             unneeded.extend(drop_references(connection, entry.id))
 
         self._home.chains.drop(entry.id, together)
-        for name in unneeded:
-            self._home.objects.remove(name)
+        self._home.objects.remove_all(unneeded)
         return view
 
 

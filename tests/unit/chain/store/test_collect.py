@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,14 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, Checkpoint, DatasetKind, Seed
 from chain.multihash import Multihash
 from chain.store.base import Append, Head, Rewrite
-from chain.store.collect import Collected, collect
+from chain.store.collect import STEP, Collected, collect
 from chain.store.database import open_database
 from chain.store.holds import Holds
 from chain.store.objects import SMALL, DiskObjects
 from chain.store.sqlite import SqliteChains
+from worlds.counted import Questions, questions
+
+__all__ = ["questions"]
 
 OWNER = DatasetId.from_public_key(bytes(32))
 
@@ -49,6 +54,14 @@ class Store:
         self.chains.commit([Append(dataset=OWNER, expected=expected, blocks=[block], objects=[name])])
         self.blocks.append(block)
         return name
+
+    def found(self, dataset: DatasetId) -> None:
+        """One more chain, of a Seed alone."""
+        event = Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)
+        block = encode_block(
+            MetadataBlock(system_time=Instant(0), prev_block_hash=None, sequence_number=0, event=event)
+        )
+        self.chains.commit([Append(dataset=dataset, expected=None, blocks=[block])])
 
     def rewind(self, keep: int) -> None:
         last = self.blocks[-1]
@@ -87,6 +100,38 @@ def test_small_and_large_objects_of_a_cut_chain_are_freed(store: Store, tmp_path
     assert collect(store.chains, store.objects) == would
     assert would == Collected(objects=3, bytes=1 + len(LARGE) + 1 + 4, kept=0)
     assert [store.objects.has(name) for name in [*kept, *gone]] == [True, True, False, False]
+    store.database.close()
+
+
+def test_each_freed_object_costs_the_same_however_many_chains_and_objects_there_are(
+    questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody who asks for an object waits for more than one step of them."""
+    store = Store(tmp_path)
+    for number in range(30):
+        store.found(DatasetId.from_public_key(bytes([number]) * 32))
+    steps: list[int] = []
+    unless_held = Holds.unless_held
+
+    def watched(self: Holds, names: Iterable[Multihash], foreseen: bool = False) -> Any:
+        steps.append(len(list(names)))
+        return unless_held(self, names, foreseen)
+
+    monkeypatch.setattr(Holds, "unless_held", watched)
+
+    def asked(count: int) -> int:
+        nonlocal store
+        for number in range(count):
+            store.objects.add_bytes(b"%d" % number)
+        store = again(store, tmp_path)
+        with questions.during() as found:
+            assert collect(store.chains, store.objects).objects == count
+        return len(found)
+
+    asked(1)
+    few, many = asked(STEP), asked(4 * STEP)
+    assert many - few <= 3 * STEP * 3, "a few questions for each object, whatever else is there"
+    assert max(steps) == STEP
     store.database.close()
 
 
@@ -134,8 +179,9 @@ def test_what_the_caller_reaches_is_kept(store: Store, tmp_path: Path) -> None:
     store.database.close()
 
 
-def test_a_commit_that_comes_meanwhile_wins(store: Store, tmp_path: Path) -> None:
+def test_a_commit_that_comes_meanwhile_wins(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that nobody named when the collection began is named by a block before its turn comes."""
+    monkeypatch.setattr("chain.store.collect.STEP", 2)
     spare = [store.objects.add_bytes(LARGE + bytes([n])) for n in range(6)]
     seeds = store.blocks
     store = again(store, tmp_path)
@@ -170,9 +216,9 @@ def test_when_too_much_was_lent_everything_stays() -> None:
     names = [Multihash.sha3_256(bytes([n])) for n in range(4)]
     for name in names[:3]:
         holds.lend(name)
-    with holds.unless_held(names[3]) as free:
+    with holds.unless_held([names[3]]) as free:
         assert not free
     for _ in range(2):
         holds.next_collection()
-    with holds.unless_held(names[3]) as free:
+    with holds.unless_held([names[3]]) as free:
         assert free
