@@ -118,7 +118,12 @@ class Ingest:
     source_bytes: int = setting(
         64 * 2**30, "of one file of a source, as it comes and after each step of its preparation", unit="B", low=1
     )
+    connect_seconds: float = setting(10.0, "to find a web server, to connect, for TLS, each", unit="s", low=0.1)
     silence_seconds: float = setting(60.0, "without a byte, before a web server is given up", unit="s", low=0.1)
+    least_rate: int = setting(
+        1024, "of a web server, over silence-seconds of waiting; one that drips is given up", unit="B/s", low=0
+    )
+    fetch_seconds: float = setting(14_400.0, "of one file, from the question to its last byte", unit="s", low=0.1)
     allow_pipe: bool = setting(False, "run the commands that manifests name as prepare: Pipe, as the daemon's user")
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 

@@ -291,20 +291,13 @@ def _load(shop: Workshop, dataset: DatasetId) -> ChainState:
 
 
 async def _fetch(shop: Workshop, polled: SetPollingSource, state: ChainState, folder: Path) -> FetchOutcome:
-    job = FetchJob(
-        state=state.source_state,
-        now=block_time(state, shop.now()),
-        folder=folder,
-        settings=shop.settings,
-        check=trio.from_thread.check_cancelled,
-    )
-    return await trio.to_thread.run_sync(fetch, polled.fetch, job)
+    job = FetchJob(state=state.source_state, now=block_time(state, shop.now()), folder=folder, settings=shop.settings)
+    return await fetch(polled.fetch, job)
 
 
 async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
     """One file as the engine reads it."""
-    steps, check = polled.prepare or (), trio.from_thread.check_cancelled
-    path = await trio.to_thread.run_sync(prepare, found.path, steps, folder, shop.settings, check)
+    path = await prepare(found.path, polled.prepare or (), folder, shop.settings)
     return Batch(
         paths=(path,),
         names=(found.name,),

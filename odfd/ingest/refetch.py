@@ -64,7 +64,12 @@ def confined(settings: IngestSettings, may_dial: MayDial) -> IngestSettings:
     """What a stranger's manifest may do here."""
     size = min(settings.max_source_bytes, MAX_BYTES)
     return msgspec.structs.replace(
-        settings, max_source_bytes=size, allow_pipe=False, variables={}, base=None, may_dial=may_dial
+        settings,
+        max_source_bytes=size,
+        allow_pipe=False,
+        variables={},
+        base=None,
+        may_dial=may_dial,
     )
 
 
@@ -85,11 +90,9 @@ async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: 
     polled, source = polling(state)
     check_open(polled.fetch)
     async with folder_of(shop) as folder:
-        job = FetchJob(
-            state=None, now=time, folder=folder, settings=shop.settings, check=trio.from_thread.check_cancelled
-        )
+        job = FetchJob(state=None, now=time, folder=folder, settings=shop.settings)
         try:
-            found = await trio.to_thread.run_sync(fetch, polled.fetch, job)
+            found = await fetch(polled.fetch, job)
         except NotFound as fault:
             raise Remote(fault.message, rule=fault.rule, hint=fault.hint) from fault
         assert isinstance(found, Fetched), "it was asked for whatever is there"

@@ -9,10 +9,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from p2p.web.patience import Patience
+
 MAX_SOURCE: Final = 64 << 30
 """Bytes of one source file after all preparation; stops an endless download or a decompression bomb."""
-HTTP_TIMEOUT: Final = 60.0
-"""Seconds without a byte from a web server before it counts as unreachable."""
+PATIENCE: Final = Patience(connect=10.0, silence=60.0, span=60.0, least=60 << 10, total=4 * 3600.0)
+"""With a web server."""
 PIPE_TIMEOUT: Final = 3600.0
 """Seconds that a Pipe step may run."""
 CHUNK: Final = 1 << 20
@@ -32,7 +34,9 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     staging: Path
     """A directory of our own for downloads and unpacked files; what a crash leaves here may be deleted."""
     max_source_bytes: int = MAX_SOURCE
-    http_timeout: float = HTTP_TIMEOUT
+    disk_reserve: int = 0
+    """Bytes left free on the disk of ``staging``."""
+    patience: Patience = PATIENCE
     allow_pipe: bool = False
     """Whether ``prepare: Pipe`` may run commands of a manifest as this user."""
     pipe_timeout: float = PIPE_TIMEOUT

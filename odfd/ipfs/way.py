@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 from chain.store.layout import BLOCKS, read_head
 from chain.store.objects import disk, make_folder
 from odfd.errors import sole_fault
-from odfd.published.way import CHECK_ROOM, check_room
+from odfd.kit.disk import CHECK_ROOM, check_room
 from p2p.ipfs import names, record
 from p2p.kubo.rpc import Ipfs
 
@@ -126,7 +126,7 @@ class IpfsWay:
                         )
                     unchecked += member.size
                     if unchecked >= CHECK_ROOM:
-                        check_room(folder, self._reserve(), member.size)
+                        check_room(folder, self._reserve(), CHECK_ROOM + member.size)
                         unchecked = 0
                     content = archive.extractfile(member)
                     assert content is not None

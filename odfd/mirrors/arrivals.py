@@ -7,7 +7,6 @@ on with. One ``Arrivals`` serves all mirrors, so that no object is fetched twice
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from itertools import islice
@@ -18,13 +17,14 @@ import msgspec
 import trio
 
 from chain.data.links import links_in
-from chain.errors import Environment, Invalid, Refused, Remote
+from chain.errors import Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.block import Block, NamedObject, SealedBlock, objects_of
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
+from odfd.kit.disk import check_room
 from odfd.mirrors.keeping import Keeping
 from odfd.mirrors.pacing import Paces
 from odfd.mirrors.packs import Packs, together
@@ -243,14 +243,8 @@ class Arrivals:
 
     def _check_disk(self, missing: Mapping[Multihash, int]) -> None:
         """Beside what is promised already."""
-        reserve, free = self.limits.disk_reserve, shutil.disk_usage(self._partial).free
         needed = self.room.to_come(missing)
-        if free - needed < reserve:
-            raise Environment(
-                f"{needed:,} bytes are missing, and the disk has {free:,} free",
-                rule="disk-reserve",
-                hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
-            )
+        check_room(self._partial, self.limits.disk_reserve, needed, f"{needed:,} bytes are missing")
 
     async def _have(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None) -> None:
         """Fetch an object unless it is here."""

@@ -8,16 +8,16 @@ the shelf before all is here.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from chain.errors import Environment, Invalid, NotFound, Remote
+from chain.errors import Invalid, NotFound, Remote
 from chain.multihash import Multihash
 from chain.store.objects import disk
+from odfd.kit.disk import check_room
 from odfd.trust.bundle import MAX_MANIFEST, Manifest, decode_manifest
 from odfd.trust.shelf import Shelf
 from p2p.ports import PeerId, Replication
@@ -121,13 +121,8 @@ class EvidenceFetcher:
 
     def _check_disk(self, size: int) -> None:
         """It is here twice for a moment: in pieces, and as one file."""
-        reserve, free = self._reserve(), shutil.disk_usage(self._folder).free
-        if free - 2 * size < reserve:
-            raise Environment(
-                f"the evidence has {size:,} bytes, which take twice as much, and the disk has {free:,} free",
-                rule="disk-reserve",
-                hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
-            )
+        why = f"the evidence has {size:,} bytes, which take twice as much"
+        check_room(self._folder, self._reserve(), 2 * size, why)
 
 
 def _read(name: Multihash, path: Path) -> Manifest:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from chain.errors import Environment
 from chain.instant import Instant
 from chain.multihash import Multihash
 from p2p.files import Files
-
-CHECK_ROOM: Final = 64 << 20
-"""Bytes that come between two looks at what the disk has left."""
 
 
 class Way(Protocol):
@@ -35,13 +30,3 @@ class Way(Protocol):
         """The block files from ``head`` back to number ``first`` at least, into ``folder/blocks``, goes on with what
         lies there. Blocks there may be torn or others; whoever reads them checks. Also raises Environment, Refused.
         """
-
-
-def check_room(folder: Path, reserve: int, needed: int) -> None:
-    """Raises Environment."""
-    free = shutil.disk_usage(folder).free
-    if free < reserve + CHECK_ROOM + needed:
-        raise Environment(
-            f"the disk has {free:,} bytes free", rule="disk-reserve",
-            hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
-        )  # fmt: skip

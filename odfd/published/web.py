@@ -20,8 +20,8 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.layout import BLOCKS
 from chain.store.objects import disk
+from odfd.kit.disk import CHECK_ROOM, check_room
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
-from odfd.published.way import CHECK_ROOM, check_room
 from p2p.files import Files
 
 TOGETHER: Final = 128
@@ -138,7 +138,7 @@ class _Walk:
         """Raises Environment."""
         with disk(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            check_room(self._folder, reserve, self._bytes)
+            check_room(self._folder, reserve, CHECK_ROOM + self._bytes)
             for name, raw in self._waiting:
                 (self._folder / str(name)).write_bytes(raw)
         self._waiting.clear()

@@ -20,6 +20,7 @@ from odfd.services.places import Places
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.pace import Line
+from p2p.web.patience import Patience
 from p2p.yamux.limits import Limits as YamuxLimits
 
 
@@ -52,7 +53,14 @@ def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) 
     return IngestSettings(
         staging=home.folder(STAGING),
         max_source_bytes=ingest.source_bytes,
-        http_timeout=ingest.silence_seconds,
+        disk_reserve=settings.limits.disk_reserve_bytes,
+        patience=Patience(
+            connect=ingest.connect_seconds,
+            silence=ingest.silence_seconds,
+            span=ingest.silence_seconds,
+            least=round(ingest.least_rate * ingest.silence_seconds),
+            total=ingest.fetch_seconds,
+        ),
         allow_pipe=ingest.allow_pipe,
         pipe_timeout=ingest.pipe_seconds,
         variables=_those(ingest.variables, environ),

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import httpx
 import trio
@@ -22,6 +22,7 @@ from p2p.pace import Pace
 from p2p.web.body import body_of
 from p2p.web.opened import Opened
 from p2p.web.paced import paced
+from p2p.web.patience import Patience, lively
 from p2p.web.place import SCHEMES, is_inside
 
 CONNECTIONS: Final = 16
@@ -35,15 +36,7 @@ _NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
 _AGAIN: Final = "it is asked again later; what came stays"
 
 
-class Patience(NamedTuple):
-    """With a server, in seconds."""
-
-    connect: float = 10.0
-    silence: float = 30.0
-    """Without a byte, and until its headers are whole."""
-    span: float = 60.0
-    """Of waiting for a body, in which ``least`` bytes have to come."""
-    least: int = 64 << 10
+PATIENCE: Final = Patience(total=6 * 3600.0)
 
 
 class Web(Opened):
@@ -51,11 +44,12 @@ class Web(Opened):
 
     def __init__(self, patience: Patience | None = None, pace: Pace | None = None) -> None:
         """``pace`` caps what bodies take of the line."""
-        self._patience = patience or Patience()
+        self._patience = patience or PATIENCE
         self._pace = pace or Pace()
-        times = httpx.Timeout(self._patience.silence, connect=self._patience.connect, pool=None)
         bounds = httpx.Limits(max_connections=CONNECTIONS)
-        super().__init__(httpx.AsyncClient(timeout=times, limits=bounds, headers=_HEADERS, follow_redirects=False))
+        super().__init__(
+            httpx.AsyncClient(timeout=self._patience.times, limits=bounds, headers=_HEADERS, follow_redirects=False)
+        )
 
     async def size_of(self, content: str) -> int | None:
         """Asked with HEAD; with a range of one byte where a server does not know HEAD or says no length."""
@@ -91,6 +85,7 @@ class Web(Opened):
     @asynccontextmanager
     async def _open(self, content: str, offset: int) -> AsyncIterator[AsyncIterator[bytes]]:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
+        deadline = trio.current_time() + self._patience.total
         async with self._answer("GET", content, headers) as answer:
             skip = offset
             if answer.status_code == httpx.codes.PARTIAL_CONTENT:
@@ -100,8 +95,9 @@ class Web(Opened):
                 skip = 0
             async with (
                 body_of(answer, answer.aiter_raw()) as body,
-                aclosing(self._parts(content, body, skip)) as parts,
-                aclosing(paced(parts, self._pace)) as slowed,
+                aclosing(lively(content, body, self._patience, deadline, _AGAIN)) as parts,
+                aclosing(_after(parts, skip)) as rest,
+                aclosing(paced(rest, self._pace)) as slowed,
             ):
                 yield slowed
 
@@ -128,15 +124,15 @@ class Web(Opened):
     async def _follow(self, request: httpx.Request) -> httpx.Response:
         for _ in range(REDIRECTS + 1):
             try:
-                with trio.fail_after(self._patience.connect + self._patience.silence):
+                with trio.fail_after(self._patience.head):
                     response = await self._send(request)
+                    if response.next_request is None:
+                        return response
+                    with trio.CancelScope(shield=True):
+                        await response.aclose()
+                    await _check_redirect(request.url, response.next_request.url)
             except trio.TooSlowError as error:
                 raise Remote(f"{request.url}: the server is too slow", rule="web-slow", hint=_AGAIN) from error
-            if response.next_request is None:
-                return response
-            with trio.CancelScope(shield=True):
-                await response.aclose()
-            await _check_redirect(request.url, response.next_request.url)
             request = response.next_request
         raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
 
@@ -149,22 +145,13 @@ class Web(Opened):
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             return await self._client.send(request, stream=True)
 
-    async def _parts(self, content: str, body: AsyncIterator[bytes], skip: int) -> AsyncGenerator[bytes, None]:
-        """A body but its first ``skip`` bytes: a server that knows no ranges gives those again."""
-        waited, came = 0.0, 0
-        while True:
-            began = trio.current_time()
-            part = await anext(body, b"")
-            if not part:
-                return
-            waited, came = waited + trio.current_time() - began, came + len(part)
-            if waited >= self._patience.span:
-                if came < self._patience.least:
-                    raise Remote(f"{content}: {came:,} bytes in {waited:.0f} s", rule="web-slow", hint=_AGAIN)
-                waited, came = 0.0, 0
-            part, skip = part[skip:], max(0, skip - len(part))
-            if part:
-                yield part
+
+async def _after(parts: AsyncIterator[bytes], skip: int) -> AsyncGenerator[bytes, None]:
+    """A body but its first ``skip`` bytes: a server that knows no ranges gives those again."""
+    async for part in parts:
+        rest, skip = part[skip:], max(0, skip - len(part))
+        if rest:
+            yield rest
 
 
 def _check(content: str, response: httpx.Response) -> None:

@@ -1,7 +1,7 @@
 """What a fetch is asked and what it may answer.
 
-A fetcher is synchronous and runs in a worker thread. It never writes outside of its folder, never keeps anything
-between calls: what was ingested last is told by the source state in the chain.
+A fetcher never writes outside of its folder and never keeps anything between calls: what was ingested last is told by
+the source state in the chain. Cancelled, it ends at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from chain.instant import Instant
 from chain.model.events import SourceState
 from engines.contract import SkippedFile
-from odfd.ingest.settings import Check, IngestSettings, unstoppable
+from odfd.ingest.settings import IngestSettings
 
 DEFAULT_SOURCE = "default"
 """Name of a polling source in a source state."""
@@ -29,8 +29,6 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant
     folder: Path
     settings: IngestSettings
-    check: Check = unstoppable
-    """Called at every block of bytes; raises once nobody waits for them any more."""
 
     def known(self, kind: str) -> str | None:
         """Value of the last source state if it is of ``kind``; other kinds are passed over."""

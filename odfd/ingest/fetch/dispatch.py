@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from chain.errors import Refused
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
@@ -9,13 +11,13 @@ from odfd.ingest.fetch.files import fetch_files
 from odfd.ingest.fetch.url import fetch_url
 
 
-def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
-    """Blocking: call it from a worker thread. Raises Refused for kinds not built; else as the fetcher says."""
+async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
+    """Raises Refused for kinds not built; else as the fetcher says."""
     match step:
         case FetchFilesGlob():
-            return fetch_files(step, job)
+            return await trio.to_thread.run_sync(fetch_files, step, job)
         case FetchUrl():
-            return fetch_url(step, job)
+            return await fetch_url(step, job)
     kind = step.__struct_config__.tag
     raise Refused(
         f"sources of kind {kind} cannot be fetched yet",

@@ -9,16 +9,15 @@ from __future__ import annotations
 import base64
 import email.utils
 import hashlib
-import http.client
 import re
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from chain.errors import Environment, Invalid, NotFound, Refused, Remote
+import trio
+
+from chain.errors import Environment, Invalid, NotFound, Remote
 from chain.instant import MILLISECOND, SECOND, Instant, parse, render
 from chain.model.events import SourceState
 from chain.model.source import FetchUrl, FromPath, FromSystemTime
@@ -32,19 +31,21 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
-from odfd.ingest.fetch.dialling import CREDENTIALS, opener
+from odfd.ingest.fetch.dialling import CREDENTIALS
+from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.settings import CHUNK
 from odfd.ingest.templates import TEMPLATE, Filled, fill, tells
+from odfd.ingest.writing import Filling
 
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """RFC 9110: what a field value may hold; nothing that ends its line."""
 _URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
 _AGENT: Final = "odfd"
-_NOT_MODIFIED, _NOT_FOUND, _GONE = 304, 404, 410
+_OK, _REDIRECTS, _NOT_MODIFIED, _NOT_FOUND, _GONE = 200, 300, 304, 404, 410
 
 
-def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
+async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     """Raises NotFound, Remote (not reachable), Invalid (a step that cannot work), Environment.
 
     Faults name the URL as the manifest writes it; what they quote of others may hold values of variables still
@@ -58,9 +59,9 @@ def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
         return Unchanged()
     scheme = urllib.parse.urlsplit(url.reveal()).scheme
     if scheme == "file":
-        return _fetch_file(step, url, job)
+        return await trio.to_thread.run_sync(_fetch_file, step, url, job)
     if scheme in ("http", "https"):
-        return _fetch_http(step, url, job)
+        return await _fetch_http(step, url, job)
     raise Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
 
 
@@ -99,27 +100,21 @@ def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
     )
 
 
-def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
+async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
     address, credentials = _address(url)
     headers = credentials | _headers(step, job)
     confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
     sent = {name: value.reveal() for name, value in headers.items()}
-    request = urllib.request.Request(address, headers=sent)  # noqa: S310 - scheme checked by the caller
-    try:
-        with opener(job.settings.may_dial, confidential).open(request, timeout=job.settings.http_timeout) as response:
-            path = job.folder / "download"
-            digest = _save(response, path, url, job)
-            _check_whole(response.headers, path, url)
-            return _fetched(url, step, response.headers, path, digest, job)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == _NOT_MODIFIED:
+    async with page(address, str(url), sent, confidential, job.settings) as found:
+        if found.status == _NOT_MODIFIED:
             return Unchanged()
-        if error.code in (_NOT_FOUND, _GONE):
-            raise NotFound(f"{url} answers {error.code}", rule="url-http") from error
-        raise Remote(f"{url} answers {error.code} {error.reason}", rule="url-http", hint="try again later") from error
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise Remote(f"cannot reach {url}: {error}", rule="url-http", hint="try again later") from error
+        if found.status in (_NOT_FOUND, _GONE):
+            raise NotFound(f"{url} answers {found.status}", rule="url-http")
+        if not _OK <= found.status < _REDIRECTS:
+            raise Remote(f"{url} answers {found.status} {found.reason}", rule="url-http", hint="try again later")
+        path = job.folder / "download"
+        digest = await _save(found, path, url, job)
+        return _fetched(url, step, found.headers, path, digest, job)
 
 
 def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
@@ -163,38 +158,25 @@ def _plain(headers: Mapping[str, str]) -> dict[str, Filled]:
     return {name: Filled(value, value) for name, value in headers.items()}
 
 
-def _save(response: IO[bytes], path: Path, url: Filled, job: FetchJob) -> str:
-    """Stream the body to ``path`` under the limit; the sha3-256 of its bytes."""
-    digest, size = hashlib.sha3_256(), 0
-    try:
-        with path.open("wb") as target:
-            while block := response.read(CHUNK):
-                job.check()
-                size += len(block)
-                if size > job.settings.max_source_bytes:
-                    raise Refused(
-                        f"{url} is larger than {job.settings.max_source_bytes} bytes",
-                        rule="max-source-bytes",
-                        hint="raise ingest.source-bytes of the settings",
-                    )
-                digest.update(block)
-                target.write(block)
-    except (TimeoutError, ConnectionError):
-        raise
-    except OSError as error:
-        raise Environment(f"cannot write {path}: {error.strerror}", rule="disk", hint="is the disk full?") from error
+async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
+    """Stream the body to ``path`` under the limit; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
+    digest, waiting = hashlib.sha3_256(), bytearray()
+    promised = found.headers.get("Content-Length", "")
+    with Filling(path, str(url), job.settings) as file:
+        if promised.isdecimal():
+            file.expect(int(promised))
+
+        def keep() -> None:
+            digest.update(waiting)
+            file.write(waiting)
+            waiting.clear()
+
+        async for part in found.body:
+            waiting += part
+            if len(waiting) >= CHUNK:
+                await trio.to_thread.run_sync(keep)
+        await trio.to_thread.run_sync(keep)
     return digest.hexdigest()
-
-
-def _check_whole(headers: Mapping[str, Any], path: Path, url: Filled) -> None:
-    """A connection that broke reads like an end of file; only the promised length tells."""
-    promised = headers.get("Content-Length", "")
-    if promised.isdecimal() and int(promised) != path.stat().st_size:
-        raise Remote(
-            f"cannot reach the end of {url}: {path.stat().st_size} of {promised} bytes came",
-            rule="url-http",
-            hint="try again later",
-        )
 
 
 def _fetched(

@@ -28,10 +28,10 @@ from chain.model.source import (
     SourceOrdering,
 )
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
-from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.files import time_in_path
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import fill
+from worlds.sources import fetch
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
 

@@ -11,8 +11,9 @@ import pytest
 
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.model.source import CompressionFormat, Decompress, Pipe
-from odfd.ingest.prep import prepare
+from odfd.ingest import prep
 from odfd.ingest.settings import IngestSettings
+from worlds.sources import prepare
 
 GZIP = Decompress(format=CompressionFormat.GZIP)
 ZIP = Decompress(format=CompressionFormat.ZIP)
@@ -66,7 +67,7 @@ def test_a_check_stops_the_work(tmp_path: Path) -> None:
         raise Environment("enough")
 
     with pytest.raises(Environment, match="enough"):
-        prepare(path, [GZIP], tmp_path, settings(tmp_path), stop)
+        prep.inflate(path, GZIP, tmp_path / "out", settings(tmp_path), stop)
 
 
 def test_pipes_run_only_where_allowed(tmp_path: Path) -> None:

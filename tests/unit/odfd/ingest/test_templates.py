@@ -22,10 +22,9 @@ from chain.model.source import FetchUrl, Pipe, RequestHeader
 from odfd.errors import to_problem
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dialling import is_public
-from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.prep import prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import SHORT, fill, redacted
+from worlds.sources import fetch, prepare
 
 TOKEN = "hush/4f & <é>"
 SPELLINGS = (TOKEN, urllib.parse.quote(TOKEN), urllib.parse.quote(TOKEN, safe=""), urllib.parse.quote_plus(TOKEN))

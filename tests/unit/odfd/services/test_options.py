@@ -11,6 +11,7 @@ from config.model import Settings
 from engines.provision.settings import Isolation
 from odfd.services.home import open_home
 from odfd.services.options import engine_environ, ingest_settings, spark_options
+from p2p.web.patience import Patience
 
 
 def test_the_java_of_the_settings_stands_for_that_of_the_person() -> None:
@@ -57,12 +58,24 @@ async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> 
         parts = alice.parts
         for _ in range(2):
             own, strange = parts.ingest_shop.settings, parts.observer.shop.settings
-            assert (own.max_source_bytes, own.http_timeout, own.allow_pipe, own.pipe_timeout) == (
-                said.source_bytes, said.silence_seconds, said.allow_pipe, said.pipe_seconds
+            assert (own.max_source_bytes, own.allow_pipe, own.pipe_timeout) == (
+                said.source_bytes, said.allow_pipe, said.pipe_seconds
             )  # fmt: skip
-            assert (strange.max_source_bytes, strange.http_timeout) == (said.source_bytes, said.silence_seconds)
+            assert own.patience == strange.patience == Patience(
+                said.connect_seconds, said.silence_seconds, said.silence_seconds,
+                round(said.least_rate * said.silence_seconds), said.fetch_seconds,
+            )  # fmt: skip
+            assert strange.max_source_bytes == said.source_bytes
             assert (strange.allow_pipe, dict(strange.variables)) == (False, {})
-            said = model.Ingest(source_bytes=2000, silence_seconds=8, allow_pipe=False, pipe_seconds=10)
+            said = model.Ingest(
+                connect_seconds=3,
+                fetch_seconds=4,
+                least_rate=5,
+                source_bytes=2000,
+                silence_seconds=8,
+                allow_pipe=False,
+                pipe_seconds=10,
+            )
             alice.assembly.reload(model.Settings(ingest=said))
 
 

@@ -19,8 +19,9 @@ from p2p.files import Missing
 from p2p.pace import BURST, Pace
 from p2p.web import site as site_module
 from p2p.web.paced import paced
+from p2p.web.patience import Patience
 from p2p.web.place import is_inside, name_in, place_of
-from p2p.web.site import Patience, Web
+from p2p.web.site import Web
 from worlds.web_site import Site, plain
 
 CONTENT = bytes(range(256)) * 1000
