@@ -52,6 +52,7 @@ from odfd.ingest.prep import prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.templates import redacted
+from odfd.kit.disk import check_room
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""
@@ -235,6 +236,8 @@ async def _transact(
 
 
 def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
+    size = sum(path.stat().st_size for path in batch.paths if path.exists())
+    check_room(shop.settings.staging, shop.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     state = _load(shop, dataset)
     source, founding = choose(state)
     slices: list[tuple[Multihash, Path]] = []

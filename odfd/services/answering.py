@@ -45,7 +45,12 @@ class ControlPorts:
         running = Running(parts.engine, parts.membership, parts.site, parts.signers)
         self.about = AboutService(home, parts.views, doctor, running, ground, name)
         self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, parts.membership.serving)
-        uploads = Uploads(home.folder(UPLOADS), parts.settings.limits.upload_bytes, lambda: secrets.token_hex(8))
+        uploads = Uploads(
+            home.folder(UPLOADS),
+            lambda: parts.settings.limits.upload_bytes,
+            lambda: secrets.token_hex(8),
+            lambda: parts.settings.limits.disk_reserve_bytes,
+        )
         hands = Hands(uploads, parts.carrying, parts.repairing)
         self.flow = FlowService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
         self.rewriting = RewritingService(

@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from chain.errors import Environment, NotFound, Refused
+from odfd.kit.disk import CHECK_ROOM, check_room
 
 MAX_WAITING: Final = 64
 """Uploads that wait to be ingested."""
@@ -36,11 +37,14 @@ class Uploaded(msgspec.Struct, frozen=True):
 class Uploads:
     """See the module. For the event loop; files are written in worker threads."""
 
-    def __init__(self, folder: Path, limit: int, new_id: Callable[[], str]) -> None:
-        """``limit``: bytes of one file."""
+    def __init__(
+        self, folder: Path, limit: Callable[[], int], new_id: Callable[[], str], reserve: Callable[[], int] = int
+    ) -> None:
+        """``limit``: bytes of one file; ``reserve``: left free on the disk. Both are asked anew each time."""
         self._folder = folder
         self._limit = limit
         self._new_id = new_id
+        self._reserve = reserve
         self._waiting: OrderedDict[str, Uploaded] = OrderedDict()
 
     async def take(self, name: str, chunks: AsyncIterable[bytes]) -> Uploaded:
@@ -63,16 +67,20 @@ class Uploads:
         return done
 
     async def _write(self, path: Path, chunks: AsyncIterable[bytes]) -> int:
-        size = 0
+        size, limit, unchecked = 0, self._limit(), CHECK_ROOM
         async with await trio.open_file(path, "wb") as file, aclosing(cast("Any", chunks)) as parts:
             async for part in parts:
                 size += len(part)
-                if size > self._limit:
+                if size > limit:
                     raise Refused(
-                        f"{path.name} has more than {self._limit:,} bytes",
+                        f"{path.name} has more than {limit:,} bytes",
                         rule="upload-bytes",
                         hint="cut it into parts, or raise limits.upload-bytes of the settings",
                     )
+                unchecked += len(part)
+                if unchecked >= CHECK_ROOM:
+                    await trio.to_thread.run_sync(check_room, path.parent, self._reserve())
+                    unchecked = 0
                 await file.write(part)
         return size
 

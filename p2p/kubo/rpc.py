@@ -21,20 +21,24 @@ import trio
 from chain.errors import Remote
 from p2p.files import Content, Files, Missing
 from p2p.ipfs.record import MAX_RECORD
-from p2p.kubo.form import CHUNK, FORM, Addition, Form
+from p2p.kubo.form import FORM, Addition, Form
 from p2p.pace import Pace
 from p2p.web.body import body_of
 from p2p.web.opened import Opened
 from p2p.web.paced import paced
+from p2p.web.patience import Patience, lively
 
-CONNECT_SECONDS: Final = 5.0
-PATIENCE_SECONDS: Final = 30.0
-"""Without a byte: content that nobody gives is looked for that long."""
+PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
+"""Content that nobody gives is looked for as long as silence is borne; in that time the daemon takes ``CHUNK`` bytes of
+what it is sent."""
+ANSWER_SECONDS: Final = 120.0
+"""Until an answer that is not content is whole."""
 SLOW_SECONDS: Final = 120.0
-"""For answers that come only once much is written."""
+"""For the first byte of answers that come only once much is written."""
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer that is not content."""
 _MISSING: Final = ("does not exist", "no link named", "not found", "no such file")
+_AGAIN: Final = "nobody may have the content just now; it is tried again"
 _HINT: Final = "is it running, and is [ipfs] api of the settings its RPC?"
 
 
@@ -83,16 +87,19 @@ class Ipfs(Files, Protocol):
 class Kubo(Opened):
     """See the module. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
 
-    def __init__(self, api: str, token: str = "", patience: float = PATIENCE_SECONDS, pace: Pace | None = None) -> None:
+    def __init__(self, api: str, token: str = "", patience: Patience = PATIENCE, pace: Pace | None = None) -> None:
         """``pace`` caps what answers take of the line."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._api = api.rstrip("/")
         self._patience = patience
         self._pace = pace or Pace()
-        times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
         # What the environment says of proxies is not meant for a daemon that the settings name.
         client = httpx.AsyncClient(
-            base_url=f"{self._api}/api/v0/", headers=headers, timeout=times, trust_env=False, follow_redirects=False
+            base_url=f"{self._api}/api/v0/",
+            headers=headers,
+            timeout=patience.times,
+            trust_env=False,
+            follow_redirects=False,
         )
         super().__init__(client)
 
@@ -105,7 +112,7 @@ class Kubo(Opened):
         await self._call("files/mkdir", {"arg": folder, "parents": "true", **_FORMAT})
         options = {"to-files": folder + "/", "pin": "false", "quieter": "true", "progress": "false", **_ADDED}
         while files:
-            told = await self._call("add", options, files, patience=SLOW_SECONDS)
+            told = await self._call("add", options, files, slow=True)
             done = files[: len(told.splitlines())]
             if not done or await self.size_of(f"{folder}/{done[-1].name}") is None:
                 raise Remote(
@@ -145,17 +152,21 @@ class Kubo(Opened):
         return size
 
     async def cat(self, content: str, limit: int) -> bytes | None:
-        return await self._found("cat", {"arg": content, "length": str(limit + 1)}, limit)
+        try:
+            async with self._streamed("cat", {"arg": content, "length": str(limit + 1)}, self._patience) as parts:
+                return await _whole("cat", parts, limit)
+        except Missing:
+            return None
 
     def open(self, content: str, offset: int = 0) -> Content:
-        return self._streamed("cat", {"arg": content, "offset": str(offset)})
+        return self._streamed("cat", {"arg": content, "offset": str(offset)}, self._patience)
 
     def archive(self, content: str) -> Content:
-        return self._streamed("get", {"arg": content, "archive": "true"})
+        return self._streamed("get", {"arg": content, "archive": "true"}, self._patience)
 
     async def put_record(self, name: str, record: bytes) -> None:
         options = {"arg": f"/ipns/{name}", "allow-offline": "true"}
-        await self._call("routing/put", options, [Addition("value-file", record)], patience=SLOW_SECONDS)
+        await self._call("routing/put", options, [Addition("value-file", record)], slow=True)
 
     async def record(self, name: str) -> bytes | None:
         raw = await self._found("routing/get", {"arg": f"/ipns/{name}"}, 4 * MAX_RECORD)
@@ -174,46 +185,48 @@ class Kubo(Opened):
         files: Sequence[Addition] = (),
         *,
         limit: int = MAX_ANSWER,
-        patience: float = 0.0,
+        slow: bool = False,
     ) -> bytes:
-        parts: list[bytes] = []
-        room = limit
-        async with self._streamed(what, options, files, patience) as stream:
-            async for part in stream:
-                parts.append(part)
-                room -= len(part)
-                if room < 0:
-                    raise _odd(f"{what} answers with more than {limit:,} bytes")
-        return b"".join(parts)
+        """``slow``: the answer comes once what was sent is written, or spread."""
+        patience = self._patience
+        if slow:
+            patience = patience._replace(silence=max(patience.silence, SLOW_SECONDS))
+        else:
+            patience = patience._replace(total=min(patience.total, ANSWER_SECONDS))
+        async with self._streamed(what, options, patience, files) as parts:
+            return await _whole(what, parts, limit)
 
     @asynccontextmanager
     async def _streamed(
-        self, what: str, options: Options, files: Sequence[Addition] = (), patience: float = 0.0
+        self, what: str, options: Options, patience: Patience, files: Sequence[Addition] = ()
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        times = httpx.Timeout(max(patience, self._patience), connect=CONNECT_SECONDS, pool=None)
-        request = self._client.build_request("POST", what, params=dict(options), timeout=times)
+        request = self._client.build_request("POST", what, params=dict(options), timeout=patience.times)
+        deadline = trio.current_time() + patience.total
         body = Form(files)
         if files:
             del request.headers["Content-Length"]
             request.headers.update({"Content-Type": FORM, "Transfer-Encoding": "chunked"})
             request.stream = body
         try:
-            response = await self._client.send(request, stream=True)
+            # Headers follow what is sent, however much that is.
+            with trio.fail_after(patience.total if files else patience.head):
+                response = await self._client.send(request, stream=True)
             try:
                 if response.status_code != httpx.codes.OK:
-                    raise await self._refusal(what, response)
+                    raise await self._refusal(what, response, patience)
                 async with (
-                    body_of(response, response.aiter_bytes(CHUNK)) as parts,
+                    body_of(response, response.aiter_bytes()) as given,
+                    aclosing(lively(f"Kubo, {what}", given, patience, deadline, _AGAIN)) as parts,
                     aclosing(paced(parts, self._pace)) as slowed,
                 ):
                     yield slowed
             finally:
                 with trio.CancelScope(shield=True):
                     await response.aclose()
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, trio.TooSlowError) as error:
             raise Remote(
-                f"the Kubo at {self._api} gave nothing for {times.read:.0f} s ({what})", rule="ipfs-slow",
-                hint="nobody may have the content just now; it is tried again",
+                f"the Kubo at {self._api} gave nothing for {patience.silence:.0f} s ({what})", rule="ipfs-slow",
+                hint=_AGAIN,
             ) from error  # fmt: skip
         except httpx.HTTPError as error:
             told = str(error) or type(error).__name__
@@ -221,9 +234,13 @@ class Kubo(Opened):
         finally:
             await body.aclose()
 
-    async def _refusal(self, what: str, response: httpx.Response) -> Remote:
+    async def _refusal(self, what: str, response: httpx.Response, patience: Patience) -> Remote:
         raw = bytearray()
-        async with body_of(response, response.aiter_bytes(CHUNK)) as parts:
+        deadline = trio.current_time() + ANSWER_SECONDS
+        async with (
+            body_of(response, response.aiter_bytes()) as body,
+            aclosing(lively(f"Kubo, {what}", body, patience, deadline, _AGAIN)) as parts,
+        ):
             async for part in parts:
                 raw += part
                 if len(raw) > MAX_ANSWER:
@@ -237,6 +254,15 @@ class Kubo(Opened):
         if any(each in told for each in _MISSING):
             return Missing(f"Kubo: {told}", rule="ipfs-missing")
         return Remote(f"Kubo refused {what}: {told[:300]}", rule="ipfs-refused", hint=_HINT)
+
+
+async def _whole(what: str, parts: AsyncIterator[bytes], limit: int) -> bytes:
+    found = bytearray()
+    async for part in parts:
+        found += part
+        if len(found) > limit:
+            raise _odd(f"{what} answers with more than {limit:,} bytes")
+    return bytes(found)
 
 
 _FORMAT: Final = {"cid-version": "1"}

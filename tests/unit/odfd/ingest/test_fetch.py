@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chain import instant
-from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.errors import Environment, Invalid, NotFound, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import (
     FetchContainer,
@@ -222,6 +222,19 @@ def test_http_refusals(web: str, job: Callable[..., FetchJob]) -> None:
         fetch(FetchUrl(url=f"{web}/plain.csv"), job(max_source_bytes=3))
     with pytest.raises(Remote, match="cannot reach"):
         fetch(FetchUrl(url="http://127.0.0.1:1/x"), job())
+
+
+def test_a_promise_that_is_too_large_is_not_waited_for(web: str, job: Callable[..., FetchJob]) -> None:
+    with pytest.raises(Refused, match="is larger than 999 bytes") as caught:
+        fetch(FetchUrl(url=f"{web}/cut.csv"), job(max_source_bytes=999))
+    assert "ingest.source-bytes" in caught.value.hint
+
+
+def test_a_download_keeps_the_reserve_of_the_disk(web: str, job: Callable[..., FetchJob]) -> None:
+    """One filled the disk to its last byte, and all else that the node writes failed."""
+    with pytest.raises(Environment) as caught:
+        fetch(FetchUrl(url=f"{web}/plain.csv"), job(disk_reserve=1 << 60))
+    assert caught.value.rule == "disk-reserve"
 
 
 def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.model.source import CompressionFormat, Decompress, Pipe
@@ -81,3 +83,55 @@ def test_pipes_run_only_where_allowed(tmp_path: Path) -> None:
         prepare(path, [Pipe(command=("sh", "-c", "echo oh >&2; exit 3"))], tmp_path, allowed)
     with pytest.raises(Environment, match="cannot run no-such-program"):
         prepare(path, [Pipe(command=("no-such-program",))], tmp_path, allowed)
+
+
+@pytest.mark.parametrize("step", [GZIP, Pipe(command=("cat",))], ids=["unpacked", "piped"])
+def test_the_disk_keeps_its_reserve(tmp_path: Path, step: Any) -> None:
+    """An unpacked file filled the disk to its last byte."""
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"x"))
+    with pytest.raises(Environment) as caught:
+        prepare(path, [step], tmp_path, settings(tmp_path, disk_reserve=1 << 60, allow_pipe=True))
+    assert caught.value.rule == "disk-reserve"
+    assert not (tmp_path / "prepared-0").stat().st_size
+
+
+@pytest.mark.slow
+def test_what_a_command_gives_is_bounded(tmp_path: Path) -> None:
+    """In bytes and in time; whatever it started ends with it, and its complaints are cut."""
+    path = tmp_path / "a"
+    path.write_text("")
+    allowed = settings(tmp_path, allow_pipe=True, max_source_bytes=1 << 20)
+    with pytest.raises(Refused, match="what yes gave is larger than 1048576 bytes"):
+        prepare(path, [Pipe(command=("yes",))], tmp_path, allowed)
+    child = tmp_path / "child"
+    sleeping = Pipe(command=("sh", "-c", f"sleep 1000 & echo $! > {child}; wait"))
+    with pytest.raises(Refused, match=r"sh ran over 3 s") as caught:
+        prepare(path, [sleeping], tmp_path, settings(tmp_path, allow_pipe=True, pipe_timeout=3))
+    assert "ingest.pipe-seconds" in caught.value.hint
+    assert not is_running(int(child.read_text()))
+    with pytest.raises(Invalid) as failed:
+        prepare(path, [Pipe(command=("sh", "-c", "head -c 1000000 /dev/zero >&2; exit 1"))], tmp_path, allowed)
+    assert len(failed.value.message) < 1000
+
+
+async def test_a_command_ends_when_nobody_waits(tmp_path: Path) -> None:
+    """It held a worker thread, and with it the end of the daemon."""
+    path, child = tmp_path / "a", tmp_path / "child"
+    path.write_text("")
+    os.mkfifo(child)
+    step = Pipe(command=("sh", "-c", f"echo $$ > {child}; exec sleep 1000"))
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(prep.prepare, path, [step], tmp_path, settings(tmp_path, allow_pipe=True))
+            process = int(await trio.to_thread.run_sync(child.read_text))
+            nursery.cancel_scope.cancel()
+    assert not is_running(process)
+
+
+def is_running(process: int) -> bool:
+    """Not one that has ended and that its parent, not ours, has not looked after yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

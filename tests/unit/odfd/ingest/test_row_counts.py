@@ -61,7 +61,11 @@ async def test_files_that_are_passed_over_are_told_though_nothing_is_new(
 ) -> None:
     bench = polling(MergeAppend())
     skipped = (SkippedFile(name="00.csv", reason="it sorts before 01.csv, which was taken"),)
-    monkeypatch.setattr(driver, "fetch", lambda *_: Unchanged(skipped))
+
+    async def fetch(*_: object) -> Unchanged:
+        return Unchanged(skipped)
+
+    monkeypatch.setattr(driver, "fetch", fetch)
     outcome = await pull_root(bench.shop, DATASET)
     assert isinstance(outcome, UpToDate)
     assert outcome.counts.skipped == skipped

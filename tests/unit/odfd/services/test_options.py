@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from chain.errors import Environment, Refused
 from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
 from odfd.services.home import open_home
 from odfd.services.options import engine_environ, ingest_settings, spark_options
 from p2p.web.patience import Patience
+from worlds.manifests import ROOT
 
 
 def test_the_java_of_the_settings_stands_for_that_of_the_person() -> None:
@@ -77,6 +82,27 @@ async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> 
                 pipe_seconds=10,
             )
             alice.assembly.reload(model.Settings(ingest=said))
+
+
+async def test_uploads_and_ingestion_keep_the_reserve_of_the_disk(world: Any) -> None:
+    """They filled it to its last byte; the reserve and the size of an upload follow a reload."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"event_time,city,population\n"
+
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT)
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        alice.assembly.reload(model.Settings(limits=model.Limits(disk_reserve_bytes=1 << 60)))
+        with pytest.raises(Environment) as caught:
+            await alice.api.flow.stage("a.csv", chunks())
+        assert caught.value.rule == "disk-reserve"
+        (item,) = await alice.pull("cities")
+        assert (item.outcome, item.fault.rule) == ("failed", "disk-reserve")
+        alice.assembly.reload(model.Settings(limits=model.Limits(upload_bytes=5)))
+        with pytest.raises(Refused, match="has more than 5 bytes"):
+            await alice.api.flow.stage("a.csv", chunks())
+        assert (await alice.pull("cities"))[0].outcome == "updated"
 
 
 async def test_caps_follow_a_reload(world: Any) -> None:

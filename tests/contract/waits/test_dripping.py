@@ -1,0 +1,160 @@
+"""Whoever asks somebody else leaves one who is slow, in time, and leaves at once when nobody waits any more.
+
+One dripping server for all of them; the rows of docs/waits.md name these cases. How long each waits is set short here,
+and nothing but its own bounds ends a wait: a watchdog far beyond them fails the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+import trio
+
+from chain.errors import Fault
+from chain.instant import Instant
+from chain.model.source import FetchUrl
+from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.settings import IngestSettings
+from p2p.kubo.form import Addition
+from p2p.kubo.rpc import Kubo
+from p2p.web.patience import Patience
+from p2p.web.posting import Posts
+from p2p.web.site import Web
+from worlds.dripping import Dripping, Manner
+
+QUICK: Final = Patience(connect=0.2, silence=0.2, span=0.2, least=1000, total=0.6)
+WATCHDOG: Final = 30.0
+"""Seconds; far beyond all bounds that are tried."""
+SIZE: Final = 400_000
+"""Bytes that are taken at most: fewer than those that STOPS gives before it stops."""
+
+Ask: TypeAlias = Callable[[Dripping, Path], Awaitable[Any]]
+
+
+async def _source(server: Dripping, folder: Path, **more: Any) -> None:
+    settings = IngestSettings(staging=folder, patience=QUICK, max_source_bytes=10 * SIZE, **more)
+    job = FetchJob(state=None, now=Instant(0), folder=folder, settings=settings)
+    await fetch(FetchUrl(url=server.url + "/rows.csv"), job)
+
+
+async def source(server: Dripping, folder: Path) -> None:
+    await _source(server, folder)
+
+
+async def strange_source(server: Dripping, folder: Path) -> None:
+    await _source(server, folder, may_dial=lambda _: True)
+
+
+async def secure_source(server: Dripping, folder: Path) -> None:
+    """TLS is never answered: no manner of this server speaks it."""
+    server.url = server.url.replace("http:", "https:")
+    await _source(server, folder)
+
+
+async def site_size(server: Dripping, _: Path) -> None:
+    async with Web(QUICK) as web:
+        await web.size_of(server.url + "/x")
+
+
+async def site_small(server: Dripping, _: Path) -> None:
+    async with Web(QUICK) as web:
+        await web.cat(server.url + "/x", SIZE)
+
+
+async def _all(content: Any) -> None:
+    async with content as parts:
+        async for _ in parts:
+            pass
+
+
+async def site_large(server: Dripping, _: Path) -> None:
+    async with Web(QUICK) as web:
+        await _all(web.open(server.url + "/x"))
+
+
+async def kubo_question(server: Dripping, _: Path) -> None:
+    async with Kubo(server.url, patience=QUICK) as kubo:
+        await kubo.version()
+
+
+async def kubo_small(server: Dripping, _: Path) -> None:
+    async with Kubo(server.url, patience=QUICK) as kubo:
+        await kubo.cat("/ipfs/x", SIZE)
+
+
+async def kubo_large(server: Dripping, _: Path) -> None:
+    async with Kubo(server.url, patience=QUICK) as kubo:
+        await _all(kubo.open("/ipfs/x"))
+
+
+async def kubo_folder(server: Dripping, _: Path) -> None:
+    async with Kubo(server.url, patience=QUICK) as kubo:
+        await _all(kubo.archive("/ipfs/x"))
+
+
+async def kubo_given(server: Dripping, folder: Path) -> None:
+    """More than the sockets of both ends hold: one who reads nothing is left too."""
+    (folder / "large").write_bytes(bytes(16 << 20))
+    async with Kubo(server.url, patience=QUICK) as kubo:
+        await kubo.replace("/x", (folder / "large").read_bytes())
+        await kubo.add("/x", [Addition("large", folder / "large")])
+
+
+async def witness(server: Dripping, _: Path) -> None:
+    async with Posts(QUICK.total) as posts:
+        answer = await posts.post(server.url + "/add-checkpoint", b"x", SIZE)
+        assert answer.status != 302, "a redirect is for the caller to understand"
+
+
+ASKS: Final[dict[str, Ask]] = {
+    ask.__name__.strip("_").replace("_", "-"): ask
+    for ask in (
+        source, strange_source, secure_source, site_size, site_small, site_large, kubo_question, kubo_small,
+        kubo_large, kubo_folder, kubo_given, witness,
+    )
+}  # fmt: skip
+HEADERS_ALONE: Final = {"site-size"}
+"""What the headers of an answer tell already, where they say how long its body is."""
+SIZED: Final = {Manner.DRIPS_BODY, Manner.STOPS}
+
+
+@asynccontextmanager
+async def tried(manner: Manner) -> AsyncIterator[Dripping]:
+    with Dripping(manner).open() as server, trio.fail_after(WATCHDOG):
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def slow_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2p.kubo.rpc.SLOW_SECONDS", QUICK.silence)
+    monkeypatch.setattr("p2p.kubo.rpc.ANSWER_SECONDS", QUICK.total)
+
+
+@pytest.mark.parametrize("manner", Manner, ids=lambda manner: manner.name.lower())
+@pytest.mark.parametrize("name", ASKS)
+async def test_one_who_is_slow_is_left(name: str, manner: Manner, tmp_path: Path) -> None:
+    async with tried(manner) as server:
+        if name in HEADERS_ALONE and manner in SIZED:
+            await ASKS[name](server, tmp_path)
+        else:
+            with pytest.raises((Fault, AssertionError)):
+                await ASKS[name](server, tmp_path)
+
+
+@pytest.mark.parametrize("manner", Manner, ids=lambda manner: manner.name.lower())
+@pytest.mark.parametrize("name", ASKS)
+async def test_nobody_waits_for_what_nobody_wants_any_more(name: str, manner: Manner, tmp_path: Path) -> None:
+    """Cancelled in the middle, with bounds that would last: the daemon is asked to stop, or a person is tired of it."""
+    endless = Patience(connect=1000, silence=1000, span=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{__name__}.QUICK", endless)
+        patch.setattr("p2p.kubo.rpc.SLOW_SECONDS", 1000)
+        patch.setattr("p2p.kubo.rpc.ANSWER_SECONDS", 1000)
+        async with tried(manner) as server:
+            with trio.move_on_after(0.1), suppress(Fault, AssertionError):
+                await ASKS[name](server, tmp_path)
