@@ -1,6 +1,6 @@
 """CSV text to rows of exact types, by pyarrow.csv; a fault names file, line, column, the text, and what to do.
 
-Pure over bytes: the header and the columns of a file are read once by who plans, then every range is parsed with them.
+Pure over bytes: the columns of a file are settled once (``csv_head``), then every range is parsed with them.
 Columns of times are read as text first, for pyarrow takes either zoned or naive times, and a file may hold both.
 """
 
@@ -9,125 +9,37 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
 from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.ranges import View
-from engines.spark.ingest.texts import Misfit, check_present, misfit_fault, to_instants, type_name
+from engines.spark.ingest.quoting import unescaped
+from engines.spark.ingest.texts import Misfit, check_present, check_utf8, misfit_fault, to_instants, type_name
 
 if TYPE_CHECKING:
     import _csv
 
-INFER_ROWS: Final = 1000
-"""Rows looked at to guess types, as the reference does."""
-MAX_HEAD: Final = 4 << 20
-"""Bytes in which the header and the sampled rows must end."""
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): ")
+NO_NUMBER: Final = r"^\s*(?:[+-]?0[0-9xX]|\+)"
+"""Texts that would be other texts when a number is made of them and written again."""
 
 
-class Head:
+class Head(NamedTuple):
     """What is known of a CSV file before its rows are parsed.
 
     ``names`` are its columns in file order; ``schema`` holds the columns wanted, in the order wanted; rows begin at
-    byte ``body``.
+    byte ``body``. ``remarks``: what was taken for granted, for people.
     """
 
-    def __init__(self, names: Sequence[str], schema: pa.Schema, body: int) -> None:
-        self.names = tuple(names)
-        self.schema = schema
-        self.body = body
-
-
-def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
-    """Columns of a file that is not empty. Raises Invalid, naming columns, when they are not those ``wanted``."""
-    skip = 3 if view[:3] == b"\xef\xbb\xbf" else 0
-    first, body = _first_record(view, skip, dialect, place)
-    if not dialect.header:
-        if wanted is not None:
-            return Head(wanted.names, wanted, skip)
-        names = [f"column_{number}" for number in range(1, len(first) + 1)]
-        return Head(names, _guess(view, skip, names, dialect, place), skip)
-    repeated = sorted({name for name in first if first.count(name) > 1})
-    if repeated:
-        raise Invalid(f"columns named twice: {', '.join(repeated)}", rule="read-columns", place=f"{place}:1")
-    if wanted is None:
-        return Head(first, _guess(view, body, first, dialect, place), body)
-    return Head(_matched(first, wanted.names, f"{place}:1"), wanted, body)
-
-
-def _matched(header: list[str], wanted: list[str], place: str) -> list[str]:
-    """Names of the file's columns as the schema calls them.
-
-    Equal sets match by name. Else columns match by place, as in the reference, so long as no name stands in both at
-    different places: that would be a silent swap.
-    """
-    if set(header) == set(wanted):
-        return header
-    missing = [name for name in wanted if name not in header]
-    extra = [name for name in header if name not in wanted]
-    swapped = [name for index, name in enumerate(wanted[: len(header)]) if name in header and header[index] != name]
-    if len(header) == len(wanted) and not swapped:
-        return wanted
-    parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
-    parts += [f"not in the schema: {', '.join(map(repr, extra))}"] if extra else []
-    raise Invalid(
-        f"the header has {len(header)} columns and the schema {len(wanted)}; {'; '.join(parts)}",
-        rule="read-columns",
-        hint="make the read schema list the columns of the file",
-        place=place,
-    )
-
-
-def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tuple[list[str], int]:
-    """The first record that is not an empty line, and the byte after it."""
-    text = io.StringIO(_utf8(bytes(view[start : start + MAX_HEAD]), place), newline="")
-    taken: list[str] = []
-
-    def counted() -> Iterator[str]:
-        for line in text:
-            taken.append(line)
-            yield line
-
-    try:
-        for record in _reader(counted(), dialect):
-            if record:
-                return record, start + len("".join(taken).encode())
-    except csv.Error as error:
-        raise Invalid(f"the first line is not CSV: {error}", rule="read-csv", place=f"{place}:1") from error
-    return [], len(view)
-
-
-def _guess(view: View, start: int, names: Sequence[str], dialect: CsvDialect, place: str) -> pa.Schema:
-    """Strings, unless inference is asked for: then the types of the first rows."""
-    strings = pa.schema([(name, pa.string()) for name in names])
-    if not dialect.infer:
-        return strings
-    sample = bytes(view[start : start + MAX_HEAD])
-    newline = sample.rfind(b"\n")
-    if len(view) - start > MAX_HEAD and newline >= 0:
-        sample = sample[: newline + 1]
-    sample = b"\n".join(sample.split(b"\n", INFER_ROWS)[:INFER_ROWS]) if not dialect.whole else sample
-    if not sample.strip():
-        return strings
-    try:
-        guessed = _read(sample, names, {}, dialect, []).schema
-    except pa.ArrowInvalid as error:
-        raise Invalid(
-            f"types cannot be guessed: {error}", rule="read-infer", hint="give a schema", place=place
-        ) from error
-    return pa.schema([(field.name, _plain(field.type)) for field in guessed])
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    """Guessed types as the format knows them; a column without any value is text."""
-    if pa.types.is_timestamp(type_):
-        return pa.timestamp("ms", "UTC")
-    return pa.string() if pa.types.is_null(type_) or pa.types.is_binary(type_) or pa.types.is_time(type_) else type_
+    names: tuple[str, ...]
+    schema: pa.Schema
+    body: int
+    remarks: tuple[str, ...] = ()
 
 
 def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
@@ -135,27 +47,52 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
 
     Raises Invalid; its line is counted from the file's start, ``lines_before`` lines before this range.
     """
-    if not data.strip():
+    data = unescaped(data, dialect)
+    if not data.strip(b"\r\n"):
         return head.schema.empty_table()
     bad: list[pc_csv.InvalidRow] = []
     types = {field.name: _read_as(field, place) for field in head.schema}
     try:
-        table = _read(data, head.names, types, dialect, bad)
+        table = read_values(data, head.names, types, dialect, bad)
     except pa.ArrowInvalid as error:
         raise _explained(error, bad, data, head, dialect, place, lines_before) from error
     columns = []
     for field in head.schema:
         column = table.column(field.name)
         try:
+            if dialect.infer:
+                _check_guess(data, head, field, dialect)
             check_present(column, field)
             columns.append(
                 to_instants(column, field.type) if pa.types.is_timestamp(field.type) else column.cast(field.type)
             )
         except Misfit as misfit:
             line = lines_before + _line_of(data, misfit.row + 1, dialect)
+            if dialect.infer:
+                raise guessed_wrongly(f"{place}:{line}", field, misfit.value) from misfit
             raise misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value) from misfit
     schema = pa.schema([field.with_type(column.type) for field, column in zip(head.schema, columns, strict=True)])
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) -> None:
+    """Raises Misfit at the first text of a column taken for numbers that a number does not hold."""
+    if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)):
+        return
+    texts = read_values(data, head.names, dict.fromkeys(head.names, pa.string()), dialect, [], only=[field.name])
+    found = pc.index(pc.match_substring_regex(texts.column(0), NO_NUMBER), True).as_py()
+    if found >= 0:
+        raise Misfit(found, texts.column(0)[found].as_py())
+
+
+def guessed_wrongly(place: str, field: pa.Field, value: str) -> Invalid:
+    """A value of a column whose type was guessed from the first rows."""
+    return Invalid(
+        f"column {field.name!r}: {value[:80]!r} is not a {type_name(field.type)}, as the first rows made it look",
+        rule="read-infer",
+        hint="give a schema; String keeps leading zeros and signs",
+        place=place,
+    )
 
 
 def _read_as(field: pa.Field, place: str) -> pa.DataType:
@@ -172,13 +109,16 @@ def _read_as(field: pa.Field, place: str) -> pa.DataType:
     return pa.float32() if pa.types.is_float16(type_) else type_
 
 
-def _read(
+def read_values(
     data: bytes,
     names: Sequence[str],
-    types: dict[str, pa.DataType],
+    types: Mapping[str, pa.DataType],
     dialect: CsvDialect,
     bad: list[pc_csv.InvalidRow],
+    only: Sequence[str] = (),
 ) -> pa.Table:
+    """Text without escapes as pyarrow reads it; rows of another length end up in ``bad``. Raises ArrowInvalid."""
+
     def keep(row: pc_csv.InvalidRow) -> str:
         bad.append(row)
         return "error"
@@ -189,12 +129,12 @@ def _read(
         pc_csv.ParseOptions(
             delimiter=dialect.separator,
             quote_char=dialect.quote,
-            escape_char=dialect.escape or False,
             newlines_in_values=dialect.whole,
             invalid_row_handler=keep,
         ),
         pc_csv.ConvertOptions(
-            column_types=types,
+            column_types=dict(types),
+            include_columns=list(only),
             null_values=[dialect.null] if dialect.null == "" else ["", dialect.null],
             strings_can_be_null=True,
             true_values=["true", "True", "TRUE", "1"],
@@ -221,6 +161,7 @@ def _explained(
             hint=f"the columns are {', '.join(head.names)}; put quotes around values that hold {dialect.separator!r}",
             place=f"{place}:{line}",
         )
+    check_utf8(data, place, lines_before)
     match = _BAD_VALUE.match(str(error))
     if match is None:
         return Invalid(f"not CSV: {error}", rule="read-csv", place=place)
@@ -228,7 +169,8 @@ def _explained(
     line, record = _record(data, int(match[2]), dialect)
     name = head.names[column]
     value = record[column] if column < len(record) else "?"
-    return misfit_fault(f"{place}:{lines_before + line}", name, head.schema.field(name).type, value)
+    here, field = f"{place}:{lines_before + line}", head.schema.field(name)
+    return guessed_wrongly(here, field, value) if dialect.infer else misfit_fault(here, name, field.type, value)
 
 
 def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
@@ -239,34 +181,20 @@ def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
 def _record(data: bytes, row: int, dialect: CsvDialect) -> tuple[int, list[str]]:
     """Record ``row`` (from 1, empty lines not counted) and the line, from 1, it begins on. Only for messages."""
     text = io.StringIO(data.decode("utf-8", "replace"), newline="")
-    reader = _reader(text, dialect)
+    records = reader(text, dialect)
     seen, line = 0, 1
     try:
-        for record in reader:
+        for record in records:
             if record:
                 seen += 1
                 if seen == row:
                     return line, record
-            line = reader.line_num + 1
+            line = records.line_num + 1
     except csv.Error:
         pass
     return line, []
 
 
-def _reader(text: Iterable[str], dialect: CsvDialect) -> _csv.Reader:
-    return csv.reader(text, delimiter=dialect.separator, quotechar=dialect.quote, escapechar=dialect.escape)
-
-
-def _utf8(data: bytes, place: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        if error.start >= len(data) - 4 and len(data) == MAX_HEAD:
-            return data[: error.start].decode()
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Invalid(
-            f"not UTF-8: byte {data[error.start]:#04x}",
-            rule="read-encoding",
-            hint="convert the file to utf8",
-            place=f"{place}:{line}",
-        ) from error
+def reader(text: Iterable[str], dialect: CsvDialect) -> _csv.Reader:
+    """Records of text without escapes. Only for heads and messages."""
+    return csv.reader(text, delimiter=dialect.separator, quotechar=dialect.quote)

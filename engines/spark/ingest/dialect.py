@@ -1,7 +1,7 @@
 """The CSV dialect of a read step, resolved: defaults filled in, contradictions refused before a byte is read.
 
-The format's escape character works "inside quoted values, to escape quotes"; it is therefore live only in files in
-which it stands before a quote, and a path like ``C:\\new`` elsewhere keeps its backslash (spec: ReadStep.Csv).
+It is RFC 4180: quotes within quoted values are doubled. An escape character works only where the manifest declares one,
+and only "inside quoted values, to escape quotes" (spec: ReadStep.Csv), so a path like ``C:\\new`` keeps its backslash.
 """
 
 from __future__ import annotations
@@ -12,39 +12,37 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.model.source import ReadCsv
-from engines.spark.ingest.ranges import View
 
 _TIME_FORMATS: Final = {None, "rfc3339"}
 _ENCODINGS: Final = {None, "utf8", "utf-8"}
 
 
 class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """``escape`` is ``None`` where it has no work to do in this file."""
+    """``escape``: ``None`` for none, as the reference has it when a manifest says nothing, or ``''``."""
 
     separator: str = ","
     quote: str = '"'
-    escape: str | None = "\\"
+    escape: str | None = None
     header: bool = False
     null: str = ""
     infer: bool = False
+    """Types are guessed: what a number would lose is refused."""
     whole: bool = False
     """The file is one range and quoted values in it may hold newlines."""
-
-    def alive_in(self, view: View) -> CsvDialect:
-        """The dialect with the escape character only if ``view`` holds it before a quote."""
-        if self.escape is None or self.escape == self.quote:
-            return msgspec.structs.replace(self, escape=None)
-        live = view.find((self.escape + self.quote).encode()) >= 0
-        return self if live else msgspec.structs.replace(self, escape=None)
 
 
 def csv_dialect(step: ReadCsv) -> CsvDialect:
     """Raises Invalid for an option that is not understood."""
     check_text_options(step.encoding, step.date_format, step.timestamp_format)
+    separator = _one_character("separator", step.separator, ",")
+    quote = _one_character("quote", step.quote, '"')
+    escape = _one_character("escape", step.escape, quote)
+    if separator in (quote, escape):
+        raise Invalid(f"separator and quote or escape are one character: {separator!r}", rule="read-option")
     return CsvDialect(
-        separator=_one_character("separator", step.separator, ","),
-        quote=_one_character("quote", step.quote, '"'),
-        escape=_one_character("escape", step.escape, "\\"),
+        separator=separator,
+        quote=quote,
+        escape=None if escape == quote else escape,
         header=bool(step.header),
         null=step.null_value or "",
         infer=bool(step.infer_schema),

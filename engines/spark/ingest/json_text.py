@@ -1,52 +1,65 @@
-"""JSON texts to rows of exact types: one object per line, an array in a document, GeoJSON features.
+"""JSON objects to rows of exact types, by pyarrow.json: the one place where JSON becomes columns.
 
-Pure over bytes. Lines are parsed by pyarrow.json; documents are few and small by limit, taken apart by msgspec and
-given to the same parser as lines, so that there is one place where JSON becomes columns.
+Pure over bytes. A number goes from its digits to the type of its column: no decimal is ever a double on the way. Fields
+that the schema does not name are passed over, and counted.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.json as pa_json
 
 from chain.errors import Invalid
-from engines.spark.ingest.texts import Misfit, check_present, converted, misfit_fault, to_dates, to_instants, type_name
+from engines.spark.ingest.records import Records
+from engines.spark.ingest.texts import (
+    Misfit,
+    check_present,
+    check_utf8,
+    converted,
+    misfit_fault,
+    to_dates,
+    to_instants,
+    type_name,
+)
 
-INFER_ROWS: Final = 1000
-MAX_DOCUMENT: Final = 256 << 20
-"""Bytes of a document that must be parsed in one piece."""
+_CHUNK: Final = 1 << 20
+"""Bytes in which fields are counted at a time."""
 _ROW: Final = re.compile(r"\A(?:JSON parse error: )?(.*?)(?: in row (\d+))?\Z", re.DOTALL)
+_CHANGED: Final = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
+_UNEXPECTED: Final = "unexpected field"
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def guess_json(data: bytes, place: str) -> pa.Schema:
-    """Types from the first lines of ``data``, columns in order of first appearance. Raises Invalid."""
-    lines = [line for line in data.split(b"\n", INFER_ROWS)[:INFER_ROWS] if line.strip()]
-    if not lines:
-        return pa.schema([])
-    table = _read(b"\n".join(lines), None, place, 0)
-    return pa.schema([(field.name, _plain(field.type)) for field in table.schema])
+class Parsed(NamedTuple):
+    """``unknown``: fields that the schema does not name, and in how many records each is."""
+
+    table: pa.Table
+    unknown: Mapping[str, int]
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
-    """pyarrow takes some texts for times; the reference leaves them texts. A column of nulls is text."""
-    if pa.types.is_temporal(type_) or pa.types.is_null(type_):
-        return pa.string()
-    if pa.types.is_list(type_):
-        return pa.list_(_plain(type_.value_type))
-    if pa.types.is_struct(type_):
-        return pa.struct([(child.name, _plain(child.type)) for child in type_])
-    return type_
+class _Unknown(Exception):
+    """A record has a field that the schema does not name."""
 
 
-def parse_json_lines(data: bytes, schema: pa.Schema, place: str, lines_before: int = 0) -> pa.Table:
-    """Objects, one a line, as a table of ``schema``: absent fields are null, unknown ones are passed over."""
-    if not data.strip():
-        return schema.empty_table()
-    table = _read(data, pa.schema([(field.name, _read_as(field.type)) for field in schema]), place, lines_before)
+def parse_json(records: Records, schema: pa.Schema, place: str) -> Parsed:
+    """Rows of ``schema``: absent fields are null. Raises Invalid, naming the line."""
+    if not records.text.strip():
+        return Parsed(schema.empty_table(), {})
+    check_utf8(records.text, place)
+    wanted = pa.schema([(field.name, _read_as(field.type)) for field in schema])
+    unknown: Mapping[str, int] = {}
+    try:
+        table = read_objects(records, wanted, place, "error")
+    except _Unknown:
+        table = read_objects(records, wanted, place, "ignore")
+        unknown = _count_unknown(records.text, schema)
     columns = []
     for field in schema:
         column = table.column(field.name)
@@ -54,10 +67,26 @@ def parse_json_lines(data: bytes, schema: pa.Schema, place: str, lines_before: i
             check_present(column, field)
             columns.append(_typed(column, field.type))
         except Misfit as misfit:
-            line = lines_before + line_of_row(data, misfit.row)
+            line = records.line_of(misfit.row)
             raise misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value) from misfit
     out = pa.schema([field.with_type(column.type) for field, column in zip(schema, columns, strict=True)])
-    return pa.Table.from_arrays(columns, schema=out)
+    return Parsed(pa.Table.from_arrays(columns, schema=out), unknown)
+
+
+def _count_unknown(text: bytes, schema: pa.Schema) -> dict[str, int]:
+    """Names of fields that no column has, with the number of objects that have them, most frequent first."""
+    counts: Counter[str] = Counter()
+    known = set(schema.names)
+    start = 0
+    while start < len(text):
+        stop = text.find(b"\n", min(start + _CHUNK, len(text) - 1)) + 1 or len(text)
+        try:
+            counts.update(chain.from_iterable(_FIELDS.decode_lines(text[start:stop])))
+        except (msgspec.DecodeError, RecursionError):
+            return {"fields of records that are not one a line": 1}
+        start = stop
+    unknown = {name: count for name, count in counts.most_common() if name not in known}
+    return unknown or {"fields within nested values": 1}
 
 
 def _read_as(type_: pa.DataType) -> pa.DataType:
@@ -74,88 +103,38 @@ def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     return converted(column, lambda part: part.cast(type_))
 
 
-def _read(data: bytes, schema: pa.Schema | None, place: str, lines_before: int) -> pa.Table:
+def read_objects(records: Records, schema: pa.Schema | None, place: str, others: str = "infer") -> pa.Table:
+    """Objects as pyarrow reads them. Raises Invalid; with ``others`` ``error``, ``_Unknown`` for a field too many."""
+    text = records.text
     try:
         return pa_json.read_json(
-            pa.BufferReader(data),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
-            ),
+            pa.BufferReader(text),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            parse_options=pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         match = _ROW.match(str(error))
         what = match[1] if match else str(error)
-        line = f":{lines_before + line_of_row(data, int(match[2]))}" if match and match[2] else ""
+        if what == _UNEXPECTED and others == "error":
+            raise _Unknown from error
+        line = f":{records.line_of(int(match[2]))}" if match and match[2] else ""
         wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in schema) if schema else ""
         raise Invalid(
-            f"not the JSON expected: {what}",
+            _explained(what, schema),
             rule="read-json",
             hint=f"the schema reads {wanted}" if wanted else "one JSON object per line is expected",
             place=f"{place}{line}",
         ) from error
 
 
-def line_of_row(data: bytes, row: int) -> int:
-    """Line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages."""
-    seen = -1
-    for number, line in enumerate(data.split(b"\n"), 1):
-        seen += bool(line.strip())
-        if seen == row:
-            return number
-    return 1
-
-
-def array_lines(data: bytes, sub_path: str | None, place: str) -> bytes:
-    """The objects of the array at dotted ``sub_path`` of one JSON document, as lines. Raises Invalid."""
-    node = _document(data, place)
-    walked = "$"
-    for step in sub_path.split(".") if sub_path else ():
-        if not isinstance(node, dict) or step not in node:
-            keys = ", ".join(sorted(node)[:10]) if isinstance(node, dict) else type(node).__name__
-            raise Invalid(f"no {step!r} at {walked}", rule="read-sub-path", hint=f"there is: {keys}", place=place)
-        node, walked = node[step], f"{walked}.{step}"
-    if not isinstance(node, list):
-        raise Invalid(
-            f"{walked} is not an array", rule="read-json", hint="name the array of records with subPath", place=place
-        )
-    return b"\n".join(msgspec.json.encode(item) for item in node)
-
-
-def feature_lines(data: bytes, place: str) -> bytes:
-    """Features of one GeoJSON FeatureCollection as lines: properties beside ``geometry``, which is JSON text."""
-    document = _document(data, place)
-    features = document.get("features") if isinstance(document, dict) else None
-    if not isinstance(features, list):
-        raise Invalid("not a FeatureCollection: it has no array 'features'", rule="read-geojson", place=place)
-    return b"\n".join(_flat(feature, place) for feature in features)
-
-
-def feature_per_line(data: bytes, place: str) -> bytes:
-    """GeoJSON features, one a line, in the form of ``feature_lines``; empty lines stay, so that lines keep numbers."""
-    rows = []
-    for number, line in enumerate(data.split(b"\n"), 1):
-        rows.append(_flat(_document(line, f"{place}:{number}"), f"{place}:{number}") if line.strip() else b"")
-    return b"\n".join(rows)
-
-
-def _flat(feature: object, place: str) -> bytes:
-    if not isinstance(feature, dict) or feature.get("type") != "Feature":
-        raise Invalid("not a GeoJSON Feature", rule="read-geojson", place=place)
-    properties = feature.get("properties") or {}
-    geometry = msgspec.json.encode(feature.get("geometry"), order="sorted").decode()
-    return msgspec.json.encode({**properties, "geometry": geometry}, order="sorted")
-
-
-def _document(data: bytes, place: str) -> object:
-    if len(data) > MAX_DOCUMENT:
-        raise Invalid(
-            f"a JSON document of {len(data) >> 20} MiB",
-            rule="read-document-size",
-            hint=f"at most {MAX_DOCUMENT >> 20} MiB in one piece; give one object per line (NdJson) instead",
-            place=place,
-        )
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise Invalid(f"not JSON: {error}", rule="read-json", place=place) from error
+def _explained(what: str, schema: pa.Schema | None) -> str:
+    changed = _CHANGED.match(what)
+    if changed is None:
+        return f"not the JSON expected: {what}"
+    path, before, now = changed.groups()
+    if not path:
+        return f"a record that is no object but: {now}"
+    name, now = path.split("/")[0], f"an {now}" if now[0] in "ao" else f"a {now}"
+    if schema is None or name not in schema.names:
+        return f"field {path!r} is first a {before} and then {now}"
+    return f"field {path!r} is {now}, and the schema reads a {before} ({type_name(schema.field(name).type)})"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -29,9 +31,14 @@ from chain.model.source import (
     ReadParquet,
     ReadStep,
 )
-from engines.spark.ingest import csv_text, json_text, tasks
+from engines.spark.ingest import tasks
+from engines.spark.ingest.csv_head import BOM, read_head
 from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
-from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges, quotes_stay_in_lines
+from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
+from engines.spark.ingest.kinds import check_text
+from engines.spark.ingest.quoting import Quotes, check_quotes
+from engines.spark.ingest.ranges import Range, View, line_ranges
+from engines.spark.ingest.records import object_lines
 from engines.spark.ingest.tasks import Format, Task
 
 if TYPE_CHECKING:
@@ -48,12 +55,26 @@ class Source(NamedTuple):
     name: str
 
 
+class Planned(NamedTuple):
+    """How one file is read: its columns, its format, and the ranges that are parsed apart."""
+
+    schema: pa.Schema
+    format: Format
+    spans: list[Range]
+    remarks: tuple[str, ...] = ()
+    """What was taken for granted, for people."""
+
+
 class Parts(NamedTuple):
     """Parsed rows on disk, in input order."""
 
     schema: pa.Schema
     paths: tuple[Path, ...]
     rows: tuple[int, ...]
+    unknown: Mapping[str, int] = MappingProxyType({})
+    """Fields that the schema does not name, and in how many records each is."""
+    remarks: tuple[str, ...] = ()
+    """What was taken for granted, for people."""
 
 
 def read_schema(step: ReadStep) -> pa.Schema | None:
@@ -74,19 +95,21 @@ def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep
     wanted = read_schema(step)
     todo: list[Task] = []
     planned = False
+    remarks: list[str] = []
     for source in sources:
         if _size(source) == 0:
             continue
-        wanted, format_, spans = _plan_file(source, step, wanted)
+        wanted, format_, spans, said = plan_file(source, step, wanted)
         planned = True
+        remarks += said
         path, name, schema = str(source.path), source.name, wanted
         for span in spans:
             part = str(folder / f"part-{len(todo):06d}.parquet")
             todo.append(Task(path=path, name=name, span=span, format=format_, schema=schema, part=part))
     if wanted is None or not planned:
         return None
-    rows = _run(spark, tuple(todo)) if todo else ()
-    return Parts(wanted, tuple(Path(task.part) for task in todo), rows)
+    rows, unknown = _run(spark, tuple(todo)) if todo else ((), {})
+    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, unknown, tuple(remarks))
 
 
 def empty_sources(sources: Sequence[Source]) -> list[str]:
@@ -94,14 +117,21 @@ def empty_sources(sources: Sequence[Source]) -> list[str]:
     return [source.name for source in sources if _size(source) == 0]
 
 
-def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[int, ...]:
-    """One Spark job, one task a range. The first fault in input order is raised."""
+def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
+    """One Spark job, one task a range: rows of each, and unknown fields of all.
+
+    The first fault in input order is raised.
+    """
     numbers = spark.range(0, len(todo), 1, len(todo))
     work = functools.partial(tasks.perform, tasks=todo)
-    answers = numbers.mapInArrow(work, "task long, rows long, fault binary").toArrow().sort_by("task")
+    declared = "task long, rows long, unknown binary, fault binary"
+    answers = numbers.mapInArrow(work, declared).toArrow().sort_by("task")
     for fault in answers.column("fault").drop_null().slice(0, 1):
         raise msgspec.json.decode(fault.as_py(), type=tasks.Fault).raised()
-    return tuple(answers.column("rows").to_pylist())
+    unknown: Counter[str] = Counter()
+    for text in answers.column("unknown").drop_null().to_pylist():
+        unknown.update(msgspec.json.decode(text, type=dict[str, int]))
+    return tuple(answers.column("rows").to_pylist()), unknown
 
 
 def _size(source: Source) -> int:
@@ -111,26 +141,28 @@ def _size(source: Source) -> int:
         raise Environment(f"cannot read {source.name}: {error.strerror}", rule="disk") from error
 
 
-def _plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> tuple[pa.Schema, Format, list[Range]]:
-    """Columns, format and ranges of one file that is not empty; what the first file guesses, the others must keep."""
-    if isinstance(step, ReadParquet):
-        whole = [Range(0, _size(source))]
-        return wanted or tasks.parquet_schema(source.path, source.name), tasks.ParquetFormat(), whole
+def plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> Planned:
+    """How one file that is not empty is read; what the first file guesses, the others must keep. Raises Invalid."""
+    declared = read_schema(step) is not None
     with _mapped(source) as view:
+        if isinstance(step, ReadParquet):
+            schema = wanted or tasks.parquet_schema(source.path, source.name)
+            return Planned(schema, tasks.ParquetFormat(), [Range(0, len(view))])
+        if not isinstance(step, ReadEsriShapefile):
+            check_text(view, str(step.__struct_config__.tag), source.name)
         match step:
             case ReadCsv():
-                return _plan_csv(view, csv_dialect(step), wanted, source.name)
+                return _plan_csv(view, csv_dialect(step), wanted, declared, source.name)
             case ReadNdJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
-                schema = wanted or json_text.guess_json(_sample(view), source.name)
-                return schema, tasks.JsonLinesFormat(), line_ranges(view, 0)
+                schema = wanted or guess_json(object_lines(_sample(view)), source.name)
+                return Planned(schema, tasks.JsonLinesFormat(), line_ranges(view, 0))
             case ReadJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
                 return _plan_document(view, tasks.JsonDocumentFormat(step.sub_path), wanted, source.name)
-            case ReadGeoJson():
-                return _plan_document(view, tasks.FeaturesFormat(per_line=False), wanted, source.name)
-            case ReadNdGeoJson():
-                return _plan_document(view, tasks.FeaturesFormat(per_line=True), wanted, source.name)
+            case ReadGeoJson() | ReadNdGeoJson():
+                format_ = tasks.FeaturesFormat(per_line=isinstance(step, ReadNdGeoJson), own_id=declared)
+                return _plan_document(view, format_, wanted, source.name)
             case ReadEsriShapefile():
                 raise Invalid(
                     "EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq"
@@ -138,17 +170,12 @@ def _plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> tupl
     raise Invalid(f"unknown read step {type(step).__name__}", rule="read-kind")
 
 
-def _plan_csv(
-    view: View, dialect: CsvDialect, wanted: pa.Schema | None, name: str
-) -> tuple[pa.Schema, Format, list[Range]]:
-    dialect = dialect.alive_in(view)
-    small = len(view) <= TARGET * 3 // 2
-    whole = dialect.escape is not None or (
-        not (small and view.find(dialect.quote.encode()) < 0)
-        and not quotes_stay_in_lines(view, 0, ord(dialect.separator), ord(dialect.quote))
-    )
-    dialect = msgspec.structs.replace(dialect, whole=whole)
-    head = csv_text.read_head(view, dialect, wanted, name)
+def _plan_csv(view: View, dialect: CsvDialect, wanted: pa.Schema | None, declared: bool, name: str) -> Planned:
+    start = len(BOM) if view[: len(BOM)] == BOM else 0
+    quotes = check_quotes(view, start, dialect, name)
+    whole = quotes is not Quotes.IN_LINES
+    dialect = msgspec.structs.replace(dialect, whole=whole, infer=dialect.infer and not declared)
+    head = read_head(view, dialect, wanted, name)
     spans = [Range(head.body, len(view))] if whole else line_ranges(view, head.body)
     if any(span.stop - span.start > MAX_WHOLE for span in spans):
         raise Invalid(
@@ -157,24 +184,21 @@ def _plan_csv(
             hint="split the file",
             place=name,
         )
-    return head.schema, tasks.CsvFormat(dialect, head.names), spans
+    return Planned(head.schema, tasks.CsvFormat(dialect, head.names), spans, head.remarks)
 
 
-def _plan_document(
-    view: View, format_: Format, wanted: pa.Schema | None, name: str
-) -> tuple[pa.Schema, Format, list[Range]]:
+def _plan_document(view: View, format_: Format, wanted: pa.Schema | None, name: str) -> Planned:
     schema = wanted
     if schema is None:
-        lines = tasks.lines_of(format_, bytes(view), name)
-        schema = json_text.guess_json(lines, name)
+        schema = guess_json(tasks.records_of(format_, bytes(view), name, INFER_ROWS), name)
         if isinstance(format_, tasks.FeaturesFormat):
             schema = pa.schema(sorted(schema, key=lambda field: field.name))
-    return schema, format_, [Range(0, len(view))]
+    return Planned(schema, format_, [Range(0, len(view))])
 
 
 def _sample(view: View) -> bytes:
     end = 0
-    for _ in range(json_text.INFER_ROWS):
+    for _ in range(INFER_ROWS):
         newline = view.find(b"\n", end)
         if newline < 0:
             return bytes(view[:])

@@ -7,6 +7,7 @@ Spark may run a task twice. Rows never go back through Spark; counts and faults 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -15,12 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
-from engines.spark.ingest import csv_text, json_text
+from engines.spark.ingest import csv_text, json_text, records
 from engines.spark.ingest.dialect import CsvDialect
+from engines.spark.ingest.json_text import Parsed
+from engines.spark.ingest.kinds import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.ranges import Range
+from engines.spark.ingest.records import Records
 from engines.spark.ingest.texts import Misfit, check_present, instant_type, misfit_fault, type_name
 
-ANSWER: Final = pa.schema([("task", pa.int64()), ("rows", pa.int64()), ("fault", pa.binary())])
+ANSWER: Final = pa.schema(
+    [("task", pa.int64()), ("rows", pa.int64()), ("unknown", pa.binary()), ("fault", pa.binary())]
+)
 """What a task gives back to the driver."""
 _READ: Final = 1 << 20
 MAX_DECIMAL128: Final = 38
@@ -42,6 +48,8 @@ class JsonDocumentFormat(msgspec.Struct, frozen=True):
 
 class FeaturesFormat(msgspec.Struct, frozen=True):
     per_line: bool
+    own_id: bool = False
+    """A feature's own id is the column ``id``, where no property is."""
 
 
 class ParquetFormat(msgspec.Struct, frozen=True): ...
@@ -83,49 +91,59 @@ def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Itera
 
 def _answer(task: Task) -> dict[str, object]:
     try:
-        return {"rows": parse_to_part(task), "fault": None}
+        parsed = parse_to_part(task)
     except Invalid as error:
         fault = Fault(error.message, error.rule, error.hint, error.place)
-        return {"rows": 0, "fault": msgspec.json.encode(fault)}
+        return {"rows": 0, "unknown": None, "fault": msgspec.json.encode(fault)}
+    unknown = msgspec.json.encode(parsed.unknown) if parsed.unknown else None
+    return {"rows": parsed.table.num_rows, "unknown": unknown, "fault": None}
 
 
-def parse_to_part(task: Task) -> int:
-    """Rows written. Raises Invalid for what is wrong with the source, Environment for our disk."""
-    table = parse(task)
+def parse_to_part(task: Task) -> Parsed:
+    """Rows, as written. Raises Invalid for what is wrong with the source, Environment for our disk."""
+    parsed = parse(task)
     path = Path(task.part)
     staged = path.with_name(f".{path.name}")
     try:
-        pq.write_table(table, staged, compression="none", use_dictionary=False, write_statistics=False)
+        pq.write_table(parsed.table, staged, compression="none", use_dictionary=False, write_statistics=False)
         staged.rename(path)
     except OSError as error:
         raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
-    return int(table.num_rows)
+    return parsed
 
 
-def parse(task: Task) -> pa.Table:
+def parse(task: Task) -> Parsed:
     """Rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
-            return _read_parquet(task)
+            return Parsed(_read_parquet(task), {})
         case CsvFormat(dialect, names):
             head = csv_text.Head(names, task.schema, 0)
-            return _located(task, lambda data, before: csv_text.parse_csv(data, head, dialect, task.name, before))
+            return _located(
+                task, lambda data, before: Parsed(csv_text.parse_csv(data, head, dialect, task.name, before), {})
+            )
         case JsonLinesFormat():
-            return _located(task, lambda data, before: json_text.parse_json_lines(data, task.schema, task.name, before))
-    return json_text.parse_json_lines(lines_of(task.format, _bytes(task), task.name), task.schema, task.name)
+            return _located(task, partial(_objects, task))
+    return json_text.parse_json(records_of(task.format, _bytes(task), task.name), task.schema, task.name)
 
 
-def lines_of(format_: Format, data: bytes, name: str) -> bytes:
-    """A JSON document, or GeoJSON, as one object per line. Raises Invalid."""
+def _objects(task: Task, data: bytes, before: int) -> Parsed:
+    return json_text.parse_json(records.object_lines(data, before), task.schema, task.name)
+
+
+def records_of(format_: Format, data: bytes, name: str, limit: int | None = None) -> Records:
+    """The objects, or the first ``limit`` of them, of a JSON document, or of GeoJSON. Raises Invalid."""
     match format_:
         case JsonDocumentFormat(sub_path):
-            return json_text.array_lines(data, sub_path, name)
-        case FeaturesFormat(per_line):
-            return json_text.feature_per_line(data, name) if per_line else json_text.feature_lines(data, name)
-    return data
+            return records.array_records(data, sub_path, name, limit)
+        case FeaturesFormat(per_line=True, own_id=own_id):
+            return records.feature_per_line(data, name, own_id)
+        case FeaturesFormat(own_id=own_id):
+            return records.feature_records(data, name, own_id, limit)
+    return records.object_lines(data)
 
 
-def _located(task: Task, parse_at: Callable[[bytes, int], pa.Table]) -> pa.Table:
+def _located(task: Task, parse_at: Callable[[bytes, int], Parsed]) -> Parsed:
     """Parse with lines counted from the range; count from the file's start only when there is a fault to tell."""
     data = _bytes(task)
     try:
@@ -161,8 +179,7 @@ def _read_parquet(task: Task) -> pa.Table:
     try:
         table = pq.read_table(task.path, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise Invalid(f"not a readable Parquet file: {reason}", rule="read-parquet", place=task.name) from error
+        raise _no_parquet(Path(task.path), task.name, error) from error
     missing = [name for name in task.schema.names if name not in table.schema.names]
     if missing:
         raise Invalid(
@@ -192,9 +209,19 @@ def parquet_schema(path: Path, name: str) -> pa.Schema:
     try:
         found = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise Invalid(f"not a readable Parquet file: {reason}", rule="read-parquet", place=name) from error
+        raise _no_parquet(path, name, error) from error
     return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
+
+
+def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:
+    with path.open("rb") as file:
+        found = found_kind(file.read(BEGIN))
+    if found is not None and found[0] != PARQUET:
+        return Invalid(f"this is {found[0]}, and not Parquet", rule="read-kind-of-file", hint=found[1], place=name)
+    reason = str(error).splitlines()[0]
+    return Invalid(
+        f"not a readable Parquet file: {reason}", rule="read-parquet", hint="is the whole file there?", place=name
+    )
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

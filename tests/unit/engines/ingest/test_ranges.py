@@ -11,16 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.spark.ingest.csv_text import parse_csv, read_head
+from engines.spark.ingest.csv_head import read_head
+from engines.spark.ingest.csv_text import parse_csv
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.json_text import parse_json_lines
-from engines.spark.ingest.ranges import Range, line_ranges, quotes_stay_in_lines, ranges_at
+from engines.spark.ingest.json_text import parse_json
+from engines.spark.ingest.quoting import Quotes, check_quotes
+from engines.spark.ingest.ranges import Range, line_ranges, ranges_at
+from engines.spark.ingest.records import object_lines
 
 CELLS = st.text(st.sampled_from('ab1 ,"\n\r\\é'), max_size=6)
 ROWS = st.lists(st.tuples(CELLS, CELLS), max_size=12)
 CUTS = st.lists(st.integers(0, 120), max_size=6).map(sorted)
 STRINGS = pa.schema([("x", pa.string()), ("y", pa.string())])
-COMMA, QUOTE = ord(","), ord('"')
+PLAIN = CsvDialect()
 
 
 def written(rows: list[tuple[str, str]], quoting: int, end: str) -> bytes:
@@ -46,17 +49,16 @@ def outcome(data: bytes, spans: list[Range], dialect: CsvDialect) -> list[dict[s
 @given(ROWS, CUTS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
 def test_parts_give_the_rows_of_the_whole(rows: list[tuple[str, str]], cuts: list[int], quoting: int, end: str) -> None:
     data = written(rows, quoting, end)
-    dialect = CsvDialect(escape=None)
-    if data and quotes_stay_in_lines(data, 0, COMMA, QUOTE):
-        whole = outcome(data, [Range(0, len(data))], dialect)
-        assert outcome(data, ranges_at(data, 0, cuts), dialect) == whole
+    if data and check_quotes(data, 0, PLAIN, "f") is Quotes.IN_LINES:
+        whole = outcome(data, [Range(0, len(data))], PLAIN)
+        assert outcome(data, ranges_at(data, 0, cuts), PLAIN) == whole
 
 
 @given(ROWS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
 def test_a_proven_file_has_as_many_lines_as_records(rows: list[tuple[str, str]], quoting: int) -> None:
     """The proof against another reader's opinion: were a newline inside quotes, there would be fewer records."""
     data = written(rows, quoting, "\n")
-    if quotes_stay_in_lines(data, 0, COMMA, QUOTE):
+    if check_quotes(data, 0, PLAIN, "f") is Quotes.IN_LINES:
         lines = [line for line in data.decode().split("\n") if line]
         assert (
             len(lines) == sum(1 for row in csv.reader(io.StringIO(data.decode(), newline="")) if row) or b"\r" in data
@@ -70,34 +72,115 @@ def test_ranges_cover_everything_once_and_end_after_newlines(data: bytes, cuts: 
     assert all(data[span.start : span.stop].endswith(b"\n") for span in spans[:-1])
 
 
+IN, ACROSS, LITERAL = Quotes.IN_LINES, Quotes.ACROSS_LINES, Quotes.LITERAL
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 1 << 20])
 @pytest.mark.parametrize(
-    "text,proven",
+    "text,found",
     [
-        (b"", True),
-        (b"a,b\n1,2\n", True),
-        (b'"a","b"\n"1","2"\n', True),
-        (b'"a""b",c\n', True),
-        (b'"a","b"\r\n"c","d"', True),
-        (b'"a\nb",c\n', False),
-        (b'5" x,"a\nb",6" y\n', False),
-        (b'5" pipe,x\n', False),
-        (b'"a"b,c\n', False),
-        (b'"",""\n', True),
-        (b'"""",x\n', True),
+        (b"", IN),
+        (b"a,b\n1,2\n", IN),
+        (b'"a","b"\n"1","2"\n', IN),
+        (b'"a""b",c\n', IN),
+        (b'"a","b"\r\n"c","d"', IN),
+        (b'"a\nb",c\n', ACROSS),
+        (b'"a\rb",c\n', ACROSS),
+        (b'5" x,"a\nb",6" y\n', LITERAL),
+        (b'5" pipe,x\n', LITERAL),
+        (b'a""b,"c"\n', LITERAL),
+        (b'"",""\n', IN),
+        (b'"""",x\n', IN),
     ],
 )
-def test_what_is_proven(text: bytes, proven: bool) -> None:
-    assert quotes_stay_in_lines(text, 0, COMMA, QUOTE) is proven
+def test_what_quotes_mean(text: bytes, found: Quotes, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.spark.ingest.quoting._WINDOW", window)
+    assert check_quotes(text, 0, PLAIN, "f") is found
 
 
-def test_a_line_longer_than_the_window_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engines.spark.ingest.ranges._WINDOW", 8)
-    assert not quotes_stay_in_lines(b'"abcdefghijkl","m"\n', 0, COMMA, QUOTE)
-    assert quotes_stay_in_lines(b'"a","b"\n' * 5, 0, COMMA, QUOTE)
+@pytest.mark.parametrize("window", [1, 3, 1 << 20])
+@pytest.mark.parametrize(
+    "text,line,said",
+    [
+        (b'a,b\n1,"2\n3,4\n5,6\n', 2, "never closed; the 3 lines behind it"),
+        (b'a,b\n"1,2\n"3","4"\n', 2, "text behind the quote that closes a value: '\"1,2'"),
+        (b'a,b\n1,"a"b\n', 2, "text behind the quote"),
+        (b'"a" ,b\n', 1, "text behind the quote"),
+        (b'5" x,"6\n', 1, "never closed"),
+        (b'1,2\n3,"4\\""\n5,"6"\n7,8\n', 2, "text behind"),
+        (b'"', 1, "never closed"),
+    ],
+)
+def test_misplaced_quotes_are_refused(
+    text: bytes, line: int, said: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.spark.ingest.quoting._WINDOW", window)
+    with pytest.raises(Invalid) as told:
+        check_quotes(text, 0, PLAIN, "f")
+    assert (told.value.rule, told.value.place) == ("read-quotes", f"f:{line}")
+    assert said in told.value.message
+
+
+@given(st.text(st.sampled_from('ab ,"\n\r\\'), max_size=30), st.integers(1, 9))
+def test_the_proof_and_the_walk_agree(text: str, window: int) -> None:
+    """What numpy proves, the regular expression walks through to the end; and neither depends on the window."""
+    from engines.spark.ingest import quoting
+
+    data = text.encode()
+    proven = quoting._proven(data, 0, PLAIN) if data else Quotes.IN_LINES
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quoting, "_WINDOW", window)
+        assert (quoting._proven(data, 0, PLAIN) if data else Quotes.IN_LINES) is proven
+    if proven is not None:
+        walked = quoting._walk(PLAIN).match(data)
+        assert walked is not None
+        assert walked.end() == len(data)
+
+
+@given(ROWS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
+def test_what_a_writer_quotes_is_read_as_written(rows: list[tuple[str, str]], quoting: int, end: str) -> None:
+    """RFC 4180 both ways: any text, quoted, comes back."""
+    out = io.StringIO(newline="")
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator=end).writerows(rows)
+    data = out.getvalue().encode()
+    dialect = CsvDialect(whole=True)
+    if data:
+        check_quotes(data, 0, dialect, "f")
+        read = parse(data, [Range(0, len(data))], dialect)
+        assert read == [{"x": one or None, "y": other or None} for one, other in rows]
+
+
+@given(st.text(st.sampled_from('ab,"\n\\'), max_size=30))
+def test_escapes_are_rewritten_alike_by_both_ways(text: str) -> None:
+    from engines.spark.ingest import quoting
+
+    data, dialect = text.encode(), CsvDialect(escape="\\", whole=True)
+    try:
+        check_quotes(data, 0, dialect, "f")
+    except Invalid:
+        return
+    quick = quoting.unescaped(data, dialect)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quoting, "_escapes_are_quoted", lambda data, dialect: False)
+        assert quoting.unescaped(data, dialect) == quick
+    check_quotes(quick, 0, PLAIN, "f")
+
+
+@given(ROWS)
+def test_declared_escapes_are_read_as_written(rows: list[tuple[str, str]]) -> None:
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    data = "".join(f"{quoted(one)},{quoted(other)}\n" for one, other in rows).encode()
+    dialect = CsvDialect(escape="\\", whole=True)
+    if data:
+        check_quotes(data, 0, dialect, "f")
+        read = parse(data, [Range(0, len(data))], dialect)
+        assert read == [{"x": one or None, "y": other or None} for one, other in rows]
 
 
 def test_quoted_newlines_are_read_when_the_file_is_whole() -> None:
-    dialect = CsvDialect(escape=None, whole=True)
+    dialect = CsvDialect(whole=True)
     data = b'"a\nb",c\n\nd,"e ""f"""\n'
     assert parse(data, [Range(0, len(data))], dialect) == [{"x": "a\nb", "y": "c"}, {"x": "d", "y": 'e "f"'}]
     with pytest.raises(Invalid, match="f:4: 1 columns where 2 are expected"):
@@ -109,7 +192,9 @@ def test_json_lines_may_be_cut_at_every_newline(rows: list[dict[str, str]], cuts
     import json
 
     data = "\n".join(json.dumps(row) for row in rows).encode()
-    parts = [parse_json_lines(data[span.start : span.stop], STRINGS, "f") for span in ranges_at(data, 0, cuts)]
+    parts = [
+        parse_json(object_lines(data[span.start : span.stop]), STRINGS, "f").table for span in ranges_at(data, 0, cuts)
+    ]
     got = pa.concat_tables([STRINGS.empty_table(), *parts]).to_pylist()
     assert got == [{"x": row.get("x"), "y": row.get("y")} for row in rows]
 

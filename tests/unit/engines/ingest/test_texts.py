@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from chain import instant
 from chain.errors import Invalid
 from chain.model.source import ReadCsv
-from engines.spark.ingest.csv_text import parse_csv, read_head
+from engines.spark.ingest.csv_head import read_head
+from engines.spark.ingest.csv_text import parse_csv
 from engines.spark.ingest.dialect import CsvDialect, csv_dialect
 from engines.spark.ingest.texts import INSTANT, Misfit, to_instants, type_name
 
@@ -59,10 +60,15 @@ def test_names_of_types() -> None:
     assert [type_name(kind) for kind in kinds] == said
 
 
-def test_the_escape_lives_only_before_quotes() -> None:
-    dialect = csv_dialect(ReadCsv(header=True))
-    assert dialect.alive_in(rb"path" b"\n" rb"C:\new").escape is None
-    assert dialect.alive_in(b'a\n"say \\"hi\\""').escape == "\\"
+@pytest.mark.parametrize("said,escape", [(None, None), ("", None), ('"', None), ("\\", "\\"), ("^", "^")])
+def test_an_escape_is_what_a_manifest_declares(said: str | None, escape: str | None) -> None:
+    assert csv_dialect(ReadCsv(escape=said)).escape == escape
+
+
+@pytest.mark.parametrize("options", [{"separator": '"'}, {"separator": "\\", "escape": "\\"}])
+def test_characters_of_two_meanings_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="are one character"):
+        csv_dialect(ReadCsv(**options))
 
 
 @pytest.mark.parametrize(
@@ -72,20 +78,35 @@ def test_the_escape_lives_only_before_quotes() -> None:
         ("b,a", "a b", ["b", "a"]),
         ("City Name,Pop", "city pop", ["city", "pop"]),
         ("a,X", "a b", ["a", "b"]),
+        ("B ,A", "a b", ["b", "a"]),
+        ("Date (UTC),City Name", "city_name date_utc", ["date_utc", "city_name"]),
+        ("latitude,longitude", "lat lon", ["lat", "lon"]),
     ],
 )
 def test_headers_match_by_name_else_by_place(header: str, wanted: str, names: list[str]) -> None:
     schema = pa.schema([(name, pa.string()) for name in wanted.split()])
-    head = read_head(f"{header}\n1,2\n".encode(), CsvDialect(header=True, escape=None), schema, "f")
+    head = read_head(f"{header}\n1,2\n".encode(), CsvDialect(header=True), schema, "f")
     assert list(head.names) == names
     assert head.schema == schema
 
 
-@pytest.mark.parametrize("header", ["X,a", "a", "a,b,c", "a,a"])
-def test_headers_that_would_swap_or_lose_columns_are_refused(header: str) -> None:
-    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+@pytest.mark.parametrize(
+    "header,wanted",
+    [
+        ("X,a", "a b"),
+        ("a", "a b"),
+        ("a,b,c", "a b"),
+        ("a,a", "a b"),
+        ("x,y", "a b"),
+        ("longitude,latitude", "lat lon"),
+        ("lon,x", "lat lon"),
+        ("a;b", "a b"),
+    ],
+)
+def test_headers_that_would_swap_or_lose_columns_are_refused(header: str, wanted: str) -> None:
+    schema = pa.schema([(name, pa.string()) for name in wanted.split()])
     with pytest.raises(Invalid) as caught:
-        read_head(f"{header}\n".encode(), CsvDialect(header=True, escape=None), schema, "f")
+        read_head(f"{header}\n".encode(), CsvDialect(header=True), schema, "f")
     assert caught.value.place == "f:1"
 
 
@@ -100,7 +121,7 @@ def test_types_of_csv() -> None:
             ("t", INSTANT),
         ]
     )
-    dialect = CsvDialect(escape=None, null="NA")
+    dialect = CsvDialect(null="NA")
     data = b"7,0.5,true,12.30,2024-05-01,2024-05-01T00:00:00.123456Z\nNA,,,,,\n"
     head = read_head(data, dialect, schema, "f")
     table = parse_csv(data, head, dialect, "f")
@@ -124,22 +145,22 @@ def test_types_of_csv() -> None:
 )
 def test_a_value_that_does_not_fit_is_named_with_its_line(type_: pa.DataType, value: str, said: str) -> None:
     schema = pa.schema([("n", pa.string()), ("x", type_)])
-    head = read_head(b"", CsvDialect(escape=None), schema, "f.csv")
+    head = read_head(b"", CsvDialect(), schema, "f.csv")
     data = f'"two\n lines",1\n\nb,{value}\nc,also bad\n'.encode()
     with pytest.raises(Invalid) as caught:
-        parse_csv(data, head, CsvDialect(escape=None, whole=True), "f.csv")
+        parse_csv(data, head, CsvDialect(whole=True), "f.csv")
     assert (caught.value.message, caught.value.place) == (said, "f.csv:4")
 
 
 def test_a_byte_order_mark_is_no_text() -> None:
     data = b"\xef\xbb\xbfa\n1\n"
-    head = read_head(data, CsvDialect(header=True, escape=None), None, "f")
+    head = read_head(data, CsvDialect(header=True), None, "f")
     assert head.names == ("a",)
     assert data[head.body :] == b"1\n"
 
 
 def test_nested_types_are_refused_by_name() -> None:
     schema = pa.schema([("l", pa.list_(pa.int64()))])
-    head = read_head(b"1\n", CsvDialect(escape=None), schema, "f")
+    head = read_head(b"1\n", CsvDialect(), schema, "f")
     with pytest.raises(Invalid, match="column 'l': CSV cannot hold"):
-        parse_csv(b"1\n", head, CsvDialect(escape=None), "f")
+        parse_csv(b"1\n", head, CsvDialect(), "f")

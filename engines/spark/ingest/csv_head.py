@@ -1,0 +1,217 @@
+"""The head of a CSV file: where its rows begin, which columns they have, and of which types when nobody says.
+
+A header is held against the schema. Equal names match wherever they stand, also when only case, blanks and punctuation
+differ. Columns that have other names in the file are taken by place, as in the reference, and told, so long as others
+match and none stands in another's place; a header in which nothing matches describes another file, or is a row of data.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chain.errors import Invalid
+from engines.spark.ingest.csv_text import NO_NUMBER, Head, parse_csv, read_values
+from engines.spark.ingest.dialect import CsvDialect
+from engines.spark.ingest.quoting import record_end, unescaped
+from engines.spark.ingest.ranges import View
+from engines.spark.ingest.texts import text_of
+
+INFER_ROWS: Final = 1000
+"""Rows looked at to guess types, as the reference does."""
+MAX_HEAD: Final = 4 << 20
+"""Bytes in which the header and the sampled rows must end."""
+BOM: Final = b"\xef\xbb\xbf"
+MAX_DIGITS: Final = 38
+_EXACT_DIGITS: Final = 15
+"""Whole numbers of so many digits are exact as a double."""
+_ALIKE: Final = 3
+"""Characters from which on a name that begins another is taken for a shorter form of it."""
+_SEPARATORS: Final = ";\t|,"
+
+
+def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
+    """Columns of a file that is not empty. Raises Invalid, naming columns, when they are not those ``wanted``."""
+    skip = len(BOM) if view[: len(BOM)] == BOM else 0
+    first, body = _first_record(view, skip, dialect, place)
+    here = f"{place}:1"
+    if not dialect.header:
+        if wanted is None:
+            names = [f"column_{number}" for number in range(1, len(first) + 1)]
+            return Head(tuple(names), _guess(view, skip, names, dialect, place), skip)
+        if first and [_plain(name) for name in first] == [_plain(name) for name in wanted.names]:
+            raise Invalid(
+                "the first line names the columns, and would be read as a row of data",
+                rule="read-header",
+                hint="say `header: true` in the read step",
+                place=here,
+            )
+        return Head(tuple(wanted.names), wanted, skip)
+    _check_names(first, dialect, wanted, here)
+    if wanted is None:
+        return Head(tuple(first), _guess(view, body, first, dialect, place), body)
+    names = _matched(first, wanted, dialect, here)
+    renamed = [f"{one!r} as {other!r}" for one, other in zip(first, names, strict=True) if _plain(one) != _plain(other)]
+    remarks = (f"{place}: columns matched by their place: {', '.join(renamed)}",) if renamed else ()
+    return Head(tuple(names), wanted, body, remarks)
+
+
+def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | None, here: str) -> None:
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise Invalid(
+            f"columns named twice: {', '.join(map(repr, repeated))}",
+            rule="read-columns",
+            hint="say `header: false`, name all columns in the schema, and drop the first row in preprocess",
+            place=here,
+        )
+    other = next((each for each in _SEPARATORS if len(header) == 1 and each in header[0]), None)
+    if other is not None and other != dialect.separator and (wanted is None or len(wanted.names) > 1):
+        raise Invalid(
+            f"the header is one column, {header[0][:80]!r}",
+            rule="read-separator",
+            hint=f"if the columns are separated by {other!r}, say so: `separator: {other!r}`",
+            place=here,
+        )
+    if wanted is None and not all(name.strip() for name in header):
+        number = next(number for number, name in enumerate(header, 1) if not name.strip())
+        raise Invalid(
+            f"column {number} of the header has no name",
+            rule="read-columns",
+            hint="name all columns in a schema; a separator at the end of each line makes a column too",
+            place=here,
+        )
+
+
+def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: str) -> list[str]:
+    """Names of the file's columns as the schema calls them. Raises Invalid."""
+    wanted: list[str] = schema.names
+    if set(header) == set(wanted):
+        return header
+    plain = {_plain(name): name for name in wanted}
+    if len(plain) == len(wanted) and sorted(map(_plain, header)) == sorted(plain):
+        return [plain[_plain(name)] for name in header]
+    missing = [name for name in wanted if _plain(name) not in map(_plain, header)]
+    extra = [name for name in header if _plain(name) not in plain]
+    parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
+    parts += [f"not in the schema: {', '.join(map(repr, extra))}"] if extra else []
+    hint = "call the columns of the read schema as the file does, and rename them in preprocess"
+    if len(header) != len(wanted):
+        raise Invalid(
+            f"the header has {len(header)} columns and the schema {len(wanted)}; {'; '.join(parts)}",
+            rule="read-columns",
+            hint="make the read schema list the columns of the file",
+            place=here,
+        )
+    swapped = [
+        f"{one!r} where the schema has {other!r}"
+        for index, (one, other) in enumerate(zip(header, wanted, strict=True))
+        if not _alike(one, other) and any(_alike(one, name) for name in [*wanted[:index], *wanted[index + 1 :]])
+    ]
+    if swapped:
+        raise Invalid(f"the header has {'; '.join([*swapped, *parts])}", rule="read-columns", hint=hint, place=here)
+    if not any(map(_alike, header, wanted)):
+        if _is_data(header, schema, dialect):
+            raise Invalid(
+                f"the first line is a row of data, and would be lost as a header: {', '.join(header)[:80]!r}",
+                rule="read-header",
+                hint="say `header: false` in the read step",
+                place=here,
+            )
+        raise Invalid(
+            f"no column of the header is in the schema; {'; '.join(parts)}", rule="read-columns", hint=hint, place=here
+        )
+    return wanted
+
+
+def _plain(name: str) -> str:
+    """A name without what spellings differ in; a name of nothing else stays."""
+    return "".join(filter(str.isalnum, name.casefold())) or name
+
+
+def _alike(one: str, other: str) -> bool:
+    short, long = sorted((_plain(one), _plain(other)), key=len)
+    return short == long or (len(short) >= _ALIKE and long.startswith(short))
+
+
+def _is_data(values: list[str], schema: pa.Schema, dialect: CsvDialect) -> bool:
+    """Whether the values fit a schema that not every text fits."""
+    line = io.StringIO(newline="")
+    csv.writer(line, delimiter=dialect.separator, quotechar=dialect.quote).writerow(values)
+    typed = [field for field, value in zip(schema, values, strict=True) if value and not pa.types.is_string(field.type)]
+    try:
+        parse_csv(line.getvalue().encode(), Head(tuple(schema.names), schema, 0), dialect, "")
+    except Invalid:
+        return False
+    return bool(typed)
+
+
+def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tuple[list[str], int]:
+    """The first record that is not an empty line, and the byte behind it."""
+    while start < len(view):
+        end = record_end(view, start, dialect)
+        if end - start > MAX_HEAD:
+            raise Invalid(f"the first line is longer than {MAX_HEAD} bytes", rule="read-csv", place=f"{place}:1")
+        text = text_of(unescaped(bytes(view[start:end]), dialect), place)
+        try:
+            values = next(
+                csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator, quotechar=dialect.quote)
+            )
+        except csv.Error as error:
+            raise Invalid(f"the first line is not CSV: {error}", rule="read-csv", place=f"{place}:1") from error
+        if values:
+            return values, end
+        start = end
+    return [], len(view)
+
+
+def _guess(view: View, start: int, names: Sequence[str], dialect: CsvDialect, place: str) -> pa.Schema:
+    """Strings, unless inference is asked for: then the types of the first rows."""
+    strings = pa.schema([(name, pa.string()) for name in names])
+    sample = unescaped(_sample(view, start, dialect), dialect) if dialect.infer else b""
+    if not sample.strip():
+        return strings
+    whole = CsvDialect(separator=dialect.separator, quote=dialect.quote, null=dialect.null, whole=True)
+    try:
+        texts = read_values(sample, names, dict.fromkeys(names, pa.string()), whole, [])
+        guessed = read_values(sample, names, {}, whole, []).schema
+    except pa.ArrowInvalid as error:
+        raise Invalid(
+            f"types cannot be guessed: {error}", rule="read-infer", hint="give a schema", place=place
+        ) from error
+    return pa.schema([(field.name, _guessed(field.type, texts.column(field.name))) for field in guessed])
+
+
+def _sample(view: View, start: int, dialect: CsvDialect) -> bytes:
+    end = start
+    for _ in range(INFER_ROWS):
+        if end >= len(view) or end - start > MAX_HEAD:
+            break
+        end = record_end(view, end, dialect)
+    return bytes(view[start:end])
+
+
+def _guessed(type_: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
+    """A type that the format knows, and that keeps every text as it stands; a column without any value is text."""
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("ms", "UTC")
+    if pa.types.is_null(type_) or pa.types.is_binary(type_) or pa.types.is_time(type_):
+        return pa.string()
+    if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
+        return type_
+    if _any(texts, NO_NUMBER):
+        return pa.string()
+    if pa.types.is_integer(type_) or not _any(texts, rf"^\s*-?\d{{{_EXACT_DIGITS + 1},}}\s*$"):
+        return type_
+    if _any(texts, r"[^-\d\s]") or _any(texts, rf"\d{{{MAX_DIGITS + 1},}}"):
+        return pa.string()
+    return pa.decimal128(MAX_DIGITS, 0)
+
+
+def _any(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())

@@ -1,0 +1,176 @@
+"""Whether quotes in CSV text stand where RFC 4180 has them, and where records may end.
+
+Sans-IO over a buffer. A quote opens a value only at the value's beginning, and the quote that closes it stands before a
+separator or a line's end; within, a quote is doubled. A quote within a value that no quote opened is a letter, as every
+reader has it. What fits neither is refused by line, for readers differ on what it means: text behind a closing quote,
+and a quote that is never closed, which would make one value of the rest of the file.
+
+Text of quotes in pairs is proven a window at a time with numpy; anything else is walked through by one regular
+expression. A declared escape character stands before a quote, or before itself, within quoted values only; such values
+are rewritten with doubled quotes, so that one dialect is parsed.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from typing import Final
+
+import numpy as np
+
+from chain.errors import Invalid
+from engines.spark.ingest.dialect import CsvDialect
+from engines.spark.ingest.ranges import View
+
+_WINDOW: Final = 8 << 20
+"""Bytes looked at together."""
+_LF: Final = 10
+_CR: Final = 13
+_SHOWN: Final = 60
+
+
+class Quotes(enum.Enum):
+    """What the quotes of a text mean for cutting it."""
+
+    IN_LINES = "in lines"
+    """No value holds a line end: every newline ends a record."""
+    ACROSS_LINES = "across lines"
+    LITERAL = "literal"
+    """Some quotes are letters: not proven where records end."""
+
+
+def check_quotes(view: View, start: int, dialect: CsvDialect, place: str) -> Quotes:
+    """Raises Invalid, naming the line, for quotes that readers would understand differently."""
+    quote = dialect.quote.encode()
+    if view.find(quote, start) < 0:
+        return Quotes.IN_LINES
+    proven = _proven(view, start, dialect)
+    if proven is not None:
+        return proven
+    walked = _walk(dialect).match(view, start)
+    end = walked.end() if walked else start
+    if end < len(view):
+        raise _misplaced(view, end, dialect, place)
+    return Quotes.LITERAL
+
+
+def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
+    """``None`` when some quote neither opens a value at its beginning, nor closes one at its end, nor is doubled."""
+    data = np.frombuffer(view, np.uint8)
+    beside = np.zeros(256, bool)
+    beside[[ord(dialect.separator), _LF, _CR, ord(dialect.quote)]] = True
+    size = _WINDOW if dialect.escape is None else max(len(data), 1)
+    inside, across = 0, False
+    try:
+        for first in range(start, len(data), size):
+            window = data[first : first + size]
+            quotes = _marks(window, dialect) + first
+            opening, closing = quotes[inside::2], quotes[1 - inside :: 2]
+            opens = (opening == start) | beside[data[np.maximum(opening - 1, 0)]]
+            closes = (closing == len(data) - 1) | beside[data[np.minimum(closing + 1, len(data) - 1)]]
+            if not (opens.all() and closes.all()):
+                return None
+            if not across and (inside or len(quotes)):
+                ends = np.flatnonzero((window == _LF) | (window == _CR)) + first
+                across = bool(np.any((np.searchsorted(quotes, ends) + inside) % 2))
+            inside = (inside + len(quotes)) % 2
+    finally:
+        del data
+    if inside:
+        return None
+    return Quotes.ACROSS_LINES if across else Quotes.IN_LINES
+
+
+def _marks(text: np.ndarray, dialect: CsvDialect) -> np.ndarray:
+    """Places of the quotes before which no escape stands: an odd number of them, as two are one that is meant."""
+    quotes = np.flatnonzero(text == ord(dialect.quote))
+    if dialect.escape is None:
+        return quotes
+    escapes = np.flatnonzero(text == ord(dialect.escape))
+    if not len(escapes):
+        return quotes
+    firsts = np.flatnonzero(np.diff(escapes, prepend=-2) != 1)
+    lengths = np.diff(firsts, append=len(escapes))
+    behind = escapes[firsts] + lengths
+    return np.setdiff1d(quotes, behind[lengths % 2 == 1], assume_unique=True)
+
+
+@functools.cache
+def _walk(dialect: CsvDialect) -> re.Pattern[bytes]:
+    """As many whole values, with what ends each, as there are."""
+    separator = re.escape(dialect.separator.encode())
+    bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
+    return re.compile(rb"(?:(?:%b|%b|)(?:%b|\r\n?|\n|\Z))*+" % (_quoted(dialect), bare, separator))
+
+
+def _quoted(dialect: CsvDialect) -> bytes:
+    quote = re.escape(dialect.quote.encode())
+    if dialect.escape is None:
+        return rb"%b(?:[^%b]++|%b%b)*+%b" % (quote, quote, quote, quote, quote)
+    escape = re.escape(dialect.escape.encode())
+    within = rb"[^%b%b]++|%b%b|%b[%b%b]|%b" % (quote, escape, quote, quote, escape, quote, escape, escape)
+    return rb"%b(?:%b)*+%b" % (quote, within, quote)
+
+
+def record_end(view: View, start: int, dialect: CsvDialect) -> int:
+    """The byte behind the record, and its line end, that begins at ``start``."""
+    separator = re.escape(dialect.separator.encode())
+    bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
+    value = rb"(?:%b|%b|)" % (_quoted(dialect), bare)
+    found = re.compile(rb"%b(?:%b%b)*+(?:\r\n?|\n|\Z)" % (value, separator, value)).match(view, start)
+    return found.end() if found else len(view)
+
+
+def _misplaced(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:
+    """``at``: the quote that opens the value that cannot be read."""
+    line = view[:at].count(b"\n") + 1
+    closed = re.compile(_quoted(dialect)).match(view, at)
+    if closed is None:
+        lost = view[at:].count(b"\n")
+        return Invalid(
+            f"a quote is opened and never closed; the {lost} lines behind it would be one value: {_shown(view, at)}",
+            rule="read-quotes",
+            hint="close it, or if the file's last part is missing, wait for the whole file",
+            place=f"{place}:{line}",
+        )
+    return Invalid(
+        f"text behind the quote that closes a value: {_shown(view, at)}",
+        rule="read-quotes",
+        hint="write quotes within a quoted value twice, or declare the escape character that the file has",
+        place=f"{place}:{line}",
+    )
+
+
+def _shown(view: View, at: int) -> str:
+    return repr(bytes(view[at : at + _SHOWN]).split(b"\n")[0].decode("utf-8", "replace"))
+
+
+def unescaped(data: bytes, dialect: CsvDialect) -> bytes:
+    """Text in which quoted values hold doubled quotes and no escape; lines stay where they are."""
+    if dialect.escape is None or dialect.escape.encode() not in data:
+        return data
+    quote, escape = dialect.quote.encode(), dialect.escape.encode()
+    if _escapes_are_quoted(data, dialect):
+        parts = (part.replace(escape + quote, quote + quote) for part in data.split(escape + escape))
+        return escape.join(parts)
+    pairs = re.compile(rb"%b([%b%b])" % tuple(map(re.escape, (escape, quote, escape))))
+    separator = re.escape(dialect.separator.encode())
+    values = re.compile(rb"(?<![^%b\r\n])%b" % (separator, _quoted(dialect)))
+
+    def doubled(pair: re.Match[bytes]) -> bytes:
+        return quote + quote if pair[1] == quote else escape
+
+    def rewritten(value: re.Match[bytes]) -> bytes:
+        return pairs.sub(doubled, value[0]) if escape in value[0] else value[0]
+
+    return values.sub(rewritten, data)
+
+
+def _escapes_are_quoted(data: bytes, dialect: CsvDialect) -> bool:
+    """Whether it is proven that each escape stands within a quoted value."""
+    if _proven(data, 0, dialect) is None:
+        return False
+    text = np.frombuffer(data, np.uint8)
+    escapes = np.flatnonzero(text == ord(dialect.escape or ""))
+    return bool(np.all(np.searchsorted(_marks(text, dialect), escapes) % 2 == 1))

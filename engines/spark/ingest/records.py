@@ -1,0 +1,254 @@
+"""JSON objects as the parser takes them, cut out of documents as they stand, with the line on which each begins.
+
+Nothing is decoded that need not be: a number reaches the parser with the digits that the file has, and a key that a
+record has twice reaches it twice. What a GeoJSON feature becomes: its properties, and the column ``geometry`` with the
+shape as compact JSON text, keys sorted, or null where there is none. A property that is itself called ``geometry``
+becomes ``_geometry``. Coordinates in another system than WGS 84 carry it with them, as the member ``crs`` that the
+first edition of GeoJSON has for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Invalid
+
+MAX_DOCUMENT: Final = 256 << 20
+"""Bytes of a document that must be parsed in one piece."""
+_BOM: Final = b"\xef\xbb\xbf"
+_NO_VALUE: Final = msgspec.Raw(b"null")
+_MANY_DIGITS: Final = re.compile(rb"[\d.]{16}")
+"""A number that a double may not hold: every decimal of at most 15 digits comes back from one as it was."""
+_WGS84: Final = re.compile(r"(OGC:(1\.3|2)?:CRS84h?|EPSG:(\d[\d.]*)?:?4326)\Z", re.IGNORECASE)
+"""Names of the coordinates that GeoJSON means when it says nothing."""
+_FIRST: Final = re.compile(rb"\s*(\S)")
+_AT: Final = re.compile(r" \(byte (\d+)\)\Z")
+_KEY: Final = b'"geometry"'
+_STRUCTURE: Final = "the file is cut off, or it is not JSON; one object per line is NdJson"
+
+
+class Records(NamedTuple):
+    """``text``: JSON objects, one behind the other."""
+
+    text: bytes
+    line_of: Callable[[int], int]
+    """Line of the file, from 1, on which the object of a number (from 0) begins. Only for messages."""
+
+
+class _Feature(msgspec.Struct):
+    type: str = ""
+    id: msgspec.Raw = _NO_VALUE
+    properties: msgspec.Raw = _NO_VALUE
+    geometry: msgspec.Raw = _NO_VALUE
+    crs: msgspec.Raw = _NO_VALUE
+
+
+class _Collection(msgspec.Struct):
+    features: list[msgspec.Raw] | None = None
+    crs: msgspec.Raw = _NO_VALUE
+
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_FEATURE: Final = msgspec.json.Decoder(_Feature)
+_COLLECTION: Final = msgspec.json.Decoder(_Collection)
+_SHAPE: Final = msgspec.json.Decoder()
+_TEXT: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
+
+
+def object_lines(data: bytes, lines_before: int = 0) -> Records:
+    """Objects that stand one a line; empty lines are no objects."""
+    return Records(data.removeprefix(_BOM), lambda row: lines_before + line_of_row(data, row))
+
+
+def line_of_row(data: bytes, row: int) -> int:
+    """Line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages."""
+    seen = -1
+    for number, line in enumerate(data.split(b"\n"), 1):
+        seen += bool(line.strip())
+        if seen == row:
+            return number
+    return 1
+
+
+def array_records(data: bytes, sub_path: str | None, place: str, limit: int | None = None) -> Records:
+    """The objects, or the first ``limit``, of the array at dotted ``sub_path`` of one JSON document. Raises Invalid."""
+    data = _whole(data, place)
+    node: bytes | msgspec.Raw = data
+    walked = "$"
+    for step in sub_path.split(".") if sub_path else ():
+        fields = _decoded(_OBJECT, node, data, place) if _opens(node, b"{") else {}
+        if step not in fields:
+            there = ", ".join(sorted(fields)[:10]) or _kind(node)
+            raise Invalid(f"no {step!r} at {walked}", rule="read-sub-path", hint=f"there is: {there}", place=place)
+        node, walked = fields[step], f"{walked}.{step}"
+    if not _opens(node, b"["):
+        if walked == "$":
+            _decoded(_SHAPE, node, data, place)
+        raise Invalid(
+            f"{walked} is not an array but {_kind(node)}",
+            rule="read-json",
+            hint="name the array of records with subPath",
+            place=place,
+        )
+    items = _decoded(_ARRAY, node, data, place)[:limit]
+    return Records(b"\n".join(items), _lines_in(data, items))
+
+
+def feature_records(data: bytes, place: str, own_id: bool, limit: int | None = None) -> Records:
+    """The features, or the first ``limit``, of one FeatureCollection. Raises Invalid.
+
+    ``own_id``: a feature's own id is the column ``id``, where no property is.
+    """
+    data = _whole(data, place)
+    document = _decoded(_COLLECTION, data, data, place) if _opens(data, b"{") else _Collection()
+    if document.features is None:
+        raise Invalid(
+            "not a FeatureCollection: it has no array 'features'",
+            rule="read-geojson",
+            hint="one Feature a line is NdGeoJson",
+            place=place,
+        )
+    crs = _foreign_crs(document.crs)
+    line_of = _lines_in(data, document.features)
+    rows = []
+    for number, raw in enumerate(document.features[:limit]):
+        try:
+            rows.append(_flat(raw, crs, own_id))
+        except Invalid as fault:
+            raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{line_of(number)}") from None
+    return Records(b"\n".join(rows), line_of)
+
+
+def feature_per_line(data: bytes, place: str, own_id: bool, lines_before: int = 0) -> Records:
+    """GeoJSON features, one a line, as ``feature_records``; empty lines stay, so that lines keep their numbers."""
+    rows = []
+    for number, line in enumerate(data.removeprefix(_BOM).split(b"\n"), lines_before + 1):
+        try:
+            rows.append(_flat(line, None, own_id) if line.strip() else b"")
+        except Invalid as fault:
+            raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{number}") from None
+    return Records(b"\n".join(rows), lambda row: lines_before + line_of_row(data, row))
+
+
+def _flat(raw: bytes | msgspec.Raw, crs: object, own_id: bool) -> bytes:
+    """One feature as an object whose members are its columns. Raises Invalid without a place."""
+    feature = _decoded(_FEATURE, raw, bytes(raw), "") if _opens(raw, b"{") else _Feature()
+    if feature.type != "Feature":
+        raise Invalid("not a GeoJSON Feature", rule="read-geojson")
+    properties = bytes(feature.properties).strip()
+    if properties == b"null":
+        properties = b"{}"
+    if not properties.startswith(b"{"):
+        raise Invalid("the properties of a feature are not an object", rule="read-geojson")
+    if _KEY in properties or b"\\u" in properties:
+        properties = _beside_geometry(properties)
+    members = [b'"geometry":' + _geometry(feature.geometry, crs if crs is not None else _foreign_crs(feature.crs))]
+    if own_id and feature.id != _NO_VALUE and b"id" not in _names(properties):
+        members.append(b'"id":' + bytes(feature.id))
+    inner = properties[1:-1].strip()
+    return b"{" + b",".join([*members, inner] if inner else members) + b"}"
+
+
+def _names(properties: bytes) -> set[bytes]:
+    return {name.encode() for name in _decoded(_OBJECT, properties, properties, "")}
+
+
+def _beside_geometry(properties: bytes) -> bytes:
+    """Properties in which none is called as the column of the shape. Raises Invalid."""
+    fields: dict[str, Any] = _decoded(_OBJECT, properties, properties, "")
+    if "geometry" not in fields:
+        return properties
+    if "_geometry" in fields:
+        raise Invalid(
+            "properties 'geometry' and '_geometry' would both be the column '_geometry'",
+            rule="read-geojson",
+            hint="the column 'geometry' is the shape; rename one of the properties",
+        )
+    return msgspec.json.encode({("_geometry" if name == "geometry" else name): raw for name, raw in fields.items()})
+
+
+def _geometry(raw: msgspec.Raw, crs: object) -> bytes:
+    """The shape as a JSON text within JSON. Digits stay where a double would lose some; else numbers are as kamu's."""
+    text = bytes(raw)
+    exact = _MANY_DIGITS.search(text) is not None
+    shape = _decoded(msgspec.json.Decoder(float_hook=_exact) if exact else _SHAPE, raw, text, "")
+    if shape is None:
+        return b"null"
+    if crs is not None and isinstance(shape, dict):
+        shape.setdefault("crs", crs)
+    return msgspec.json.encode(_TEXT.encode(shape).decode())
+
+
+def _exact(text: str) -> float | Decimal:
+    value = float(text)
+    return value if Decimal(repr(value)) == Decimal(text) else Decimal(text)
+
+
+def _foreign_crs(raw: msgspec.Raw) -> object:
+    """What a member ``crs`` says, unless it says what GeoJSON means anyway."""
+    said = _decoded(_SHAPE, raw, bytes(raw), "")
+    properties = said.get("properties") if isinstance(said, dict) else None
+    name = properties.get("name") if isinstance(properties, dict) else None
+    return None if isinstance(name, str) and _WGS84.search(name) else said
+
+
+def _lines_in(data: bytes, items: Sequence[msgspec.Raw]) -> Callable[[int], int]:
+    def line_of(row: int) -> int:
+        end = 0
+        for item in items[: row + 1]:
+            text = bytes(item)
+            start = data.find(text, end)
+            end = start + len(text)
+        return newlines(data, start) + 1 if items else 1
+
+    return line_of
+
+
+def newlines(data: bytes, end: int) -> int:
+    """Line ends before byte ``end``."""
+    return data.count(b"\n", 0, end)
+
+
+def _whole(data: bytes, place: str) -> bytes:
+    if len(data) > MAX_DOCUMENT:
+        raise Invalid(
+            f"a JSON document of {len(data) >> 20} MiB",
+            rule="read-document-size",
+            hint=f"at most {MAX_DOCUMENT >> 20} MiB in one piece; give one object per line (NdJson) instead",
+            place=place,
+        )
+    return data.removeprefix(_BOM)
+
+
+def _opens(node: bytes | msgspec.Raw, with_: bytes) -> bool:
+    return _first(node) == with_
+
+
+def _first(node: bytes | msgspec.Raw) -> bytes:
+    found = _FIRST.match(node)
+    return found[1] if found else b""
+
+
+def _kind(node: bytes | msgspec.Raw) -> str:
+    return {b"{": "an object", b"[": "an array", b'"': "a string", b"n": "null"}.get(_first(node), "a value")
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], node: bytes | msgspec.Raw, data: bytes, place: str) -> Any:
+    try:
+        return decoder.decode(node)
+    except RecursionError as error:
+        raise Invalid(
+            "JSON nested too deeply to be read", rule="read-json-depth", hint="no record is like that", place=place
+        ) from error
+    except msgspec.DecodeError as error:
+        at = _AT.search(str(error))
+        what = str(error)[: at.start()] if at else str(error)
+        if at is not None and place and node is data:
+            place = f"{place}:{newlines(data, int(at[1])) + 1}"
+        raise Invalid(f"not JSON: {what}", rule="read-json", hint=_STRUCTURE, place=place) from error

@@ -1,0 +1,211 @@
+"""JSON, GeoJSON and JSON lines: numbers keep their digits, nothing is taken for something else, faults have a line."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chain.data.arrow_schema import from_arrow
+from chain.errors import Invalid
+from chain.model.source import ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson
+from worlds.reading import NAME, read
+
+LONG = "0.12345678901234567890123456789"
+POINT = '{"type": "Point", "coordinates": [1.0, 2.0]}'
+
+
+def feature(properties: str, geometry: str = POINT, more: str = "") -> str:
+    return f'{{"type": "Feature", "properties": {properties}, "geometry": {geometry}{more}}}'
+
+
+def collection(*features: str, more: str = "") -> str:
+    return f'{{"type": "FeatureCollection"{more}, "features": [{",".join(features)}]}}'
+
+
+@pytest.mark.parametrize(
+    "text,step",
+    [
+        (f'{{"x": {LONG}}}', ReadNdJson(ddl_schema=("x DECIMAL(38, 29)",))),
+        (f'[{{"x": {LONG}}}]', ReadJson(ddl_schema=("x DECIMAL(38, 29)",))),
+        (f'{{"a": {{"b": [{{"x": {LONG}}}]}}}}', ReadJson(sub_path="a.b", ddl_schema=("x DECIMAL(38, 29)",))),
+        (collection(feature(f'{{"x": {LONG}}}')), ReadGeoJson(ddl_schema=("x DECIMAL(38, 29)",))),
+        (feature(f'{{"x": {LONG}}}'), ReadNdGeoJson(ddl_schema=("x DECIMAL(38, 29)",))),
+    ],
+    ids=["lines", "document", "sub path", "features", "feature lines"],
+)
+def test_decimals_never_pass_through_floats(tmp_path: Path, text: str, step: Any) -> None:
+    assert read(tmp_path, text, step).column("x") == [Decimal(LONG)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=-(10**27), max_value=10**27)))
+def test_any_decimal_comes_out_as_it_stands(tmp_path: Path, values: list[Decimal]) -> None:
+    text = "[" + ",".join(f'{{"x": {value:f}}}' for value in values) + "]"
+    assert read(tmp_path, text, ReadJson(ddl_schema=("x DECIMAL(38, 9)",))).column("x") == values
+
+
+@pytest.mark.parametrize(
+    "text,step",
+    [
+        ('{"n": 12345678901234567890}\n{"n": 1}', ReadNdJson()),
+        ('[{"n": 12345678901234567890}, {"n": 1}]', ReadJson()),
+        (collection(feature('{"n": 12345678901234567890}'), feature('{"n": 1}')), ReadGeoJson()),
+    ],
+)
+def test_whole_numbers_beyond_64_bits_keep_their_digits(tmp_path: Path, text: str, step: Any) -> None:
+    assert read(tmp_path, text, step).column("n") == [Decimal(12345678901234567890), Decimal(1)]
+
+
+def test_what_no_number_type_holds_is_not_guessed(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"column 'a\.b' holds whole numbers of 50 digits") as told:
+        read(tmp_path, '{"a": {"b": ' + "9" * 50 + "}}", ReadNdJson())
+    assert told.value.hint == "give a schema"
+    assert read(tmp_path, '{"n": 1}\n{"n": 1.5}\n{"n": 1e3}', ReadNdJson()).column("n") == [1.0, 1.5, 1000.0]
+
+
+def test_a_property_called_geometry_steps_aside(tmp_path: Path) -> None:
+    got = read(tmp_path, collection(feature('{"geometry": "round", "a": 1}')), ReadGeoJson())
+    assert got.rows == [["round", 1, '{"coordinates":[1.0,2.0],"type":"Point"}']]
+    assert got.table.column_names == ["_geometry", "a", "geometry"]
+    with pytest.raises(Invalid, match="would both be the column '_geometry'"):
+        read(tmp_path, feature('{"geometry": 1, "_geometry": 2}'), ReadNdGeoJson())
+    nested = read(tmp_path, feature('{"a": {"geometry": 1}}'), ReadNdGeoJson())
+    assert nested.column("a") == [{"geometry": 1}]
+
+
+@pytest.mark.parametrize("step,whole", [(ReadGeoJson(), True), (ReadNdGeoJson(), False)])
+def test_no_shape_is_null(tmp_path: Path, step: Any, whole: bool) -> None:
+    text = [feature('{"a": 1}', "null"), feature('{"a": 2}')]
+    got = read(tmp_path, collection(*text) if whole else "\n".join(text), step)
+    assert got.column("geometry")[0] is None
+    assert got.column("geometry")[1] is not None
+
+
+def crs(name: str) -> str:
+    return f', "crs": {{"type": "name", "properties": {{"name": "{name}"}}}}'
+
+
+@pytest.mark.parametrize(
+    "name", ["urn:ogc:def:crs:OGC:1.3:CRS84", "urn:ogc:def:crs:OGC::CRS84", "EPSG:4326", "urn:ogc:def:crs:EPSG::4326"]
+)
+def test_the_usual_coordinates_are_not_mentioned(tmp_path: Path, name: str) -> None:
+    got = read(tmp_path, collection(feature("{}"), more=crs(name)), ReadGeoJson())
+    assert got.column("geometry") == ['{"coordinates":[1.0,2.0],"type":"Point"}']
+
+
+@pytest.mark.parametrize("name", ["EPSG:3857", "urn:ogc:def:crs:EPSG::25832", "urn:ogc:def:crs:EPSG::14326"])
+def test_other_coordinates_carry_their_system(tmp_path: Path, name: str) -> None:
+    wanted = {"type": "name", "properties": {"name": name}}
+    for text, step in [
+        (collection(feature("{}"), more=crs(name)), ReadGeoJson()),
+        (feature("{}", more=crs(name)), ReadNdGeoJson()),
+    ]:
+        (shape,) = read(tmp_path, text, step).column("geometry")
+        assert json.loads(shape)["crs"] == wanted
+
+
+def test_coordinates_keep_digits_that_a_double_would_lose(tmp_path: Path) -> None:
+    text = collection(feature("{}", f'{{"type": "Point", "coordinates": [{LONG}, 1.50, 1e2, 0.1000000000000000055]}}'))
+    (shape,) = read(tmp_path, text, ReadGeoJson()).column("geometry")
+    assert shape == f'{{"coordinates":[{LONG},1.5,100.0,0.1000000000000000055],"type":"Point"}}'
+
+
+def test_the_id_of_a_feature_is_a_column_where_one_is_declared(tmp_path: Path) -> None:
+    text = feature('{"a": 1}', more=', "id": 7') + "\n" + feature('{"a": 2, "id": 9}', more=', "id": 8')
+    assert read(tmp_path, text, ReadNdGeoJson(ddl_schema=("id BIGINT, a BIGINT, geometry STRING",))).column("id") == [
+        7,
+        9,
+    ]
+    got = read(tmp_path, text, ReadNdGeoJson(ddl_schema=("a BIGINT, geometry STRING",)))
+    assert got.unknown == {"id": 2}
+
+
+@pytest.mark.parametrize(
+    "text,step",
+    [
+        ('{"a": 1, "b": 2}\n{"a": 2}\n{"a": 3, "b": [1], "c": null}\n', ReadNdJson(ddl_schema=("a BIGINT",))),
+        ('[{"a": 1, "b": 2},\n {"a": 2}, {"a": 3, "b": [1], "c": null}]', ReadJson(ddl_schema=("a BIGINT",))),
+        (
+            collection(feature('{"a":1,"b":2}'), feature('{"a":2}'), feature('{"a":3,"b":[1],"c":null}')),
+            ReadGeoJson(ddl_schema=("a BIGINT, geometry STRING",)),
+        ),
+    ],
+)
+def test_unknown_fields_are_counted_by_name(tmp_path: Path, text: str, step: Any) -> None:
+    got = read(tmp_path, text, step)
+    assert got.column("a") == [1, 2, 3]
+    assert got.unknown == {"b": 2, "c": 1}
+
+
+def test_unknown_fields_within_values_are_told(tmp_path: Path) -> None:
+    step = ReadNdJson(schema=from_arrow(pa.schema([("a", pa.struct([("x", pa.int64())]))])))
+    assert read(tmp_path, '{"a": {"x": 1}}', step).unknown == {}
+    assert read(tmp_path, '{"a": {"x": 1, "y": 2}}', step).unknown == {"fields within nested values": 1}
+
+
+NDJSON = ReadNdJson(ddl_schema=("a BIGINT, t STRING",))
+JSON = ReadJson(ddl_schema=("a BIGINT, t STRING",))
+
+
+@pytest.mark.parametrize(
+    "text,step,place,said",
+    [
+        ('{"a": 1}\n{"a": "1"}', NDJSON, ":2", "field 'a' is a string, and the schema reads a number (Int64)"),
+        ('{"a": 1}\n{"t": 5}', NDJSON, ":2", "field 't' is a number, and the schema reads a string (String)"),
+        ('{"a": 1}\n{"t": {"u": 5}}', NDJSON, ":2", "field 't' is an object"),
+        ('{"a": 1}\n[1]', NDJSON, ":2", "a record that is no object but: array"),
+        ('{"a": 1}\n{"a": 2', NDJSON, ":2", "not the JSON expected"),
+        ('{"a": 1, "a": 2}', NDJSON, ":1", "specified twice"),
+        ('[{"a": 1},\n{"a": 1,\n "a": 2}]', JSON, ":2", "specified twice"),
+        ('[{"a": 1},\n\n{"a":\n "x"}]', JSON, ":3", "field 'a' is a string"),
+        ('[{"a": 1},\n{"a": 2}', JSON, "", "not JSON"),
+        ('[{"a": 1},\n{"a": 2},]', JSON, ":2", "trailing comma"),
+        ('[{"a": NaN}]', JSON, ":1", "not JSON"),
+        ('{"a": []}', JSON, "", "$ is not an array but an object"),
+        ('{"a": []}', ReadJson(sub_path="b"), "", "no 'b' at $"),
+        ("[1, 2]", JSON, ":1", "a record that is no object but: number"),
+        ("[1, 2]", ReadJson(), ":1", "a record that is no object"),
+        (b'{"a": 1}\n{"t": "\xff"}', NDJSON, ":2", "not UTF-8: byte 0xff"),
+        (b'[{"a": 1},\n{"t": "\xff"}]', JSON, ":2", "not UTF-8: byte 0xff"),
+        (b'{"t": "\xff"}', ReadNdJson(), ":1", "not UTF-8: byte 0xff"),
+        ("[" * 100_000 + "]" * 100_000, JSON, "", "nested too deeply"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", ReadNdJson(), ":1", "nested deeper than 64 levels"),
+        ('{"a": ' + "[" * 100 + "]" * 100 + "}", ReadNdJson(), ":1", "nested deeper than 64 levels"),
+        (collection("{}"), ReadGeoJson(), ":1", "not a GeoJSON Feature"),
+        (POINT, ReadGeoJson(), "", "not a FeatureCollection"),
+        (collection(feature("{}") + ",\n" + feature("[1]")), ReadGeoJson(), ":2", "properties of a feature"),
+        (feature("{}") + "\n\n7", ReadNdGeoJson(), ":3", "not a GeoJSON Feature"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: Any, step: Any, place: str, said: str) -> None:
+    with pytest.raises(Invalid) as told:
+        read(tmp_path, text, step)
+    assert said in told.value.message
+    assert told.value.place == f"{NAME}{place}"
+    assert told.value.rule.startswith("read-")
+
+
+def test_deep_nesting_beside_what_is_read_does_no_harm(tmp_path: Path) -> None:
+    got = read(tmp_path, '{"a": 1, "z": ' + "[" * 100_000 + "]" * 100_000 + "}", NDJSON)
+    assert got.column("a") == [1]
+    assert len(got.unknown) == 1
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    bom = b"\xef\xbb\xbf"
+    assert read(tmp_path, bom + b'{"a": 1}', ReadNdJson()).rows == [[1]]
+    assert read(tmp_path, bom + b'[{"a": 1}]', ReadJson()).rows == [[1]]
+    assert read(tmp_path, bom + collection(feature('{"a": 1}')).encode(), ReadGeoJson()).column("a") == [1]
+    assert read(tmp_path, bom + feature('{"a": 1}').encode(), ReadNdGeoJson()).column("a") == [1]
+
+
+def test_nothing_in_an_array_is_no_row(tmp_path: Path) -> None:
+    assert read(tmp_path, "[]", JSON).table.schema == pa.schema([("a", pa.int64()), ("t", pa.string())])
+    assert read(tmp_path, collection(), ReadGeoJson(ddl_schema=("a BIGINT",))).rows == []
