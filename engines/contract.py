@@ -132,10 +132,16 @@ class RowCounts(_Table, frozen=True, kw_only=True):
     """Records that were set aside because they could not be read."""
     skipped: tuple[SkippedFile, ...] = ()
     """The first ``MAX_SKIPPED`` of them."""
+    remarks: tuple[str, ...] = ()
+    """What was passed over or taken for granted within the files that were taken, in words: fields that the schema does
+    not name, columns matched by place, which member of an archive was read. The first ``MAX_REMARKS``."""
 
 
 MAX_SKIPPED: Final = 100
 """Files told of one transaction; a folder may hold any number that are passed over."""
+
+
+MAX_REMARKS: Final = 20
 
 
 class Progress(_Variant, frozen=True, kw_only=True, tag="Progress"): ...

@@ -24,9 +24,9 @@ def rows_text(rows: Mapping[str, Any] | None) -> str:
     if rows is None:
         return ""
     said = [f"{rows[field]:,} {word}" for field, word in _SAID.items() if rows.get(field)]
-    files = skipped_text(rows.get("skipped") or ())
+    told = [text for text in (skipped_text(rows.get("skipped") or ()), *(rows.get("remarks") or ())) if text]
     if rows.get("read") is None:
-        return "; ".join(part for part in (", ".join(said), files) if part)
+        return "; ".join(part for part in (", ".join(said), *told) if part)
     left_out = rows["read"] - (rows.get("shaped") or 0) - (rows.get("quarantined") or 0)
     if left_out > 0:
         said.append(f"{left_out:,} left out by preprocess")
@@ -34,7 +34,7 @@ def rows_text(rows: Mapping[str, Any] | None) -> str:
         if rows.get("appended"):
             said.insert(0, f"{rows['appended']:,} appended")
         said = [f"{rows['read']:,} read: {', '.join(said)}"]
-    return "; ".join([*said, *([files] if files else [])])
+    return "; ".join([*said, *told])
 
 
 def skipped_text(skipped: Any) -> str:

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from chain.data.operations import Operations
-from engines.contract import MAX_SKIPPED, RowCounts, SkippedFile
+from engines.contract import MAX_REMARKS, MAX_SKIPPED, RowCounts, SkippedFile
 
-_NUMBERS: Final = tuple(name for name in RowCounts.__struct_fields__ if name != "skipped")
+_NUMBERS: Final = tuple(name for name in RowCounts.__struct_fields__ if name not in ("skipped", "remarks"))
 _ZEROS: Final[dict[str, Any]] = dict.fromkeys(_NUMBERS, 0)
 NOTHING_READ: Final = RowCounts(**_ZEROS)
 
@@ -20,7 +20,8 @@ def added(one: RowCounts, other: RowCounts) -> RowCounts:
     for name in _NUMBERS:
         pair = getattr(one, name), getattr(other, name)
         numbers[name] = None if None in pair else sum(pair)
-    return RowCounts(skipped=together(one.skipped, other.skipped), **numbers)
+    remarks = all_remarks(one.remarks, other.remarks)
+    return RowCounts(skipped=together(one.skipped, other.skipped), remarks=remarks, **numbers)
 
 
 def together(one: tuple[SkippedFile, ...], other: tuple[SkippedFile, ...]) -> tuple[SkippedFile, ...]:
@@ -28,9 +29,14 @@ def together(one: tuple[SkippedFile, ...], other: tuple[SkippedFile, ...]) -> tu
     return tuple(dict.fromkeys((*one, *other)))[:MAX_SKIPPED]
 
 
+def all_remarks(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once, as many as are told."""
+    return tuple(dict.fromkeys((*one, *other)))[:MAX_REMARKS]
+
+
 def says_something(counts: RowCounts) -> bool:
-    """Whether any row was read or any file passed over."""
-    return bool(counts.skipped) or any(getattr(counts, name) for name in _NUMBERS)
+    """Whether any row was read, any file passed over, or anything is to be told."""
+    return bool(counts.skipped or counts.remarks) or any(getattr(counts, name) for name in _NUMBERS)
 
 
 def with_written(counts: RowCounts, written: Operations) -> RowCounts:

@@ -106,7 +106,7 @@ def _add(connection: sqlite3.Connection, dataset: DatasetId, sequence: int, idle
     before = _TABLE.one(
         connection, f"dataset = ? AND (sequence, idle) < (?, ?) {_NEWEST}", (dataset, sequence, int(idle))
     )
-    plain = msgspec.structs.replace(own, counts=msgspec.structs.replace(own.counts, skipped=()))
+    plain = msgspec.structs.replace(own, counts=msgspec.structs.replace(own.counts, skipped=(), remarks=()))
     total = plain if before is None else _sum(before[4]) + plain
     _TABLE.put(connection, dataset, sequence, int(idle), msgspec.json.encode(own), msgspec.json.encode(total))
 

@@ -40,7 +40,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
 from engines.contract import IngestRequest, RowCounts, SkippedFile, Success, Vocabulary
-from odfd.datasets.counting import together, with_written
+from odfd.datasets.counting import all_remarks, together, with_written
 
 LINK_TYPE: Final = "opendatafabric.org/type"
 """Attribute by which a column says that its values name objects."""
@@ -66,6 +66,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     state: SourceState | None = None
     skipped: tuple[SkippedFile, ...] = ()
     """Files that the source has beside, and of which nothing is taken."""
+    remarks: tuple[str, ...] = ()
+    """What was taken for granted in getting at them, for people."""
 
 
 class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     request: IngestRequest
     source_state: SourceState | None
     skipped: tuple[SkippedFile, ...] = ()
+    remarks: tuple[str, ...] = ()
     founding: tuple[MetadataEvent, ...] = ()
     """Events to commit before the data: a push source that is made by its first use."""
 
@@ -218,6 +221,7 @@ def plan_ingest(
         request=request,
         source_state=batch.state,
         skipped=batch.skipped,
+        remarks=batch.remarks,
         founding=founding,
     )
 
@@ -268,7 +272,9 @@ def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCount
     """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
     told = answer.rows or RowCounts()
     _check_told(plan.request.merge, told, written)
-    told = msgspec.structs.replace(told, skipped=together(plan.skipped, told.skipped))
+    told = msgspec.structs.replace(
+        told, skipped=together(plan.skipped, told.skipped), remarks=all_remarks(plan.remarks, told.remarks)
+    )
     return with_written(told, written)
 
 

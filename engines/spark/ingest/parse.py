@@ -12,7 +12,6 @@ import mmap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -48,6 +47,9 @@ MAX_WHOLE: Final = 1 << 30
 """Bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""
 
 
+_TOLD_FIELDS: Final = 10
+
+
 class Source(NamedTuple):
     """A file as the engine sees it, and as a person knows it."""
 
@@ -71,8 +73,6 @@ class Parts(NamedTuple):
     schema: pa.Schema
     paths: tuple[Path, ...]
     rows: tuple[int, ...]
-    unknown: Mapping[str, int] = MappingProxyType({})
-    """Fields that the schema does not name, and in how many records each is."""
     remarks: tuple[str, ...] = ()
     """What was taken for granted, for people."""
 
@@ -109,7 +109,16 @@ def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep
     if wanted is None or not planned:
         return None
     rows, unknown = _run(spark, tuple(todo)) if todo else ((), {})
-    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, unknown, tuple(remarks))
+    if unknown:
+        remarks.append(_passed_over(unknown))
+    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, tuple(remarks))
+
+
+def _passed_over(unknown: Mapping[str, int]) -> str:
+    """Fields that the schema does not name, and in how many records each is, in words."""
+    told = [f"{name} ({count})" for name, count in Counter(unknown).most_common(_TOLD_FIELDS)]
+    more = f" and {len(unknown) - len(told)} more" if len(unknown) > len(told) else ""
+    return f"fields that the schema does not name (records): {', '.join(told)}{more}"
 
 
 def empty_sources(sources: Sequence[Source]) -> list[str]:

@@ -24,6 +24,7 @@ from chain.instant import MILLISECOND, Instant, to_millis
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
 from engines.contract import (
+    MAX_REMARKS,
     MAX_SKIPPED,
     IngestRequest,
     InvalidQuery,
@@ -95,6 +96,7 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
     counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count, empty)
+    counts = msgspec.structs.replace(counts, remarks=parts.remarks[:MAX_REMARKS])
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
     table = fitted(table, force)
     control.progress()

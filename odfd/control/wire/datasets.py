@@ -66,6 +66,8 @@ class RowCounts(Value, frozen=True, kw_only=True):
     quarantined: int | None
     skipped: tuple[SkippedFile, ...] = ()
     """Files of which nothing was taken, a hundred at the most."""
+    remarks: tuple[str, ...] = ()
+    """What was passed over or taken for granted within those that were, twenty at the most."""
 
 
 class RowTotals(Value, frozen=True, kw_only=True):

@@ -181,3 +181,13 @@ def test_nothing_is_merged_with_a_slice_that_a_disk_has_spoilt(
     assert "--repair" in (told.value.hint or "")
     spoilt.write_bytes(raw)
     assert isinstance(made.ingest(HEAD + "A,1\nB,3\n", csv_step(CITY)), Success)
+
+
+def test_what_is_passed_over_within_a_file_is_told(dataset: Callable[..., Any]) -> None:
+    step = ReadNdJson(ddl_schema=("city STRING",))
+    answer = dataset(MergeAppend()).ingest('{"city": "A", "zip": 1, "x": 2}\n{"city": "B", "zip": 3}\n', step)
+    assert isinstance(answer, Success), answer
+    assert answer.rows.remarks == ("fields that the schema does not name (records): zip (2), x (1)",)
+    step = ReadCsv(header=True, ddl_schema=("city STRING, people BIGINT",))
+    answer = dataset(MergeAppend()).ingest("city,population\nA,1\n", step)
+    assert answer.rows.remarks == ("input-1.csv: columns matched by their place: 'population' as 'people'",)

@@ -68,8 +68,9 @@ requests = st.builds(
 amounts = st.none() | st.integers(0, 2**64 - 1)
 row_counts = st.builds(
     contract.RowCounts,
-    **{name: amounts for name in contract.RowCounts.__struct_fields__ if name != "skipped"},
+    **{name: amounts for name in contract.RowCounts.__struct_fields__ if name not in ("skipped", "remarks")},
     skipped=st.lists(st.builds(contract.SkippedFile, name=st.text(), reason=st.text()), max_size=3).map(tuple),
+    remarks=st.lists(st.text(), max_size=3).map(tuple),
 )
 answers = st.one_of(
     st.just(contract.Progress()),

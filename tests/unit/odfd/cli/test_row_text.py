@@ -36,6 +36,7 @@ def rows(*files: str, **counts: int) -> dict[str, Any]:
         (rows(read=5, shaped=2, appended=2), "5 read: 2 appended, 3 left out by preprocess"),
         (rows(read=5, shaped=4, appended=4, quarantined=1), "5 read: 4 appended, 1 quarantined"),
         (rows(read=2, shaped=2, untimed=2), "2 read: 2 without event time"),
+        ({**rows(), "remarks": ["one thing", "another"]}, "one thing; another"),
         (rows("a.csv"), "skipped a.csv (it is empty)"),
         (
             rows("a", "b", "c", "d", read=1, shaped=1, appended=1, late=1),

@@ -24,7 +24,7 @@ JANUARY = ["2020-01-01T00:00:00Z,A,1", "2020-01-02T00:00:00Z,B,2"]
 
 def numbers(counts: RowCounts) -> dict[str, int]:
     """Those that are not zero."""
-    fields = (name for name in RowCounts.__struct_fields__ if name != "skipped")
+    fields = (name for name in RowCounts.__struct_fields__ if name not in ("skipped", "remarks"))
     return {name: getattr(counts, name) for name in fields if getattr(counts, name) != 0}
 
 
