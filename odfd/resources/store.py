@@ -1,8 +1,9 @@
-"""Resources as an append-only log of wishes: each event says that something of a kind and name shall be, or no longer.
+"""Resources: an append-only log of wishes, and beside it what is in force now, which every question is answered from.
 
-The current wish is the last event of its (kind, name); generations count the events that applied it. Names are equal
-without regard to case. Writes go through a connection that the caller holds a transaction on, so that a wish and what
-it brings about are one commit.
+Each event of the log says that something of a kind and name shall be, or no longer; generations count the events that
+applied it since it last was not. What became of a wish is its status, which replaces the one before and is in no log.
+Names are equal without regard to case. Writes go through a connection that the caller holds a transaction on, so that a
+wish and what it brings about are one commit.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from typing import Final
 import msgspec
 
 from chain.instant import Instant
-from chain.store.seals import Sealed
+from chain.store.seals import Row, Sealed
 
 WISHES: Final = Sealed(
     "resource_events",
     ("kind", "key", "name", "spec", "at"),
     "restore the database from a backup, or begin anew with another state directory and mirror again",
+)
+IN_FORCE: Final = Sealed(
+    "resources",
+    ("kind", "key", "name", "spec", "status", "generation", "created_at", "updated_at", "about"),
+    WISHES.hint,
 )
 ROOM: Final = "resources"
 STEPS: Final = (
@@ -41,74 +47,118 @@ STEPS: Final = (
         WHERE kind = 'dataset' AND CAST(spec AS TEXT) GLOB '{"renditions":[[]{"shards":[[]"did:odf:*';
     CREATE INDEX resource_events_about ON resource_events (about, kind, key) WHERE about IS NOT NULL;
     """,
+    """
+    -- What is in force: the log grows with all that was ever wished, and no question should cost that.
+    CREATE TABLE resources (
+        kind TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        spec BLOB NOT NULL,
+        status BLOB,
+        generation INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        about TEXT,
+        seal BLOB,
+        PRIMARY KEY (kind, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX resources_about ON resources (about, kind) WHERE about IS NOT NULL;
+    DROP INDEX resource_events_about;
+    INSERT INTO resources
+        WITH last AS (SELECT kind, key, max(seq) AS seq FROM resource_events GROUP BY kind, key),
+             since AS (SELECT kind, key, max(seq) AS seq FROM resource_events WHERE spec IS NULL GROUP BY kind, key),
+             alive AS (
+                 SELECT e.kind, e.key, count(*) AS generation, min(e.seq) AS first FROM resource_events AS e
+                 LEFT JOIN since ON since.kind = e.kind AND since.key = e.key
+                 WHERE e.seq > coalesce(since.seq, 0) GROUP BY e.kind, e.key
+             )
+        SELECT e.kind, e.key, e.name, e.spec, NULL, alive.generation,
+               (SELECT at FROM resource_events WHERE seq = alive.first), e.at, e.about, NULL
+        FROM last JOIN resource_events AS e ON e.seq = last.seq
+        JOIN alive ON alive.kind = e.kind AND alive.key = e.key;
+    -- Publications said in each wish what had become of the one before.
+    UPDATE resources SET status = spec WHERE kind = 'publication';
+    DELETE FROM resource_events WHERE kind = 'publication'
+        AND seq NOT IN (SELECT max(seq) FROM resource_events GROUP BY kind, key);
+    """,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish in force. ``spec`` is the JSON of the kind's own value."""
+    """A wish in force. ``spec`` is the JSON of the kind's own value, ``status`` what was told of it last."""
 
     kind: str
     name: str
     spec: bytes
+    status: bytes | None
     generation: int
     created_at: Instant
     updated_at: Instant
 
 
 class Resources:
-    """The log over one SQLite connection."""
+    """What is in force, over one SQLite connection. No question costs what was ever wished."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def apply(self, kind: str, name: str, spec: bytes, now: Instant, about: str | None = None) -> bool:
         """Wish it so; ``False`` when it was already so and nothing was written. ``about``: what else finds it."""
-        found = self.get(kind, name)
-        if found is not None and found.spec == spec:
+        before = self.get(kind, name)
+        if before is not None and before.spec == spec:
             return False
         self._append(now, kind, name, spec)
-        if about is not None:
-            self._db.execute("UPDATE resource_events SET about = ? WHERE seq = last_insert_rowid()", (about,))
+        status, generation, created = (None, 0, now) if before is None else (
+            before.status, before.generation, before.created_at
+        )  # fmt: skip
+        self._put(
+            Resource(kind=kind, name=name, spec=spec, status=status, generation=generation + 1, created_at=created,
+                     updated_at=now), about
+        )  # fmt: skip
         return True
 
     def delete(self, kind: str, name: str, now: Instant) -> bool:
         if self.get(kind, name) is None:
             return False
         self._append(now, kind, name, None)
+        self._db.execute("DELETE FROM resources WHERE kind = ? AND key = ?", (kind, name.casefold()))
+        return True
+
+    def tell(self, kind: str, name: str, status: bytes) -> bool:
+        """What has become of a wish; ``False`` when it is in force no longer."""
+        row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
+        if row is None:
+            return False
+        self._put(msgspec.structs.replace(_resource(row), status=status), row[-1])
         return True
 
     def get(self, kind: str, name: str) -> Resource | None:
-        return next(iter(self._select("kind = ? AND key = ?", (kind, name.casefold()))), None)
+        row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
+        return None if row is None else _resource(row)
 
     def all(self, kind: str) -> list[Resource]:
         """By name."""
-        return sorted(self._select("kind = ?", (kind,)), key=lambda resource: resource.name.casefold())
+        return [_resource(row) for row in IN_FORCE.rows(self._db, "kind = ? ORDER BY key", (kind,))]
 
     def about(self, kind: str, about: str) -> list[Resource]:
-        """Those in force that are about it, or were once: whoever asks looks at what each says now."""
-        rows = self._db.execute(
-            "SELECT DISTINCT key FROM resource_events WHERE about = ? AND kind = ? ORDER BY key", (about, kind)
-        ).fetchall()
-        return [found for (key,) in rows if (found := self.get(kind, key)) is not None]
+        """Those that are about it, by name."""
+        rows = IN_FORCE.rows(self._db, "about = ? AND kind = ? ORDER BY key", (about, kind))
+        return [_resource(row) for row in rows]
 
     def _append(self, now: Instant, kind: str, name: str, spec: bytes | None) -> None:
         WISHES.put(self._db, kind, name.casefold(), name, spec, now)
 
-    def _select(self, where: str, values: tuple[str, ...]) -> list[Resource]:
-        """Resources whose last event is not a deletion; their events since the last deletion make the generation."""
-        current: dict[tuple[str, str], Resource] = {}
-        for kind, key, name, spec, at in WISHES.rows(self._db, f"{where} ORDER BY seq", values):
-            if spec is None:
-                current.pop((kind, key), None)
-                continue
-            before = current.get((kind, key))
-            current[kind, key] = Resource(
-                kind=kind,
-                name=name,
-                spec=bytes(spec),
-                generation=1 if before is None else before.generation + 1,
-                created_at=Instant(at) if before is None else before.created_at,
-                updated_at=Instant(at),
-            )
-        return list(current.values())
+    def _put(self, each: Resource, about: str | None) -> None:
+        IN_FORCE.put(
+            self._db, each.kind, each.name.casefold(), each.name, each.spec, each.status, each.generation,
+            each.created_at, each.updated_at, about,
+        )  # fmt: skip
+
+
+def _resource(row: Row) -> Resource:
+    kind, _, name, spec, status, generation, created, updated, _ = row
+    return Resource(
+        kind=kind, name=name, spec=bytes(spec), status=None if status is None else bytes(status),
+        generation=generation, created_at=Instant(created), updated_at=Instant(updated),
+    )  # fmt: skip

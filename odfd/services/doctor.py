@@ -18,7 +18,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
 from odfd.control import wire
 from odfd.datasets.references import references_hold
-from odfd.resources.store import WISHES
+from odfd.resources.store import IN_FORCE, WISHES
 from odfd.services.home import DATABASE, PARTIAL, Home
 from odfd.trust.ledger import SEALED, Ledger
 from odfd.verify.damage import Damage
@@ -114,7 +114,7 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            found = {table: list(table.damaged(connection)) for table in (WISHES, VERIFIED, *SEALED)}
+            found = {table: list(table.damaged(connection)) for table in (WISHES, IN_FORCE, VERIFIED, *SEALED)}
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]
         if strays:

@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -28,7 +28,7 @@ from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.way import no_ipfs
 from odfd.kit.rounds import TouchedRounds
 from odfd.kit.tasks import Report
-from odfd.resources.store import Resources
+from odfd.resources.store import Resource, Resources
 from odfd.services.home import Home
 from odfd.trust.ledger import Ledger
 from p2p.ipfs import names
@@ -42,18 +42,28 @@ RENEW: Final = 12 * 3600 * instant.SECOND
 """Age at which a record is put anew: those who keep it for others forget it after two days."""
 
 
+class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person asked for."""
+
+    standing: bool = True
+    delegation: bytes | None = None
+
+
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a publication."""
+    """What has become of it: the status of the wish, so that following a dataset grows no log."""
 
     root: str
     name: str | None
     head: str
     blocks: int
     at: Instant
-    standing: bool = True
     signed: str | None = None
     """Id of the signed head that is published with it."""
-    delegation: bytes | None = None
+
+
+class Kept(NamedTuple):
+    wish: Wish
+    done: Published
 
 
 class PublicationService:
@@ -99,21 +109,21 @@ class PublicationService:
     async def withdraw(self, ref: str) -> wire.PublicationView:
         entry = await trio.to_thread.run_sync(self._entry, ref)
         publisher = self._with_kubo()
-        kept = (await trio.to_thread.run_sync(self._kept)).get(entry.id)
+        kept = await trio.to_thread.run_sync(self._kept_of, entry.id)
         if kept is None:
             raise NotFound(f"{entry.name} is not on IPFS by us", rule="publication", hint="odfctl ipfs list")
         async with self._alone(entry.id):
             await trio.to_thread.run_sync(self._forget, entry.id)
             await publisher.withdraw(entry.id)
         self._events.emit("publication.withdrawn", entry.name)
-        return self._view(entry.name, entry.id, msgspec.structs.replace(kept, standing=False))
+        return self._view(entry.name, entry.id, kept._replace(wish=Wish(standing=False)))
 
     async def _round(self) -> float:
         if self._publisher is None:
             return float("inf")
         touched = self.rounds.take()
         kept = await trio.to_thread.run_sync(self._kept)
-        wanted = {dataset for dataset, each in kept.items() if each.standing}
+        wanted = {dataset for dataset, each in kept.items() if each.wish.standing}
         if self._all_of_ours():
             wanted.update(each for each in await trio.to_thread.run_sync(self._ours) if each not in kept)
         for dataset in sorted(wanted if touched is None else wanted & touched):
@@ -123,9 +133,9 @@ class PublicationService:
             self.rounds.leave(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
-    async def _consider(self, publisher: Publisher, dataset: DatasetId, known: Published | None) -> None:
+    async def _consider(self, publisher: Publisher, dataset: DatasetId, known: Kept | None) -> None:
         try:
-            if known is None or await self._is_behind(publisher, dataset, known):
+            if known is None or await self._is_behind(publisher, dataset, known.done):
                 await self._publish(publisher, dataset, standing=True)
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
@@ -142,29 +152,28 @@ class PublicationService:
 
     async def _publish(
         self, publisher: Publisher, dataset: DatasetId, *, standing: bool, delegation: bytes | None = None
-    ) -> tuple[Publication, Published]:
+    ) -> tuple[Publication, Kept]:
         async with self._alone(dataset):
             signed = await trio.to_thread.run_sync(self._signed, dataset)
             served = await trio.to_thread.run_sync(self._served, dataset)
             now = self._clock.now()
-            known = (await trio.to_thread.run_sync(self._kept)).get(dataset)
-            delegation = delegation or (known.delegation if known is not None else None)
+            known = await trio.to_thread.run_sync(self._kept_of, dataset)
+            delegation = delegation or (known.wish.delegation if known is not None else None)
             done = await publisher.publish(dataset, served, now)
             if delegation is not None:
                 await publisher.put(dataset, delegation)
-            kept = Published(
+            became = Published(
                 root=f"/ipfs/{done.root}",
                 name=done.name,
                 head=str(done.head),
                 blocks=done.size,
                 at=now,
-                standing=standing,
                 signed=signed,
-                delegation=delegation,
             )
+            kept = Kept(Wish(standing=standing, delegation=delegation), became)
             await trio.to_thread.run_sync(self._keep, dataset, kept)
         self._events.emit(
-            "publication.published", self._name(dataset), f"{done.size} blocks, {kept.root}", added=done.blocks
+            "publication.published", self._name(dataset), f"{done.size} blocks, {became.root}", added=done.blocks
         )
         return done, kept
 
@@ -207,35 +216,46 @@ class PublicationService:
         check_delegation(raw, dataset, names.name_of(key.dataset_id))
         return raw
 
-    def _kept(self) -> dict[DatasetId, Published]:
+    def _kept(self) -> dict[DatasetId, Kept]:
         with self._home.database.read() as connection:
             found = Resources(connection).all(KIND)
-        return {DatasetId.parse(each.name): msgspec.json.decode(each.spec, type=Published) for each in found}
+        return {DatasetId.parse(each.name): _read(each) for each in found}
 
-    def _keep(self, dataset: DatasetId, kept: Published) -> None:
+    def _kept_of(self, dataset: DatasetId) -> Kept | None:
+        with self._home.database.read() as connection:
+            found = Resources(connection).get(KIND, str(dataset))
+        return None if found is None else _read(found)
+
+    def _keep(self, dataset: DatasetId, kept: Kept) -> None:
         with self._home.database.write() as connection:
-            Resources(connection).apply(KIND, str(dataset), msgspec.json.encode(kept), self._clock.now())
+            resources = Resources(connection)
+            resources.apply(KIND, str(dataset), msgspec.json.encode(kept.wish), self._clock.now())
+            resources.tell(KIND, str(dataset), msgspec.json.encode(kept.done))
 
     def _forget(self, dataset: DatasetId) -> None:
         with self._home.database.write() as connection:
             Resources(connection).delete(KIND, str(dataset), self._clock.now())
 
-    def _view(
-        self, name: str, dataset: DatasetId, kept: Published, done: Publication | None = None
-    ) -> wire.PublicationView:
+    def _view(self, name: str, dataset: DatasetId, kept: Kept, done: Publication | None = None) -> wire.PublicationView:
+        became = kept.done
         return wire.PublicationView(
             ref=name,
             dataset_id=str(dataset),
-            root=kept.root,
-            name=kept.name,
+            root=became.root,
+            name=became.name,
             home=names.name_of(dataset),
-            head=kept.head,
-            blocks=kept.blocks,
-            at=instant.render(kept.at),
-            expires=instant.render(Instant(kept.at + LIFETIME)) if kept.name is not None else None,
-            standing=kept.standing,
+            head=became.head,
+            blocks=became.blocks,
+            at=instant.render(became.at),
+            expires=instant.render(Instant(became.at + LIFETIME)) if became.name is not None else None,
+            standing=kept.wish.standing,
             added_blocks=done.blocks if done is not None else 0,
             added_objects=done.objects if done is not None else 0,
             added_bytes=done.bytes if done is not None else 0,
             message=self._troubles.get(dataset, ""),
         )
+
+
+def _read(each: Resource) -> Kept:
+    assert each.status is not None, "it is told in the transaction that wishes it"
+    return Kept(msgspec.json.decode(each.spec, type=Wish), msgspec.json.decode(each.status, type=Published))

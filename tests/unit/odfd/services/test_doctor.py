@@ -99,6 +99,7 @@ def spoil(node: Any, sql: str) -> Callable[[Any], None]:
 
 ROWS = {
     "UPDATE resource_events SET spec = x'7b7d'": ("resource_events", "restore the database"),
+    "UPDATE resources SET generation = 7": ("resources", "restore the database"),
     "UPDATE trust_chains SET data = data + 1": ("trust_chains", "--repair"),
     "UPDATE verified SET size = size - 1": ("verified", "--full"),
 }

@@ -42,6 +42,21 @@ async def published(node: Any, **more: Any) -> Any:
     return await node.done(node.api.publications.publish(wire.PublishRequest(ref="cities", **more)))
 
 
+async def test_following_a_dataset_grows_no_log(world: Any, worlds: Any, daemons: Any) -> None:
+    """Each publication was a wish of its own, and all of them were read whenever a name was looked up."""
+    async with world.running("alice", ipfs=daemons[0]) as alice:
+        await made(world, worlds, alice)
+        for _ in range(5):
+            await published(alice)
+        with alice.home.database.read() as connection:
+            said = connection.execute("SELECT count(*) FROM resource_events WHERE kind = 'publication'").fetchone()
+        assert said == (1,)
+        (shown,) = await alice.api.publications.list()
+        assert (shown.blocks, shown.standing) == (alice.size("cities"), True)
+        await alice.api.publications.withdraw("cities")
+        assert await alice.api.publications.list() == []
+
+
 def apart(*nodes: Any) -> None:
     """They hear nothing of one another but through IPFS."""
     for node in nodes:
