@@ -300,14 +300,17 @@ async def _fetch(shop: Workshop, polled: SetPollingSource, state: ChainState, fo
 
 async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
     """One file as the engine reads it."""
-    path = await prepare(found.path, polled.prepare or (), folder, shop.settings)
+    ready = await prepare(
+        found.path, polled.prepare or (), folder, shop.settings, name=found.name, decoded=found.decoded
+    )
     return Batch(
-        paths=(path,),
+        paths=(ready.path,),
         names=(found.name,),
         identity=found.identity,
         event_time=found.event_time,
         state=found.state,
         skipped=found.skipped,
+        remarks=ready.remarks,
     )
 
 

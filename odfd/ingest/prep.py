@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import trio
 
@@ -24,60 +24,111 @@ from odfd.errors import sole_fault
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
 from odfd.ingest.writing import Filling
 
+_GZIP: Final = b"\x1f\x8b"
+_TOLD_MEMBERS: Final = 5
 MAX_SAID: Final = 500
 """Bytes of what a command wrote to its standard error that are shown."""
 
 
-async def prepare(path: Path, steps: Sequence[PrepStep], folder: Path, settings: IngestSettings) -> Path:
-    """The file after all steps; ``path`` itself when there is none. Raises Invalid, Refused, Environment."""
+class Prepared(NamedTuple):
+    path: Path
+    remarks: tuple[str, ...] = ()
+    """What was chosen on the way, for people."""
+
+
+async def prepare(
+    path: Path,
+    steps: Sequence[PrepStep],
+    folder: Path,
+    settings: IngestSettings,
+    *,
+    name: str = "",
+    decoded: bool = False,
+) -> Prepared:
+    """The file after all steps; ``path`` itself when there is none. Raises Invalid, Refused, Environment.
+
+    ``name`` is what messages call it, if that is not the file's name. ``decoded``: gzip was undone on its way, which
+    a first step may have meant.
+    """
+    name = name or path.name
+    remarks: list[str] = []
+    if decoded and steps and _is_for(steps[0], CompressionFormat.GZIP) and not _is_gzip(path):
+        remarks.append(f"{name}: its server had packed it for the way alone, so there was nothing for Decompress to do")
+        steps = steps[1:]
     for number, step in enumerate(steps):
         target = folder / f"prepared-{number}"
         match step:
             case Decompress():
-                await trio.to_thread.run_sync(inflate, path, step, target, settings, trio.from_thread.check_cancelled)
+                file = Packed(path, name, settings, trio.from_thread.check_cancelled)
+                remarks += await trio.to_thread.run_sync(inflate, file, step, target)
             case Pipe(command=command):
                 await _pipe(path, command, target, settings)
         path = target
-    return path
+    return Prepared(path, tuple(remarks))
 
 
-def inflate(path: Path, step: Decompress, target: Path, settings: IngestSettings, check: Check = unstoppable) -> None:
-    """Blocking; ``check`` is called at every block of bytes and may raise to stop the work. Raises as ``prepare``."""
+def _is_for(step: PrepStep, format_: CompressionFormat) -> bool:
+    return isinstance(step, Decompress) and step.format is format_
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_GZIP)) == _GZIP
+
+
+class Packed(NamedTuple):
+    path: Path
+    name: str
+    settings: IngestSettings
+    check: Check = unstoppable
+    """Called at every block of bytes; may raise to stop the work."""
+
+
+def inflate(file: Packed, step: Decompress, target: Path) -> tuple[str, ...]:
+    """Blocking. What was chosen, in words. Raises as ``prepare``."""
     match step.format:
         case CompressionFormat.GZIP:
-            _inflate_gzip(path, target, settings, check)
+            return _inflate_gzip(file, target)
         case CompressionFormat.ZIP:
-            _inflate_zip(path, step.sub_path, target, settings, check)
+            return _inflate_zip(file, step.sub_path, target)
 
 
-def _inflate_gzip(path: Path, target: Path, settings: IngestSettings, check: Check) -> None:
+def _inflate_gzip(file: Packed, target: Path) -> tuple[str, ...]:
     try:
-        with gzip.open(path, "rb") as source:
-            _copy(source, target, settings, check)
+        with gzip.open(file.path, "rb") as source:
+            _copy(source, target, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise Invalid(f"{path.name} is not whole gzip: {error}", rule="prepare-gzip") from error
+        hint = "is the whole file there?" if _is_gzip(file.path) else "leave out the step if the file is not packed"
+        raise Invalid(f"{file.name} is not whole gzip: {error}", rule="prepare-gzip", hint=hint) from error
+    return ()
 
 
-def _inflate_zip(path: Path, member: str | None, target: Path, settings: IngestSettings, check: Check) -> None:
+def _inflate_zip(file: Packed, member: str | None, target: Path) -> tuple[str, ...]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file.path) as archive:
             names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
             if not names or (member is not None and member not in names):
                 raise NotFound(
-                    f"no {member or 'file'} in {path.name}",
+                    f"no {member or 'file'} in {file.name}",
                     rule="prepare-zip",
                     hint=f"it holds {', '.join(names[:10]) or 'nothing'}",
                 )
             with archive.open(member or names[0]) as source:
-                _copy(source, target, settings, check)
+                _copy(source, target, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise Invalid(f"{path.name} is not a zip file we can read: {error}", rule="prepare-zip") from error
+        raise Invalid(
+            f"{file.name} is not a zip file we can read: {error}", rule="prepare-zip", hint="is the whole file there?"
+        ) from error
+    if member is not None or len(names) == 1:
+        return ()
+    others = ", ".join(names[1:_TOLD_MEMBERS]) + (", …" if len(names) > _TOLD_MEMBERS else "")
+    return (f"{file.name} holds {len(names)} files: {names[0]} was read, and not {others} (subPath chooses)",)
 
 
-def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, settings: IngestSettings, check: Check) -> None:
-    with Filling(target, "the unpacked file", settings) as out:
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: Packed) -> None:
+    with Filling(target, f"{file.name}, unpacked,", file.settings) as out:
         while block := source.read(CHUNK):
-            check()
+            file.check()
             out.write(block)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,5 +17,9 @@ def fetch(step: Any, job: FetchJob) -> Any:
     return trio.run(dispatch.fetch, step, job)
 
 
-def prepare(*args: Any) -> Path:
-    return trio.run(prep.prepare, *args)
+def prepare(path: Path, *args: Any, name: str | None = None, decoded: bool = False) -> Path:
+    return prepared(path, *args, name=name, decoded=decoded).path
+
+
+def prepared(path: Path, *args: Any, name: str | None = None, decoded: bool = False) -> prep.Prepared:
+    return trio.run(partial(prep.prepare, path, *args, name=name or path.name, decoded=decoded))

@@ -48,6 +48,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     state: SourceState | None = None
     """What the next fetch needs to know; ``None``: this source cannot tell what is new."""
     has_more: bool = False
+    decoded: bool = False
+    """Its server had packed it with gzip for the way, and it is unpacked."""
     skipped: tuple[SkippedFile, ...] = ()
     """Files that are there too, and that no fetch will take."""
 

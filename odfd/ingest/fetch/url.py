@@ -31,6 +31,7 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
+from odfd.ingest.fetch.coding import codings, is_gzip, undone
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.settings import CHUNK
@@ -42,7 +43,9 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """RFC 9110: what a field value may hold; nothing that ends its line."""
 _URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
 _AGENT: Final = "odfd"
-_OK, _REDIRECTS, _NOT_MODIFIED, _NOT_FOUND, _GONE = 200, 300, 304, 404, 410
+_NOT_MODIFIED, _NOT_FOUND, _GONE = 304, 404, 410
+_WITH_FILE: Final = frozenset({200, 203})
+"""Answers whose body is the file, whole; 202, 204 or 206 bring none, or a part."""
 
 
 async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
@@ -110,8 +113,12 @@ async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcom
             return Unchanged()
         if found.status in (_NOT_FOUND, _GONE):
             raise NotFound(f"{url} answers {found.status}", rule="url-http")
-        if not _OK <= found.status < _REDIRECTS:
-            raise Remote(f"{url} answers {found.status} {found.reason}", rule="url-http", hint="try again later")
+        if found.status not in _WITH_FILE:
+            raise Remote(
+                f"{url} answers {found.status} {found.reason}, which brings no file",
+                rule="url-http",
+                hint="try again later",
+            )
         path = job.folder / "download"
         digest = await _save(found, path, url, job)
         return _fetched(url, step, found.headers, path, digest, job)
@@ -162,13 +169,15 @@ async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
     """Stream the body to ``path`` under the limit; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")
+    undoing = codings(found.headers.get("Content-Encoding", ""), str(url))
     with Filling(path, str(url), job.settings) as file:
         if promised.isdecimal():
             file.expect(int(promised))
 
         def keep() -> None:
-            digest.update(waiting)
-            file.write(waiting)
+            for piece in undone(bytes(waiting), undoing):
+                digest.update(piece)
+                file.write(piece)
             waiting.clear()
 
         async for part in found.body:
@@ -176,6 +185,8 @@ async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
             if len(waiting) >= CHUNK:
                 await trio.to_thread.run_sync(keep)
         await trio.to_thread.run_sync(keep)
+    for coding in undoing:
+        coding.finish()
     return digest.hexdigest()
 
 
@@ -191,6 +202,7 @@ def _fetched(
     return Fetched(
         path=path,
         name=_name(url, "download"),
+        decoded=is_gzip(headers.get("Content-Encoding", "")),
         identity=f"sha3-256:{digest}",
         event_time=job.now if isinstance(step.event_time, FromSystemTime) else modified,
         state=state,

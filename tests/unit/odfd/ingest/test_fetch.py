@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import os
 import threading
+import urllib.parse
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +153,20 @@ def test_a_file_url(tmp_path: Path, job: Callable[..., FetchJob]) -> None:
             fetch(FetchUrl(url=url), job())
 
 
+TEXT = b"a,b\n1,2\n"
+CODED = {
+    "gzip": gzip.compress(TEXT, mtime=0),
+    "members": gzip.compress(TEXT[:3], mtime=0) + gzip.compress(TEXT[3:], mtime=0),
+    "zlib": zlib.compress(TEXT),
+    "raw": zlib.compress(TEXT)[2:-4],
+    "twice": gzip.compress(gzip.compress(TEXT)),
+    "torn": gzip.compress(TEXT)[:-5],
+    "behind": gzip.compress(TEXT) + b"more",
+    "plain": TEXT,
+    "bomb": gzip.compress(bytes(64 << 20)),
+}
+
+
 class Web(http.server.BaseHTTPRequestHandler):
     """Answers by path; remembers what was asked."""
 
@@ -168,13 +185,17 @@ class Web(http.server.BaseHTTPRequestHandler):
             self.answer(200)
         elif self.path == "/moved.csv":
             self.answer(302, {"Location": "/plain.csv"})
+        elif self.path.startswith("/coded/"):
+            _, _, coding, name = urllib.parse.unquote(self.path).split("/")
+            body = CODED[name]
+            self.answer(200, {"Content-Encoding": coding, "Content-Length": str(len(body))}, body)
         elif self.path == "/cut.csv":
             self.answer(200, {"Content-Length": "1000"})
         else:
             self.answer(int(self.path.strip("/")))
 
-    def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
-        body = b"a,b\n1,2\n" if status == 200 else b""
+    def answer(self, status: int, headers: dict[str, str] | None = None, body: bytes | None = None) -> None:
+        body = body if body is not None else TEXT if status == 200 else b""
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
@@ -209,6 +230,38 @@ def test_http_answers(web: str, job: Callable[..., FetchJob]) -> None:
     plain = fetch(FetchUrl(url=f"{web}/moved.csv"), job())
     assert (plain.state, plain.event_time) == (None, None)
     assert plain.identity == found.identity
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["gzip/gzip", "x-gzip/gzip", "GZIP/members", "deflate/zlib", "deflate/raw", "gzip,%20gzip/twice", "identity/plain"],
+)
+def test_content_codings_are_undone(web: str, job: Callable[..., FetchJob], way: str) -> None:
+    """The bytes of the coding were taken for the file."""
+    found = fetch(FetchUrl(url=f"{web}/coded/{way}"), job())
+    assert found.path.read_bytes() == TEXT
+    assert found.identity == fetch(FetchUrl(url=f"{web}/plain.csv"), job()).identity
+    assert found.decoded is ("gzip" in way.lower())
+
+
+@pytest.mark.parametrize("way", ["br/plain", "zstd/gzip", "gzip/torn", "gzip/plain", "gzip/behind", "gzip,br/gzip"])
+def test_content_codings_that_are_none_are_refused(web: str, job: Callable[..., FetchJob], way: str) -> None:
+    with pytest.raises(Remote) as told:
+        fetch(FetchUrl(url=f"{web}/coded/{way}"), job())
+    assert told.value.rule == "content-encoding"
+
+
+def test_what_is_packed_for_the_way_keeps_the_limit(web: str, job: Callable[..., FetchJob]) -> None:
+    with pytest.raises(Refused, match="is larger than 1048576 bytes"):
+        fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job(max_source_bytes=1 << 20))
+    assert sum(path.stat().st_size for path in job().folder.iterdir()) <= 1 << 20
+    assert fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job()).path.stat().st_size == 64 << 20
+
+
+@pytest.mark.parametrize("status", [201, 202, 204, 205, 206])
+def test_an_answer_without_a_file_is_no_empty_file(web: str, job: Callable[..., FetchJob], status: int) -> None:
+    with pytest.raises(Remote, match=f"answers {status} .*, which brings no file"):
+        fetch(FetchUrl(url=f"{web}/{status}"), job())
 
 
 def test_http_refusals(web: str, job: Callable[..., FetchJob]) -> None:

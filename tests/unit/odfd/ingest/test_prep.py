@@ -16,7 +16,7 @@ from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.model.source import CompressionFormat, Decompress, Pipe
 from odfd.ingest import prep
 from odfd.ingest.settings import IngestSettings
-from worlds.sources import prepare
+from worlds.sources import prepare, prepared
 
 GZIP = Decompress(format=CompressionFormat.GZIP)
 ZIP = Decompress(format=CompressionFormat.ZIP)
@@ -42,6 +42,32 @@ def test_gzip_and_zip(tmp_path: Path) -> None:
         prepare(path, [Decompress(format=CompressionFormat.ZIP, sub_path="third.csv")], tmp_path, settings(tmp_path))
     assert "d/first.csv" in caught.value.hint
     assert prepare(path, [], tmp_path, settings(tmp_path)) == path
+
+
+def test_which_file_of_a_zip_was_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "download"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("b.csv", "a.csv", "LICENSE"):
+            archive.writestr(name, name)
+    first = prepared(path, [ZIP], tmp_path, settings(tmp_path), name="data.zip")
+    assert first.path.read_text() == "b.csv"
+    assert first.remarks == ("data.zip holds 3 files: b.csv was read, and not a.csv, LICENSE (subPath chooses)",)
+    chosen = Decompress(format=CompressionFormat.ZIP, sub_path="a.csv")
+    assert prepared(path, [chosen], tmp_path, settings(tmp_path)).remarks == ()
+
+
+def test_what_a_server_packed_for_the_way_needs_no_step(tmp_path: Path) -> None:
+    """Web servers send ``data.csv.gz`` as a CSV with gzip around it; manifests unpack it."""
+    path = tmp_path / "download"
+    path.write_bytes(b"a,b\n")
+    done = prepared(path, [GZIP], tmp_path, settings(tmp_path), name="data.csv.gz", decoded=True)
+    assert (done.path, len(done.remarks)) == (path, 1)
+    with pytest.raises(Invalid, match=r"data\.csv\.gz is not whole gzip") as told:
+        prepare(path, [GZIP], tmp_path, settings(tmp_path), name="data.csv.gz")
+    assert "leave out the step" in told.value.hint
+    path.write_bytes(gzip.compress(b"a,b\n"))
+    twice = prepared(path, [GZIP], tmp_path, settings(tmp_path), decoded=True)
+    assert (twice.path.read_bytes(), twice.remarks) == (b"a,b\n", ())
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 12, 20])
@@ -70,7 +96,7 @@ def test_a_check_stops_the_work(tmp_path: Path) -> None:
         raise Environment("enough")
 
     with pytest.raises(Environment, match="enough"):
-        prep.inflate(path, GZIP, tmp_path / "out", settings(tmp_path), stop)
+        prep.inflate(prep.Packed(path, "a.gz", settings(tmp_path), stop), GZIP, tmp_path / "out")
 
 
 def test_pipes_run_only_where_allowed(tmp_path: Path) -> None:
