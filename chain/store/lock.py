@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -40,8 +41,10 @@ class StateLock:
                 rule="state-lock",
                 hint="stop it first, or name another directory with --state",
             ) from error
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        # For people only; a full disk must not keep a node from its state.
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
 
     def release(self) -> None:

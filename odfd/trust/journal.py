@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -28,6 +29,8 @@ BEGUN: Final = "journal"
 NEW: Final = "new"
 """Its subject where the key was made with the journal; else who told what the key had said (``remembering``)."""
 _MODE: Final = 0o600
+_PARTS: Final = 4
+"""Of a line."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -45,10 +48,12 @@ class Journal:
     def __init__(self, path: Path, *, begun: bool = False) -> None:
         """``begun``: the key is here, and its journal was begun with it."""
         self._path = path
-        self._last = _load(path)
+        self._last, self._size = _load(path)
         self.is_lost = begun and not self._last
-        if path.exists() and path.stat().st_size > COMPACT_AT:
-            _replace(path, self._text(self._last))
+        if self._size > COMPACT_AT:
+            # A disk that has no room for a shorter one leaves this one as it is.
+            with suppress(Environment):
+                self._replace(self._last)
 
     @property
     def is_new(self) -> bool:
@@ -63,8 +68,8 @@ class Journal:
     def begin(self, how: str, at: int, said: Mapping[str, Entry]) -> None:
         """Make it anew, whole or not at all, with what is known that its key said last. Raises Environment."""
         entries = {**said, BEGUN: Entry((at,), how)}
-        _replace(self._path, self._text(entries))
-        self._last, self.is_lost = entries, False
+        self._replace(entries)
+        self.is_lost = False
 
     def check(self, topic: str, order: Order, subject: str) -> None:
         """Whether ``subject`` may be signed.
@@ -85,14 +90,13 @@ class Journal:
         entry = Entry(order, subject)
         if self._last.get(topic) == entry:
             return
-        if self._path.exists():
-            _append(self._path, _line(topic, entry))
+        if _size(self._path) == self._size:
+            self._size = _append(self._path, self._size, _line(topic, entry))
             self._last[topic] = entry
         else:
-            # Its first line, or it was deleted under a running node, which still knows all of it.
-            entries = {**_START, **self._last, topic: entry}
-            _replace(self._path, self._text(entries))
-            self._last = entries
+            # Its first line; or it was deleted, or left with part of a line by a full disk, under a running node, which
+            # still knows all of it.
+            self._replace({**_START, **self._last, topic: entry})
 
     def _check_kept(self) -> None:
         if self.is_lost:
@@ -102,9 +106,10 @@ class Journal:
                 hint="odfctl trust sign asks peers for it; with nobody to ask, odfctl trust sign --alone",
             )
 
-    @staticmethod
-    def _text(entries: Mapping[str, Entry]) -> str:
-        return "".join(_line(topic, entry) for topic, entry in sorted(entries.items(), key=_place))
+    def _replace(self, entries: dict[str, Entry]) -> None:
+        text = "".join(_line(topic, entry) for topic, entry in sorted(entries.items(), key=_place))
+        self._size = _replace(self._path, text)
+        self._last = entries
 
 
 _START: Final = {BEGUN: Entry((0,), NEW)}
@@ -125,59 +130,128 @@ def _sum(said: str) -> str:
     return hashlib.sha3_256(said.encode()).hexdigest()[:8]
 
 
-def _entry(line: str) -> tuple[str, Entry]:
-    """Raises ValueError. Lines from before there were sums have none."""
+def _entry(line: str, *, is_old: bool = False) -> tuple[str, Entry]:
+    """Raises ValueError. ``is_old``: lines from before there were sums have none."""
     topic, order, subject, *sums = line.split(" ")
-    if sums and sums != [_sum(f"{topic} {order} {subject}")]:
+    if sums != [_sum(f"{topic} {order} {subject}")] and (sums or not is_old):
         raise ValueError(f"the line {line[:40]!r}… is damaged")
     return topic, Entry(tuple(int(part) for part in order.split(",")), subject)
 
 
-def _load(path: Path) -> dict[str, Entry]:
-    """The last entry of each topic. A torn last line was never followed by a signature and is cut off."""
-    last: dict[str, Entry] = {}
-    if not path.exists():
-        return last
+def _entries(line: str, *, is_old: bool) -> list[tuple[str, Entry]]:
+    """Of one line; or of one that follows, without a line's end between, a part that a full disk left of another.
+
+    Such a part was never followed by a signature. Raises ValueError.
+    """
     try:
-        text = path.read_text()
-        whole, _, torn = text.rpartition("\n")
-        for line in whole.splitlines():
-            topic, entry = _entry(line)
+        return [_entry(line, is_old=is_old)]
+    except ValueError:
+        for start in range(1, len(line)):
+            if line.count(" ", start) == _PARTS - 1:
+                with suppress(ValueError):
+                    found = _entry(line[start:])
+                    return [*_unended(line[:start]), found]
+        raise
+
+
+def _unended(part: str) -> list[tuple[str, Entry]]:
+    """Of a whole line whose end is gone, or another byte by a bit that flipped: it counts. A part does not."""
+    for text in (part, part[:-1]):
+        with suppress(ValueError):
+            return [_entry(text)]
+    return []
+
+
+def _load(path: Path) -> tuple[dict[str, Entry], int]:
+    """The last entry of each topic, and the size of the file: -1 where it is to be written anew.
+
+    A torn last line was never followed by a signature: it is cut off, which needs no room on the disk.
+    """
+    last: dict[str, Entry] = {}
+    is_old = True
+
+    def take(found: list[tuple[str, Entry]]) -> None:
+        for topic, entry in found:
             if topic not in last or entry.order >= last[topic].order:
                 last[topic] = entry
-        if torn:
-            _replace(path, f"{whole}\n" if whole else "")
+
+    try:
+        if not path.exists():
+            return last, 0
+        raw = path.read_bytes()
+        size = raw.rfind(b"\n") + 1
+        for line in raw[:size].decode().split("\n")[:-1]:
+            take(_entries(line, is_old=is_old))
+            is_old = is_old and line.count(" ") < _PARTS - 1
+        if unended := _unended(raw[size:].decode(errors="replace")):
+            take(unended)
+            size = -1
+        elif size < len(raw):
+            os.truncate(path, size)
     except (OSError, ValueError) as error:
         raise Environment(
             f"the signing journal {path.name} cannot be read: {error}",
             rule="signing-journal",
             hint="this key signs nothing: restore the file, or move it away and let odfctl trust sign ask peers",
         ) from error
-    return last
+    return last, size
 
 
-def _append(path: Path, line: str) -> None:
-    """To a file that is there: one that was deleted meanwhile must not come back with its last line alone."""
+def _size(path: Path) -> int | None:
+    """``None`` when it is not there."""
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "w") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise _cannot_write(path, error) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    fresh = path.with_suffix(".new")
+def _append(path: Path, size: int, line: str) -> int:
+    """To a file of ``size`` that is there, the whole line or nothing of it; its size then.
+
+    One that was deleted meanwhile must not come back with its last line alone.
+    """
+    data = line.encode()
     try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _write(file, data)
+            os.fsync(file)
+        except OSError:
+            # Else it would stand before the next line. Where not even that can be done, the file's size tells.
+            with suppress(OSError):
+                os.ftruncate(file, size)
+            raise
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    return size + len(data)
+
+
+def _replace(path: Path, text: str) -> int:
+    """The whole file or nothing of it; its size then."""
+    fresh, data = path.with_suffix(".new"), text.encode()
+    try:
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+        try:
+            _write(file, data)
+            os.fsync(file)
+        finally:
+            os.close(file)
         fresh.replace(path)
         sync_folder(path.parent)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise _cannot_write(path, error) from error
+    return len(data)
+
+
+def _write(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def _cannot_write(path: Path, error: OSError) -> Environment:

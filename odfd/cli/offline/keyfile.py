@@ -25,11 +25,17 @@ class KeyFile:
     def write(self, seed: str) -> None:
         """Durable before anybody is told to forget the key. Raises Environment, also when the file is there."""
         try:
-            with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "w") as file:
-                file.write(seed + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            sync_folder(self.path.absolute().parent)
+            opened = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+            try:
+                with os.fdopen(opened, "w") as file:
+                    file.write(seed + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                sync_folder(self.path.absolute().parent)
+            except OSError:
+                # A part of a key is none, and would be in the way of the next try.
+                self.path.unlink(missing_ok=True)
+                raise
         except OSError as error:
             raise Environment(f"cannot write {self.path}: {error.strerror}", rule="offline-key") from error
 

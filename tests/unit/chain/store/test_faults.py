@@ -24,6 +24,7 @@ from chain.store.database import Database, open_database
 from chain.store.lock import StateLock
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from worlds.full_disk import room_for
 
 OWNER = DatasetId.from_public_key(bytes(32))
 
@@ -171,13 +172,17 @@ def test_rooms_bring_their_tables_step_by_step(database: Database) -> None:
     assert caught.value.rule == "database-version"
 
 
-def test_a_database_of_the_version_before_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "STEPS", schema.STEPS[:1])
+@pytest.mark.parametrize("version", range(1, len(schema.STEPS)))
+def test_a_database_of_a_version_before_is_brought_up(tmp_path: Path, version: int) -> None:
     old = open_database(tmp_path / "odfd.sqlite")
-    kept = SqliteChains(old, DiskObjects(tmp_path / "objects", old))
-    kept.commit([Append(dataset=OWNER, expected=None, blocks=[seed(), second("one")])])
+    old.migrate(schema.ROOM, schema.STEPS[:version])
+    made = [seed(), second("one")]
+    with old.write() as connection:
+        connection.execute("INSERT INTO datasets VALUES (1, ?, 1, ?)", (OWNER, made[-1].hash))
+        for number, block in enumerate(made):
+            row = (1, number, schema.kind_of(block), block.hash, block.raw)
+            connection.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", row)
     old.close()
-    monkeypatch.undo()
     new = open_database(tmp_path / "odfd.sqlite")
     chain = SqliteChains(new, DiskObjects(tmp_path / "objects", new)).chain(OWNER)
     assert chain.block_by_hash(second("one").hash).sequence_number == 1
@@ -250,3 +255,9 @@ def test_one_process_per_state_directory(tmp_path: Path) -> None:
 def test_an_unknown_object(objects: DiskObjects) -> None:
     with pytest.raises(NotFound):
         objects.size(Multihash.sha3_256(b"?"))
+
+
+def test_a_full_disk_keeps_no_node_from_its_state(tmp_path: Path) -> None:
+    with room_for(0), StateLock(tmp_path), pytest.raises(Environment) as caught:
+        StateLock(tmp_path).acquire()
+    assert caught.value.rule == "state-lock"

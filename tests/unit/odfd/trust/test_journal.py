@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,12 +26,13 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement, S
 from chain.statements.tree import Tree
 from odfd.services.signers import choose
 from odfd.trust import topics
-from odfd.trust.journal import Entry
+from odfd.trust.journal import Entry, Journal
 from odfd.trust.keystore import KeyStore
 from odfd.trust.ledger import STEPS, Ledger
 from odfd.trust.remembering import ENOUGH, PATIENCE, may_go_on, recall
 from odfd.trust.witness import Cosignatures
 from p2p.ports import PeerId, PeerView
+from worlds.full_disk import room_for
 
 ALICE, BOB = (SigningKey(seed * 32) for seed in (b"a", b"b"))
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -321,3 +326,91 @@ def test_keys_are_known_by_their_bytes() -> None:
     assert topics.head(ALICE.did, ALICE.dataset_id) == "head"
     assert topics.head(KeyDid.from_public_key(ALICE.public), ALICE.dataset_id) == "head"
     assert topics.head(BOB.did, ALICE.dataset_id) == f"head/{ALICE.dataset_id.multibase}"
+
+
+def said(journal: Journal) -> list[tuple[str, Entry]]:
+    return sorted((topic, entry) for topic in ("a", "b") if (entry := journal.last(topic)) is not None)
+
+
+def test_a_full_disk_leaves_a_journal_that_is_read(tmp_path: Path) -> None:
+    """At every byte of a line: nothing of it counts, and the journal goes on, in this life and in the next."""
+    for reopened in (False, True):
+        for written in range(200):
+            path = tmp_path / f"{reopened}{written}.journal"
+            journal = Journal(path)
+            journal.promise("a", (0, 1), "aa" * 32)
+            size = path.stat().st_size
+            with room_for(size + written):
+                try:
+                    journal.promise("b", (0, 7), "bb" * 32)
+                except Environment:
+                    assert written < len("b 0,7  12345678\n") + 64
+                else:
+                    break
+                if reopened:
+                    journal = Journal(path, begun=True)
+                assert said(journal) == [("a", Entry((0, 1), "aa" * 32))]
+            journal.promise("b", (0, 9), "cc" * 32)
+            wanted = [("a", Entry((0, 1), "aa" * 32)), ("b", Entry((0, 9), "cc" * 32))]
+            assert said(journal) == said(Journal(path, begun=True)) == wanted
+        else:
+            pytest.fail("no line is so long")
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "ftruncate", "close", "open", "replace", "truncate"])
+@pytest.mark.parametrize("size", [0, 1, 40, 10**6])
+def test_whatever_fails_the_journal_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, size: int
+) -> None:
+    """Also where a file cannot even be cut back: then it is written anew."""
+    path = tmp_path / "one.journal"
+    journal = Journal(path)
+    journal.promise("a", (0, 1), "aa")
+    real = getattr(os, call)
+
+    def fails(*args: Any) -> Any:
+        if call == "close":
+            real(*args)
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch, room_for(path.stat().st_size + size):
+        patch.setattr(os, call, fails)
+        if call == "ftruncate":
+            patch.setattr(os, "fsync", fails)
+        with suppress(Environment):
+            journal.promise("b", (0, 2), "bb")
+    for one in (journal, Journal(path, begun=True)):
+        assert one.last("a") == Entry((0, 1), "aa")
+        one.promise("b", (0, 3), "cc")
+        assert Journal(path, begun=True).last("b") == Entry((0, 3), "cc")
+
+
+def test_a_part_that_an_earlier_version_left_in_a_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "one.journal"
+    journal = Journal(path)
+    for topic, number in (("a", 1), ("b", 2), ("a", 3)):
+        journal.promise(topic, (0, number), "ab" * 32)
+    lines = path.read_text().splitlines()
+    for size in range(1, len(lines[2]) + 1):
+        path.write_text("\n".join([*lines[:2], lines[2][:size] + lines[3], ""]))
+        found = Journal(path, begun=True)
+        assert found.last("a") == Entry((0, 3), "ab" * 32)
+        # A line of which only the end is missing may as well have been said.
+        assert found.last("b") == (Entry((0, 2), "ab" * 32) if size == len(lines[2]) else None)
+        found.promise("b", (0, 3), "cd")
+
+
+def test_a_bit_that_flips_forgets_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "one.journal"
+    journal = Journal(path)
+    for topic, number in (("a", 1), ("b", 2), ("a", 3)):
+        journal.promise(topic, (0, number), "ab" * 32)
+    raw, wanted = path.read_bytes(), said(journal)
+    for place in range(len(raw)):
+        for bit in range(8):
+            path.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << bit]) + raw[place + 1 :])
+            try:
+                found = Journal(path, begun=True)
+            except Environment:
+                continue
+            assert said(found) == wanted
