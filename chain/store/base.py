@@ -43,6 +43,15 @@ class Head(msgspec.Struct, frozen=True):
         return self.sequence_number + 1
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a chain is at one moment, from one read."""
+
+    head: Head
+    history: tuple[int, int] = (0, 0)
+    """Another one after every change that is no append: a rewrite, mending, or dropped and made again. While it is the
+    same, the blocks up to ``head`` are."""
+
+
 class BlockDamaged(Environment):
     """A block that lies in our store is not what it was, or not where it was. Nothing of it is given to anyone."""
 
@@ -124,11 +133,8 @@ class StoredPage(msgspec.Struct, frozen=True):
 class StoredChain(Protocol):
     """What verification reads: bytes unchecked, so that every damage can be told and not only the first."""
 
-    def stored_head(self) -> Multihash | None:
-        """The name of the last block; the block itself may be missing or damaged."""
-
-    def stored_size(self) -> int:
-        """Number of blocks, as far as it can be told."""
+    def snapshot(self) -> Snapshot | None:
+        """The name and number of the last block, which itself may be missing or damaged; ``None`` without blocks."""
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         """Blocks ``start <= n < stop`` (to the head), oldest first, streamed. Never raises for their content."""

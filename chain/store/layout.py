@@ -19,7 +19,7 @@ from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.store.append import no_block
-from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Step, StoredBlock, StoredPage, no_step
+from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Snapshot, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, Names, walk
 from chain.store.objects import disk, make_folder
 from chain.store.schema import kind_name
@@ -75,11 +75,10 @@ class DirectoryChain:
         self._first = 0
         self._names: Names | None = None
 
-    def stored_head(self) -> Multihash | None:
-        return read_head(self._directory)
-
-    def stored_size(self) -> int:
-        return self._first + len(self._walked()) if self._walked() else 0
+    def snapshot(self) -> Snapshot | None:
+        """As of the walk: ``refs/head`` is read once."""
+        head = self.head()
+        return None if head is None else Snapshot(head)
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         names = self._walked()
@@ -133,7 +132,7 @@ class DirectoryChain:
 
     def _walked(self) -> Names:
         if self._names is None:
-            self._first, self._names = walk(self._files, self.stored_head())
+            self._first, self._names = walk(self._files, read_head(self._directory))
         return self._names
 
     def _whole(self, name: Multihash) -> bytes:

@@ -17,7 +17,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 from chain.store import append as rules
-from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, Rewrite, StoredBlock, StoredPage
+from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, Rewrite, Snapshot, StoredBlock, StoredPage
 from chain.store.objects import disk
 from chain.store.schema import kind_name
 
@@ -109,19 +109,16 @@ class MemoryChain:
         for block in itertools.islice(self._blocks, max(start, 0), max(stop, 0)):
             yield block.raw
 
-    def stored_head(self) -> Multihash | None:
+    def snapshot(self) -> Snapshot | None:
         head = self.head()
-        return head.hash if head else None
-
-    def stored_size(self) -> int:
-        return len(self._blocks)
+        return None if head is None else Snapshot(head)
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         for block in itertools.islice(self._blocks, max(start, 0), stop):
             yield StoredBlock(block.sequence_number, block.hash, block.raw)
 
     def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
-        for first in range(max(start, 0), self.stored_size() if stop is None else stop, PAGE_BLOCKS):
+        for first in range(max(start, 0), len(self._blocks) if stop is None else stop, PAGE_BLOCKS):
             last = first + PAGE_BLOCKS if stop is None else min(stop, first + PAGE_BLOCKS)
             if page := list(self.stored_blocks(first, last)):
                 yield StoredPage(first, b"".join(one.name for one in page), [one.raw for one in page])

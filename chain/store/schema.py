@@ -38,6 +38,10 @@ STEPS: Final = (
     DROP INDEX blocks_by_hash;
     CREATE INDEX blocks_by_hash ON blocks (substr(hash, 3, 8));
     """,
+    """
+    -- Grows with every change of a chain that is no append: whoever read it in parts sees that it is another one.
+    ALTER TABLE datasets ADD COLUMN history INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
 """An event's number in the union of the wire format, which also numbers events that we do not know yet."""

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chain.codec.blocks import decode_block
-from chain.errors import Invalid
+from chain.errors import Conflict, Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
@@ -29,6 +29,7 @@ from chain.store.base import (
     BlockDamaged,
     Head,
     Rewrite,
+    Snapshot,
     Step,
     StoredBlock,
     StoredPage,
@@ -46,6 +47,8 @@ _LARGE: Final = 20_000
 """Blocks of a commit that touches most pages of the indexes by hash, even where they are of a million."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
+Mark: TypeAlias = tuple[int, int, int]
+"""History and last number of a chain: another one after whatever was written to it."""
 _INSERT: Final = (
     f"INSERT INTO blocks SELECT ?1, ?2 + key, {packed.TAG}, substr(?3, key * {NAME_SIZE} + 1, {NAME_SIZE}),"  # noqa: S608
     f" {packed.each('?4')} FROM json_each(?5)"
@@ -142,6 +145,7 @@ class SqliteChains:
             if rewrite.apart is not None:
                 former.set_apart(connection, rewrite.dataset, rewrite.keep, rewrite.apart)
             head = _cut(connection, rewrite.dataset, rewrite.keep)
+            _begin_history(connection, rewrite.dataset)
             self._step("rewrite-cut")
             blocks = rules.following(head, rewrite.blocks, rewrite.dataset.short)
             while some := list(itertools.islice(blocks, PAGE_BLOCKS)):
@@ -156,12 +160,25 @@ class SqliteChains:
         self._objects.holds.named(rewrite.objects)
         return head
 
-    def mend(self, dataset: DatasetId, head: Head, blocks: Sequence[Block]) -> None:
+    def mark(self, dataset: DatasetId) -> Mark | None:
+        """Of a chain whose head may be damaged; ``None`` without one."""
+        with self._database.read() as connection:
+            return _mark(connection, dataset)
+
+    def mend(self, dataset: DatasetId, expected: Mark | None, head: Head, blocks: Sequence[Block]) -> None:
         """Put blocks in the place of damaged ones and ``head`` in the place of its own; rows out of place go.
 
-        The caller has shown that the chain is the one that was (``chain.store.mending``).
+        The caller has shown that the chain is the one that was (``chain.store.mending``) when its mark was
+        ``expected``. Raises Conflict when it is another by now.
         """
         with self._database.write() as connection:
+            if _mark(connection, dataset) != expected:
+                raise Conflict(
+                    "the chain was written to while it was mended",
+                    rule="compare-and-append",
+                    hint="do it again",
+                    place=dataset.short,
+                )
             connection.execute(
                 f"DELETE FROM blocks WHERE {_THIS} AND (sequence < 0 OR sequence >= ?)",  # noqa: S608
                 (dataset, head.size),
@@ -172,6 +189,7 @@ class SqliteChains:
                     (dataset, block.sequence_number),
                 )
             _insert(connection, dataset, blocks, head)
+            _begin_history(connection, dataset)
             self._step("mend-blocks")
         self._step("mend-durable")
 
@@ -241,13 +259,9 @@ class SqliteChain:
             due += 1
             yield self._whole(sequence, block_hash, raw)
 
-    def stored_head(self) -> Multihash | None:
-        head = self.head()
-        return head.hash if head else None
-
-    def stored_size(self) -> int:
-        head = self.head()
-        return head.size if head else 0
+    def snapshot(self) -> Snapshot | None:
+        with self._database.read() as connection:
+            return snapshot_of(connection, self._dataset, self._name)
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         for sequence, block_hash, raw in self._rows(start, 1 << 62 if stop is None else stop):
@@ -332,19 +346,27 @@ class SqliteChain:
         return raw
 
 
+def _mark(connection: sqlite3.Connection, dataset: DatasetId) -> Mark | None:
+    row = connection.execute("SELECT number, history, head_sequence FROM datasets WHERE id = ?", (dataset,)).fetchone()
+    return None if row is None else (row[0], row[1], row[2])
+
+
 def _name(stored: bytes) -> Multihash:
     """A block's name as it lies in its row; where that is damaged, one that no bytes have."""
     return Multihash(stored) if len(stored) == NAME_SIZE else Multihash.from_digest(SHA3_256, bytes(32))
 
 
-def _head(connection: sqlite3.Connection, dataset: DatasetId, name: bytes | None = None) -> Head | None:
+def snapshot_of(connection: sqlite3.Connection, dataset: DatasetId, name: bytes | None = None) -> Snapshot | None:
+    """As of a connection's transaction, with whatever else is read there. Raises BlockDamaged."""
     row = connection.execute(
-        "SELECT head_hash, head_sequence FROM datasets WHERE id = ?", (name or dataset,)
+        "SELECT head_hash, head_sequence, number, history FROM datasets WHERE id = ?", (name or dataset,)
     ).fetchone()
-    head = None if row is None else _as_head(*row)
-    if row is not None and head is None:
+    if row is None:
+        return None
+    head = _as_head(row[0], row[1])
+    if head is None:
         raise BlockDamaged(dataset, row[1], "as the last of its chain it is named by what is no hash")
-    return head
+    return Snapshot(head, (row[2], row[3]))
 
 
 def _as_head(name: bytes, number: int) -> Head | None:
@@ -352,6 +374,15 @@ def _as_head(name: bytes, number: int) -> Head | None:
         return Head(Multihash.from_bytes(name), number)
     except Invalid:
         return None
+
+
+def _head(connection: sqlite3.Connection, dataset: DatasetId, name: bytes | None = None) -> Head | None:
+    snapshot = snapshot_of(connection, dataset, name)
+    return None if snapshot is None else snapshot.head
+
+
+def _begin_history(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    connection.execute("UPDATE datasets SET history = history + 1 WHERE id = ?", (dataset,))
 
 
 def _cut(connection: sqlite3.Connection, dataset: DatasetId, keep: int) -> Head:

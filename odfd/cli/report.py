@@ -30,6 +30,8 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append(f"  the rows of {words.plural(spared, 'block')} were in order before; --full reads them again")
     if absent := checked.get("notHeld"):
         lines.append(f"  the data of {words.plural(absent, 'older slice')} is not kept here, as the mirror wishes")
+    if coming := checked.get("toCome"):
+        lines.append(f"  the data of {words.plural(coming, 'slice')} is on its way here, and not checked yet")
     for failure in report["failures"]:
         block = failure["block"] or {}
         number = block.get("sequenceNumber")

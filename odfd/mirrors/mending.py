@@ -20,11 +20,11 @@ from chain.model.block import Block
 from chain.multihash import SHA3_256, Multihash
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import BLOCK_DAMAGED, BlockDamaged, Head, StoredBlock, StoredPage
+from chain.store.base import BLOCK_DAMAGED, BlockDamaged, Head, Snapshot, StoredBlock, StoredPage
 from chain.store.database import Database
 from chain.store.mending import Mending
 from chain.store.objects import DiskObjects
-from chain.store.sqlite import SqliteChain, SqliteChains
+from chain.store.sqlite import Mark, SqliteChain, SqliteChains
 from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
 from odfd.trust.authorities import Authorities
@@ -58,6 +58,7 @@ class _Truth(msgspec.Struct, frozen=True):
     checked: Checked | None
     """``None``: that row is spoilt, or was never written."""
     signed: HeadStatement | None
+    mark: Mark | None
 
 
 class _Claimed:
@@ -67,11 +68,9 @@ class _Claimed:
         self._chain = chain
         self._truth = truth
 
-    def stored_head(self) -> Multihash:
-        return self._truth.heads[0] if self._truth.heads else Multihash.from_digest(SHA3_256, bytes(32))
-
-    def stored_size(self) -> int:
-        return self._truth.size
+    def snapshot(self) -> Snapshot:
+        name = self._truth.heads[0] if self._truth.heads else Multihash.from_digest(SHA3_256, bytes(32))
+        return Snapshot(Head(name, self._truth.size - 1))
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         return self._chain.stored_blocks(start, self._truth.size if stop is None else min(stop, self._truth.size))
@@ -123,7 +122,7 @@ class ChainMender:
             return sum(forgotten)
 
     def _truth(self, dataset: DatasetId) -> _Truth:
-        head = self._head(dataset)
+        mark, head = self._chains.mark(dataset), self._head(dataset)
         with self._database.read() as connection:
             row, whole = CHAINS.look(connection, "dataset = ?", (dataset,))
             ledger = Ledger(connection)
@@ -141,7 +140,7 @@ class ChainMender:
             raise NotFound(f"nothing of {dataset.short} is here", rule="chain-empty", hint="odfctl mirror add")
         if signed is not None and signed.size == size:
             heads.append(signed.head)
-        return _Truth(size, root, tuple(heads), checked, signed)
+        return _Truth(size, root, tuple(heads), checked, signed, mark)
 
     def _head(self, dataset: DatasetId) -> Head | None:
         """``None`` also when it cannot be read."""
@@ -195,7 +194,7 @@ class ChainMender:
         head = Head(mending.last() or blocks[-1].hash, truth.size - 1)
         spoilt = int(self._head(dataset) != head)
         if blocks or spoilt:
-            self._chains.mend(dataset, head, blocks)
+            self._chains.mend(dataset, truth.mark, head, blocks)
         if truth.checked is None:
             spoilt += 1
             concluded = self._concluded(dataset, mending.tree(blocks), truth)

@@ -30,7 +30,7 @@ TOLD_AGE: Final = 600 * SECOND
 """How old it may be where it is only told that there is something within reach: what is asked for is looked at anew."""
 MAX_SPOKEN: Final = 256
 """Objects that are being given, of which it is known that they are served."""
-OnDamage: TypeAlias = Callable[[DatasetId, Spot], None]
+OnDamage: TypeAlias = Callable[[DatasetId, Spot], object]
 
 
 class _Spoken(NamedTuple):

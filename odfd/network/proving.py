@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from chain.errors import Environment
+from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import BLOCK_DAMAGED
@@ -23,6 +23,8 @@ from odfd.trust.subtrees import Subtrees
 
 MAX_TREES: Final = 64
 """Chains whose subtrees are kept: of a million blocks they take 200 KiB."""
+_ATTEMPTS: Final = 3
+"""At a chain that becomes another one each time."""
 _HASHES: Final = (
     "SELECT hash FROM blocks WHERE dataset = (SELECT number FROM datasets WHERE id = ?)"
     " AND sequence >= ? AND sequence < ? ORDER BY sequence"
@@ -46,7 +48,20 @@ class Prover:
         self._lock = threading.Lock()
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
-        """``size`` blocks are here. Nodes of the proof, one of 32 bytes for each level of the tree at most."""
+        """``size`` blocks are here. Nodes of the proof, one of 32 bytes for each level of the tree at most.
+
+        Raises Environment for hashes that are damaged; not for those of a chain that is rewritten meanwhile.
+        """
+        for _ in range(_ATTEMPTS):
+            known = self._known(dataset)
+            try:
+                return self._prove(dataset, size, old, index)
+            except Environment:
+                if self._known(dataset) == known:
+                    raise
+        raise NotFound(f"{dataset.short} is being rewritten", rule="chain-not-served", hint="ask again")
+
+    def _prove(self, dataset: DatasetId, size: int, old: int | None, index: int | None) -> list[bytes]:
         with self._lock:
             grown = self._trees.pop(dataset, None)
             if grown is None or self._digests(dataset, grown.size - 1, grown.size) != [grown.last]:

@@ -61,7 +61,7 @@ class ControlPorts:
         self.publications = parts.publications
         self.networks = NetworkService(home, parts.membership)
         self.peers = PeerService(parts.membership)
-        self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage)
+        self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage, parts.keeper)
         self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
         self.lineage = LineageService(home, parts.transform_shop, ground.board, lambda: secrets.token_hex(8))
         self.policies = RulesService(

@@ -16,6 +16,7 @@ from chain.codec.blocks import decode_block
 from chain.errors import Fault
 from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
+from chain.store.sqlite import snapshot_of
 from odfd.control import wire
 from odfd.datasets.references import references_hold
 from odfd.resources.store import IN_FORCE, WISHES
@@ -198,12 +199,20 @@ class Doctor:
         return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
 
     def _trouble_around(self, dataset: DatasetId) -> str | None:
+        """While others write: what is found of a chain rewritten meanwhile is left out."""
+        before = self._home.chains.chain(dataset).snapshot()
+        trouble = self._found_around(dataset)
+        after = self._home.chains.chain(dataset).snapshot()
+        return trouble if before and after and before.history == after.history else None
+
+    def _found_around(self, dataset: DatasetId) -> str | None:
         chain = self._home.chains.chain(dataset)
         seed = chain.block_at(0).event
         if not isinstance(seed, Seed) or seed.dataset_id != dataset:
             return "it lies under an id that its Seed does not name"
         with self._home.database.read() as connection:
-            blocks = map(decode_block, chain.raw_blocks(0, chain.stored_size()))
+            snapshot = snapshot_of(connection, dataset)
+            blocks = map(decode_block, chain.raw_blocks(0, snapshot.head.size if snapshot else 0))
             whole = references_hold(connection, dataset, blocks)
         return None if whole else "the list of objects that its blocks name is damaged"
 

@@ -281,7 +281,8 @@ class FlowService:
 
     async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
-        repaired = await self._repairing.repair(entry)
+        async with self._keeper.still(entry.id):
+            repaired = await self._repairing.repair(entry)
         told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
         fetched = await self._repairing.catch_up(entry)
         if fetched:

@@ -118,6 +118,7 @@ class Repairing:
 
     def _damaged(self, entry: Entry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
+        # Nobody writes it meanwhile, and what is on its way is fetched too.
         request = Request(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
         report = verify_chain(chain, self._home.objects, request)
         named: dict[Multihash, int] = {}

@@ -8,28 +8,30 @@ from functools import partial
 import msgspec
 import trio
 
-from chain.errors import Invalid
+from chain.errors import Conflict, Invalid
 from chain.model.events import DatasetKind
 from chain.state import load_state
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.kit.tasks import Report, TaskBoard
+from odfd.mirrors.keeper import MirrorKeeper
 from odfd.services.damage import DamageDesk
 from odfd.services.home import Home
+from odfd.services.looking import ATTEMPTS, look
 from odfd.transform.driver import Workshop
 from odfd.transform.replay import Replayed, replay
 from odfd.verify.damage import Spot
 from odfd.verify.memory import StoredMemory
-from odfd.verify.report import Level, Progress, Verification
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.report import Level, Progress, Request, Verification
 
 
 class VerificationService:
     """See the module."""
 
-    def __init__(self, home: Home, shop: Workshop, board: TaskBoard, damage: DamageDesk) -> None:
+    def __init__(self, home: Home, shop: Workshop, board: TaskBoard, damage: DamageDesk, keeper: MirrorKeeper) -> None:
         self._home = home
+        self._keeper = keeper
         self._damage = damage
         self._shop = shop
         self._board = board
@@ -47,13 +49,32 @@ class VerificationService:
         if level is Level.DATA:
             whole = request.level == "reproduced"
             await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=whole))
-        found = await trio.to_thread.run_sync(self._check, entry, level, request, report)
-        view = report_view(found, request.level)
+        view = report_view(await self._looked(entry, level, request, report), request.level)
         if request.level == "reproduced":
             view = await self._reproduce(entry, view, report)
         return view
 
-    def _check(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification:
+    async def _looked(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification:
+        """While others write; nobody does once each of some looks was overtaken by another history. Raises Conflict."""
+        check = partial(trio.to_thread.run_sync, self._check, entry, level, request, report)
+        for _ in range(ATTEMPTS):
+            if (found := await check()) is not None:
+                return found
+
+        def wait() -> None:
+            report.message = f"waiting until nobody else writes {entry.name}"
+
+        async with self._home.turns.of(entry.id, wait), self._keeper.still(entry.id):
+            if (found := await check()) is not None:
+                return found
+        raise Conflict(
+            f"{entry.name} became another dataset each time that it was looked at",
+            rule="verify-moving",
+            hint="verify it again when it is at rest",
+        )
+
+    def _check(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification | None:
+        """``None``: what was found wrong may be of a history that is here no longer."""
         chain = self._home.chains.chain(entry.id)
         head = chain.head()
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
@@ -62,15 +83,17 @@ class VerificationService:
             report.done = progress.blocks
             report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
 
-        held_from = self._home.held_from(entry.id)
-        wanted = Request(ref=entry.name, level=level, start=request.from_block, held_from=held_from)
+        wanted = Request(ref=entry.name, level=level, start=request.from_block)
         memory = StoredMemory(self._home.database, entry.id, forget=request.full)
-        found = verify_chain(chain, self._home.objects, wanted, show, memory)
+        looked = look(self._home, entry.id, wanted, show, memory)
+        if looked is None:
+            return None
+        found, seen = looked
         if found.failures:
             spots = [Spot(each.block.sequence_number, each.rule, each.message) for each in found.failures]
-            self._damage.found(entry.id, spots)
-        elif level is Level.DATA and not request.from_block:
-            self._damage.whole(entry.id, found.blocks)
+            return found if self._damage.found(entry.id, spots, seen) else None
+        if level is Level.DATA and not request.from_block:
+            self._damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
         return found
 
     async def _reproduce(self, entry: Entry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
@@ -121,6 +144,7 @@ def report_view(found: Verification, level: str) -> wire.VerifyReport:
             bytes=found.checked.bytes,
             remembered=found.checked.remembered,
             not_held=found.checked.not_held,
+            to_come=found.checked.to_come,
         ),
         failures=tuple(
             wire.Failure(

@@ -147,8 +147,9 @@ class OwnerCommitter:
         linked = [name for name in objects if name not in named]
 
         def together(connection: sqlite3.Connection) -> None:
-            # Where objects were found damaged, those of new blocks change nothing.
-            whole = frontier.size if checked.data >= checked.frontier.size else checked.data
+            # Where objects were found damaged, by now, those of new blocks change nothing.
+            data = Ledger(connection).chain(dataset).data
+            whole = frontier.size if data >= checked.frontier.size else data
             Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data=whole, epoch=epoch), groups)
             keep_references(connection, dataset, blocks)
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
@@ -185,8 +186,8 @@ class OwnerCommitter:
 
         def together(connection: sqlite3.Connection) -> None:
             rights = keep_version(connection, self._keys, said, signed, self._clock())
-            whole = checked.data >= checked.frontier.size
-            data = told.tree.size if whole else min(checked.data, plan.base.size)
+            sound = Ledger(connection).chain(dataset).data
+            data = told.tree.size if sound >= checked.frontier.size else min(sound, plan.base.size)
             self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
             told.settle(connection, Checked(told.tree, data, rights.epoch))
             after.append(rights)

@@ -73,5 +73,9 @@ class Damage:
         """A chain goes back to ``size`` blocks: what was found at later ones is found at none."""
         self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence >= ?", (dataset, size))
 
+    def forget_earlier(self, dataset: DatasetId, size: int) -> None:
+        """The first ``size`` blocks are whole."""
+        self._db.execute("DELETE FROM damage WHERE dataset = ? AND sequence < ?", (dataset, size))
+
     def forget(self, dataset: DatasetId) -> None:
         self._db.execute("DELETE FROM damage WHERE dataset = ?", (dataset,))

@@ -60,7 +60,7 @@ class Fold:
         self._next = 0
         self._terms = Terms.of(ChainState.EMPTY)
         self._dataset = ""
-        self._blocks = self._slices = self._spared = self._unheld = 0
+        self._blocks = self._slices = self._spared = self._unheld = self._to_come = 0
         self._failures: list[Failure] = []
 
     def take_page(self, page: StoredPage) -> None:
@@ -157,6 +157,7 @@ class Fold:
                 bytes=self._queue.done_bytes,
                 remembered=self._spared,
                 not_held=self._unheld,
+                to_come=self._to_come,
             ),
             failures=tuple(self._failures),
         )
@@ -220,6 +221,9 @@ class Fold:
         if number < self._request.held_from:
             self._unheld += slice_ is not None
             return
+        if number >= self._request.held_until:
+            self._to_come += slice_ is not None
+            return
         self._slices += slice_ is not None
         self._spared += number < self._remembered.rows
         if number < self._remembered.done:
@@ -242,6 +246,7 @@ class Fold:
             self._failures
             or max(request.start, request.held_from) > self._remembered.rows
             or request.level is not Level.DATA
+            or request.held_until < self._size
         ):
             return
         if complete and self._previous is not None:

@@ -84,6 +84,8 @@ def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True)
         with parquet.open_slice(content) as source:
             findings += _check_rows(source, claim)
             findings += _check_links(objects, source, claim) if links else ()
+    except NotFound:
+        findings.append(_missing("slice", claim.slice.physical_hash))
     except Invalid as error:
         findings.append(Finding(rule=error.rule, message=str(error)))
     return findings
@@ -111,10 +113,12 @@ def _check_bytes(
     try:
         content = objects.content(name)
     except NotFound:
-        message = f"{kind} {name.short} is not here"
-        return None, [Finding(rule=f"{kind}-missing", message=message, expected=str(name))]
+        return None, [_missing(kind, name)]
     findings = []
-    actual, length = _hashed(content)
+    try:
+        actual, length = _hashed(content)
+    except NotFound:  # it went since
+        return None, [_missing(kind, name)]
     if length != size:
         message = f"{kind} {name.short} has {length:,} bytes, its block says {size:,}"
         findings.append(Finding(rule=f"{kind}-size", message=message, expected=str(size), actual=str(length)))
@@ -123,6 +127,10 @@ def _check_bytes(
         rule = f"{kind}-physical-hash"
         findings.append(Finding(rule=rule, message=message, expected=str(name), actual=str(actual)))
     return content, findings
+
+
+def _missing(kind: str, name: Multihash) -> Finding:
+    return Finding(rule=f"{kind}-missing", message=f"{kind} {name.short} is not here", expected=str(name))
 
 
 def _hashed(content: Path | bytes) -> tuple[Multihash, int]:

@@ -34,6 +34,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Sequence number from which on failures are looked for and objects read."""
     held_from: int = 0
     """Block from which on objects are to be here: a mirror may hold the newest alone."""
+    held_until: int = 1 << 62
+    """And up to which: those of later ones are on their way to a mirror."""
     workers: int = _WORKERS
     columns: bool = True
     """Judge what can be judged so as columns. Without, every block is taken by itself: slower, the same answer."""
@@ -75,6 +77,8 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of ``blocks``, those whose rows (of an unfinished verification, whose objects) were found in order before."""
     not_held: int = 0
     """Slices that are not to be here."""
+    to_come: int = 0
+    """Slices that are not here yet: a mirror is wished with its data, and it is on its way."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -26,12 +26,15 @@ def verify_chain(
 ) -> Verification:
     """Raises NotFound when there is no chain or no block ``start``, Environment when our own disk fails.
 
+    It ends at the head that the chain has when it begins, however far the chain grows meanwhile. What it finds wrong of
+    a chain that is rewritten meanwhile says nothing: whoever has such a chain compares its history afterwards.
+
     ``memory``: what was verified before, and where to note what is verified now; without it nothing is.
     """
-    head = chain.stored_head()
-    size = chain.stored_size()
-    if head is None or size == 0:
+    snapshot = chain.snapshot()
+    if snapshot is None:
         raise NotFound(f"{request.ref} has no blocks", rule="chain-empty")
+    head, size = snapshot.head.hash, snapshot.head.size
     if request.start >= size:
         raise NotFound(
             f"{request.ref} has no block #{request.start}", rule="block-unknown", hint=f"its head is #{size - 1}"
@@ -42,7 +45,7 @@ def verify_chain(
         queue = ObjectQueue(pool, objects, request.workers)
         fold = Fold(request, size, queue, progress or (lambda _: None), kept, remembered)
         try:
-            for page in chain.stored_pages():
+            for page in chain.stored_pages(0, size):
                 fold.take_page(page)
             fold.finish(head)
         except BaseException:

@@ -164,7 +164,7 @@ def _export(store: Store, lot: random.Random, step: Callable[[str], None]) -> No
 
 def _import(store: Store, sources: Path) -> None:
     head = store.chains.chain(IMPORTED).head()
-    sizes = [DirectoryChain(sources / f"{stage}").stored_size() for stage in range(STAGES)]
+    sizes = [DirectoryChain(sources / f"{stage}").snapshot().head.size for stage in range(STAGES)]
     longer = [stage for stage, size in enumerate(sizes) if head is None or size > head.size]
     if longer:
         import_dataset(sources / f"{longer[0]}", store.chains, store.objects)

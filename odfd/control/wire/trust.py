@@ -41,6 +41,8 @@ class Checked(Value, frozen=True, kw_only=True):
     """Of ``blocks``, those whose rows were found in order before and not read again."""
     not_held: int = 0
     """Slices that a mirror of the newest data is not to hold; nothing is said of them."""
+    to_come: int = 0
+    """Slices that are on their way to a mirror; nothing is said of them yet."""
 
 
 class VerifyReport(Value, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from chain.rules.judge import seal
-from chain.store.base import PAGE_BLOCKS, Apart, Append, Rewrite
+from chain.store.base import PAGE_BLOCKS, Apart, Append, Head, Rewrite
 
 
 def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
@@ -45,7 +45,7 @@ def test_what_is_committed_is_read(world: Any, worlds: ModuleType) -> None:
     assert list(chain.raw_blocks(-5, 99)) == [one.raw for one in made]
     assert list(world.chains.datasets()) == [owner]
     assert [one.raw for one in chain.stored_blocks(2)] == [one.raw for one in made[2:]]
-    assert (chain.stored_head(), chain.stored_size()) == (made[-1].hash, 10)
+    assert chain.snapshot().head == Head(made[-1].hash, 9)
 
 
 def test_the_newest_of_a_kind(world: Any, worlds: ModuleType) -> None:

@@ -44,7 +44,7 @@ class Store:
 
     def rows(self) -> pa.Table:
         tables = []
-        for number in range(self.chain.stored_size()):
+        for number in range(self.chain.snapshot().head.size):
             event = self.chain.block_at(number).event
             if isinstance(event, AddData) and event.new_data:
                 with open_slice(self.objects.path(event.new_data.physical_hash)) as source:

@@ -77,7 +77,7 @@ def truth(worlds: Any, tmp_path_factory: pytest.TempPathFactory) -> Truth:
             made.objects[name] = [
                 named
                 for dataset in made.datasets[name]
-                for number in range(chains.chain(dataset).stored_size())
+                for number in range(chains.chain(dataset).snapshot().head.size)
                 for named, _ in objects_of(chains.chain(dataset).block_at(number))
             ]
             made.answers[name] = answers(node, made, name)

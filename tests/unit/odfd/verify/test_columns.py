@@ -41,7 +41,7 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
 from chain.rules import RULES, Binds
 from chain.rules.rule import Rule
-from chain.store.base import StoredBlock, StoredPage
+from chain.store.base import Head, Snapshot, StoredBlock, StoredPage
 from odfd.verify.report import Level
 from odfd.verify.verify import Request, verify_chain
 
@@ -55,11 +55,8 @@ class Listed:
         self._rows = rows
         self._page = page
 
-    def stored_head(self) -> Multihash | None:
-        return self._rows[-1][0]
-
-    def stored_size(self) -> int:
-        return len(self._rows)
+    def snapshot(self) -> Snapshot:
+        return Snapshot(Head(self._rows[-1][0], len(self._rows) - 1))
 
     def stored_blocks(self, start: int = 0, stop: int | None = None) -> Iterator[StoredBlock]:
         for number, (name, raw) in enumerate(self._rows[start:stop], start):
