@@ -2,7 +2,8 @@
 
 One iteration is one transaction. A crash before the commit leaves the chain as it was, and files in the staging
 directories that may be deleted; the next run fetches what the source state in the chain says is next. A lost race for
-the head plans again on the new head with the files already fetched. Blocking work runs in worker threads.
+the head plans again on the new head with the files already fetched, unless the source they were fetched from is another
+by now, or has got farther: then it fetches again. Blocking work runs in worker threads.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class Workshop:
     now: Callable[[], Instant]
     settings: IngestSettings
     index: SliceIndex = field(default_factory=SliceIndex)
+    base: Callable[[DatasetId], Path | None] | None = None
+    """Where relative source paths of a dataset start from, asked before each fetch; else as in ``settings``."""
 
 
 @dataclass(slots=True)
@@ -147,21 +150,27 @@ async def pull_root(
 
 
 async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report) -> PullOutcome:
-    tally = _Tally()
+    tally, overtaken = _Tally(), 0
     while True:
         state = await trio.to_thread.run_sync(_load, shop, dataset)
-        polled, source = polling(state)
+        polled, _ = polling(state)
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
         async with folder_of(shop) as folder:
-            found = await _fetch(shop, polled, state, folder)
+            found = await _fetch(shop, dataset, polled, state, folder)
             if isinstance(found, Unchanged):
                 await _note_skipped(shop, dataset, state, found, tally)
                 return tally.outcome("unchanged")
             report(Step(file=found.name, phase="fetched", rows=tally.rows))
             batch = await prepared(shop, polled, found, folder)
+            try:
+                await _transact(shop, dataset, _as_fetched(state), batch, tally, report)
+            except SourceMoved:
+                overtaken += 1
+                if overtaken == ATTEMPTS:
+                    raise
+                continue
             tally.files += 1
-            await _transact(shop, dataset, _always(source), batch, tally, report)
         if not found.has_more:
             return tally.outcome("nothing-new")
         fetch_uncacheable = False
@@ -204,9 +213,26 @@ async def _note_skipped(shop: Workshop, dataset: DatasetId, state: ChainState, f
 Choose: TypeAlias = Callable[[ChainState], tuple[Source, tuple[MetadataEvent, ...]]]
 
 
-def _always(source: Source) -> Choose:
-    """The source of this iteration, also when a lost race makes it plan again."""
-    return lambda _: (source, ())
+class SourceMoved(Conflict):
+    """What was fetched is not what the chain says is next: another manifest was applied, or others took it in."""
+
+
+def _as_fetched(before: ChainState) -> Choose:
+    """The source that was fetched from in the state ``before``, while the chain says that it is the one and as far.
+
+    Blocks after another source are its rows: whoever fetches that again would find others. Raises SourceMoved.
+    """
+
+    def choose(state: ChainState) -> tuple[Source, tuple[MetadataEvent, ...]]:
+        if (state.polling_source, state.source_state) != (before.polling_source, before.source_state):
+            raise SourceMoved(
+                "the source of the dataset was changed while it was fetched",
+                rule="source-moved",
+                hint="pull again when nobody changes it",
+            )
+        return polling(state)[1], ()
+
+    return choose
 
 
 async def _transact(
@@ -293,8 +319,14 @@ def _load(shop: Workshop, dataset: DatasetId) -> ChainState:
     return state
 
 
-async def _fetch(shop: Workshop, polled: SetPollingSource, state: ChainState, folder: Path) -> FetchOutcome:
-    job = FetchJob(state=state.source_state, now=block_time(state, shop.now()), folder=folder, settings=shop.settings)
+async def _fetch(
+    shop: Workshop, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
+) -> FetchOutcome:
+    settings = shop.settings
+    if shop.base is not None:
+        base = await trio.to_thread.run_sync(shop.base, dataset)
+        settings = msgspec.structs.replace(settings, base=base)
+    job = FetchJob(state=state.source_state, now=block_time(state, shop.now()), folder=folder, settings=settings)
     return await fetch(polled.fetch, job)
 
 

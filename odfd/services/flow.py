@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
 import trio
 
 from chain import instant
@@ -182,8 +181,7 @@ class FlowService:
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
     async def _poll(self, entry: Entry, report: Report) -> wire.PullItem:
-        base = await trio.to_thread.run_sync(self._base, entry.id)
-        shop = replace(self._ingest, settings=msgspec.structs.replace(self._ingest.settings, base=base))
+        shop = replace(self._ingest, base=self._base)
         outcome = await ingesting.pull_root(shop, entry.id, report=lambda step: _show(report, step))
         return self._ingested(entry, outcome)
 
