@@ -109,6 +109,8 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int | None = None
     """Nanoseconds since the epoch."""
     blocked: bool = False
+    datasets: int | None = None
+    """How many it says that it serves; ``None``: it has not told."""
     network: str = ""
     """Of the address that a connection comes from or goes to, ``203.0.0.0/16``; empty: not connected."""
 

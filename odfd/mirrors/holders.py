@@ -117,11 +117,11 @@ class Holders:
         """For people: peers are asked anew only now and then."""
         known = self._said.get(dataset)
         is_fresh = known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS
-        still = self.still([dataset])[dataset] if is_fresh else 0
+        still = len(self.still([dataset])[dataset]) if is_fresh else 0
         return still or len(await self.of(dataset, size))
 
-    def still(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
-        """Of each, how many of those that said so last are connected. Who is connected is looked up once for all."""
+    def still(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
+        """Of each, those of who said so last that are connected. Who is connected is looked up once for all."""
         connected = frozenset(self.connected())
         said = ((dataset, self._said.get(dataset)) for dataset in datasets)
-        return {dataset: 0 if known is None else len(known.peers & connected) for dataset, known in said}
+        return {dataset: frozenset() if known is None else known.peers & connected for dataset, known in said}

@@ -30,6 +30,7 @@ from odfd.mirrors.wish import Wish
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.trust.withholding import Withholding
+from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0
 """A mirror is looked at this often even when nobody announces anything."""
@@ -217,7 +218,7 @@ class MirrorKeeper:
     def find(self, dataset: DatasetId) -> Mirror | None:
         return self._mirrors.get(dataset)
 
-    def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
+    def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
         """Of those that are mirrors, connected peers that serve them, as they said when they were asked last."""
         return self._sync.holders(each for each in datasets if each in self._mirrors)
 

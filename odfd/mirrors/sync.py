@@ -136,7 +136,7 @@ class MirrorSync:
         """A wish was changed: its cap holds for what is under way too."""
         self._arrivals.paces.of(wish)
 
-    def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
+    def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
         """Of each, peers that serve it, as they said when they were asked last, and are connected."""
         return self._holders.still(datasets)
 

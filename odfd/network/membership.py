@@ -309,9 +309,9 @@ class Membership:
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return await self._driver.seek(dataset, beyond) if self._driver is not None else 0
 
-    def serving(self, dataset: DatasetId) -> int:
-        """Peers that say they serve a dataset."""
-        return self._driver.serving(dataset) if self._driver is not None else 0
+    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
+        """Connected peers that say they serve a dataset, for each of ``datasets``."""
+        return self._driver.serving(datasets) if self._driver is not None else {}
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._joined().penalise(peer, reason, weight)

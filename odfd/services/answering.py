@@ -18,6 +18,7 @@ from odfd.services.datasets import DatasetService
 from odfd.services.doctor import Doctor
 from odfd.services.evidence import EvidenceDesk
 from odfd.services.flow import FlowService, Hands
+from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import UPLOADS
 from odfd.services.lineage import LineageService
 from odfd.services.mirrors import MirrorService, NetworkService, PeerService
@@ -44,7 +45,8 @@ class ControlPorts:
         name = parts.settings.node.name
         running = Running(parts.engine, parts.membership, parts.site, parts.signers)
         self.about = AboutService(home, parts.views, doctor, running, ground, name)
-        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, parts.membership.serving)
+        holders = HolderCounts(parts.keeper, parts.membership.serving)
+        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, holders)
         uploads = Uploads(
             home.folder(UPLOADS),
             lambda: parts.settings.limits.upload_bytes,
@@ -57,9 +59,9 @@ class ControlPorts:
             home, parts.committer, parts.keeper, ground, parts.moved, parts.following.apart
         )
         self.collection = parts.collection
-        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places)
+        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places, holders)
         self.publications = parts.publications
-        self.networks = NetworkService(home, parts.membership)
+        self.networks = NetworkService(home, parts.membership, holders)
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage, parts.keeper)
         self.proving = ProvingService(home, parts.transform_shop, parts.committer, ground.board, ground.events)

@@ -32,6 +32,7 @@ from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND, Applying
+from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import Home
 from odfd.services.views import Views, block_view, schema_view
 from odfd.trust.ledger import Ledger
@@ -53,10 +54,9 @@ class DatasetService:
         applying: Applying,
         keeper: MirrorKeeper,
         ground: Ground,
-        serving: Callable[[DatasetId], int] = lambda _: 0,
+        holders: HolderCounts,
     ) -> None:
-        """``serving``: peers that say they serve a dataset."""
-        self._serving = serving
+        self._holders = holders
         self._home = home
         self._keeper = keeper
         self._views = views
@@ -103,12 +103,10 @@ class DatasetService:
         return await self._applying.submit(request)
 
     def _with_peers(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
-        """Those that a mirror asked, or those that say so of themselves, whichever are more."""
         datasets = [DatasetId.parse(view.id) for view in views]
-        asked = self._keeper.holders(datasets)
+        counts = self._holders.of(datasets)
         return [
-            msgspec.structs.replace(view, peers=max(self._serving(dataset), asked.get(dataset, 0)))
-            for view, dataset in zip(views, datasets, strict=True)
+            msgspec.structs.replace(view, peers=counts[dataset]) for view, dataset in zip(views, datasets, strict=True)
         ]
 
     def _resolve(self, ref: str) -> Entry:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from chain import instant
@@ -25,6 +26,7 @@ from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.network.membership import Membership, Network
 from odfd.services.datasets import known_dataset
+from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import Home
 from odfd.services.places import Places, place_of
 from odfd.trust.ledger import Ledger
@@ -42,8 +44,17 @@ PATIENCE_SECONDS: Final = 60.0
 class MirrorService:
     """The port ``Mirrors``."""
 
-    def __init__(self, home: Home, keeper: MirrorKeeper, standing: Standing, board: TaskBoard, places: Places) -> None:
+    def __init__(
+        self,
+        home: Home,
+        keeper: MirrorKeeper,
+        standing: Standing,
+        board: TaskBoard,
+        places: Places,
+        holders: HolderCounts,
+    ) -> None:
         self._places = places
+        self._holders = holders
         self._home = home
         self._keeper = keeper
         self._standing = standing
@@ -137,8 +148,8 @@ class MirrorService:
         return view
 
     async def _all_shown(self, mirrors: Sequence[Mirror]) -> Sequence[wire.MirrorView]:
-        peers = self._keeper.holders(mirror.wish.id for mirror in mirrors)
-        return [await trio.to_thread.run_sync(self._view, mirror, peers.get(mirror.wish.id, 0)) for mirror in mirrors]
+        peers = self._holders.of(mirror.wish.id for mirror in mirrors)
+        return [await trio.to_thread.run_sync(self._view, mirror, peers[mirror.wish.id]) for mirror in mirrors]
 
     def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
         wish, tally = mirror.wish, mirror.tally
@@ -210,9 +221,10 @@ async def _show(mirror: Mirror, report: Report) -> None:
 class NetworkService:
     """The port ``Networks``."""
 
-    def __init__(self, home: Home, membership: Membership) -> None:
+    def __init__(self, home: Home, membership: Membership, holders: HolderCounts) -> None:
         self._home = home
         self._membership = membership
+        self._holders = holders
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
         network = Network(name=request.name, bootstrap=request.bootstrap)
@@ -240,7 +252,10 @@ class NetworkService:
 
     async def _look(self, network: Network) -> wire.NetworkView:
         peers = sum(view.connected for view in self._membership.peers())
-        return await trio.to_thread.run_sync(self._view, network, peers)
+        seen = await trio.to_thread.run_sync(self._view, network, peers)
+        counts = self._holders.of(DatasetId.parse(each.id) for each in seen.datasets)
+        counted = (msgspec.structs.replace(each, peers=counts[DatasetId.parse(each.id)]) for each in seen.datasets)
+        return msgspec.structs.replace(seen, datasets=tuple(counted))
 
     def _view(self, network: Network, peers: int) -> wire.NetworkView:
         with self._home.catalog() as catalog:
@@ -314,4 +329,5 @@ def _peer(view: PeerView) -> wire.PeerInfo:
         score=view.score,
         last_seen=seen,
         blocked=view.blocked,
+        datasets=view.datasets,
     )

@@ -7,7 +7,7 @@ are reached at ourselves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -202,9 +202,21 @@ class Discovery:
             found = self._unmet(tag, beyond)
         return found[:SOUGHT]
 
-    def serving(self, dataset: DatasetId) -> int:
-        """Peers whose presence names a dataset."""
-        return self.directory.count(wire.tag_of(dataset), self._now())
+    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
+        """For each of these datasets that a connected peer's presence names: those peers. Nobody checked it."""
+        wanted = {wire.tag_of(dataset): dataset for dataset in datasets}
+        found: dict[DatasetId, set[PeerId]] = {}
+        now = self._now()
+        for peer in self._standing.book.connected_peers():
+            presence = self.directory.of(peer, now)
+            for tag in wanted.keys() & (() if presence is None else presence.tags):
+                found.setdefault(wanted[tag], set()).add(peer)
+        return found
+
+    def told_by(self, peer: PeerId) -> int | None:
+        """How many datasets a peer says that it serves; ``None``: it told nothing lately."""
+        presence = self.directory.of(peer, self._now())
+        return None if presence is None else len(presence.tags)
 
     def _unmet(self, tag: int, beyond: Collection[str]) -> list[Presence]:
         met = set(self._standing.book.connected_peers())

@@ -6,7 +6,7 @@ order, ``drain`` first and then cancel. It moves bytes; whether they are true is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -128,7 +128,11 @@ class ReplicationDriver:
 
     def peers(self) -> Sequence[PeerView]:
         return [
-            msgspec.structs.replace(view, network=self._host.network_of(view.peer)) if view.connected else view
+            msgspec.structs.replace(
+                view,
+                network=self._host.network_of(view.peer) if view.connected else "",
+                datasets=self._discovery.told_by(view.peer),
+            )
             for view in self.book.views(trio.current_time())
         ]
 
@@ -149,9 +153,9 @@ class ReplicationDriver:
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return await self._mesh.seek(dataset, beyond)
 
-    def serving(self, dataset: DatasetId) -> int:
-        """How many peers said lately that they serve a dataset. Nobody checked it."""
-        return self._discovery.serving(dataset)
+    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
+        """Connected peers that said lately that they serve a dataset, for each of ``datasets``. Nobody checked it."""
+        return self._discovery.serving(datasets)
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._standing.penalise(peer, reason, weight)

@@ -79,10 +79,6 @@ class Directory:
         perhaps = [one for one in living if one.more and not _has(one.tags, tag)]
         return [*sorted(sure, key=lambda one: -one.issued), *perhaps]
 
-    def count(self, tag: int, now: int) -> int:
-        """Those who say for sure that they serve this dataset."""
-        return sum(_has(known.presence.tags, tag) for known in self._living(now))
-
     def tell(self, ask: wire.PeersAsk, asker: PeerId, now: int, rng: Chance) -> list[bytes]:
         """The answer to a question: no more than was asked for, and drawn by lot where there are more."""
         fitting = [

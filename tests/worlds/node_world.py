@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -307,8 +307,8 @@ class Member:
         self.strangers -= set(met.values())
         return len(met)
 
-    def serving(self, dataset: DatasetId) -> int:
-        return 0
+    def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
+        return {}
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
 

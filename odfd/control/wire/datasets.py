@@ -33,7 +33,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """This node holds the key that signs its heads."""
     rely_on: Reliance | None = None
     peers: int | None = None
-    """How many peers are known to hold it."""
+    """Connected peers that say they serve it; so in every answer about datasets."""
     conditions: tuple[str, ...] = ()
     """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
 

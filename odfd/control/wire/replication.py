@@ -95,7 +95,7 @@ class PeerInfo(Value, frozen=True, kw_only=True):
     last_seen: str | None = None
     blocked: bool = False
     datasets: int | None = None
-    """How many it is known to hold."""
+    """How many it says that it serves; absent: it has not told."""
 
 
 class ConnectRequest(Request, frozen=True, kw_only=True):

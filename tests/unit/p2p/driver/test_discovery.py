@@ -232,3 +232,21 @@ async def test_a_presence_ends(town: Any, autojump_clock: Any) -> None:
     await trio.sleep(discovery.LIFETIME + 1)
     assert not knows(nodes[2], nodes[0])
     assert knows(nodes[2], nodes[1])
+
+
+async def test_connected_peers_alone_count_as_those_that_serve_a_dataset(town: Any, autojump_clock: Any) -> None:
+    """Who left, or was only told of by others, holds nothing for us now."""
+    holder, asker = await line(town, 2, degree=0)
+    holder.shelf.chains[WANTED] = town.made_chain("w", 5)
+    other = DatasetId.from_public_key(b"o" * 32)
+    await until(lambda: knows_holder(asker))
+    assert asker.driver.serving([WANTED, other]) == {WANTED: {holder.peer}}
+    assert [view.datasets for view in asker.driver.peers()] == [1]
+    far = await town.known(3, connect=[asker], degree=0)
+    await until(lambda: knows_holder(far))
+    assert far.driver.serving([WANTED]) == {}
+    await asker.host.disconnect(holder.peer)
+    await until(
+        lambda: not asker.driver.book.connected_peers() or holder.peer not in asker.driver.book.connected_peers()
+    )
+    assert asker.driver.serving([WANTED]) == {}

@@ -1,0 +1,33 @@
+"""How many peers hold each dataset: the one meaning of ``peers`` in every table and answer about datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from chain.ids import DatasetId
+from odfd.mirrors.keeper import MirrorKeeper
+from p2p.ports import PeerId
+
+
+class HolderCounts:
+    """Counts connected peers that said when a mirror asked them, or say by their presence, that they serve a dataset.
+
+    What a peer says of itself is not checked; a peer that is not connected does not count, whatever it said before.
+    """
+
+    def __init__(
+        self,
+        keeper: MirrorKeeper,
+        serving: Callable[[Iterable[DatasetId]], Mapping[DatasetId, AbstractSet[PeerId]]],
+    ) -> None:
+        """``serving``: as ``odfd.network.membership.Membership.serving``."""
+        self._keeper = keeper
+        self._serving = serving
+
+    def of(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
+        """For each of ``datasets``. Looks at each connected peer once, however many datasets there are."""
+        wanted = tuple(datasets)
+        told, asked = self._serving(wanted), self._keeper.holders(wanted)
+        nobody: frozenset[PeerId] = frozenset()
+        return {each: len(told.get(each, nobody) | asked.get(each, nobody)) for each in wanted}
