@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from chain.errors import NotFound, Refused
+from chain.errors import NotFound
 from odfd.cli import details, kinds
+from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.session import Session
 from odfd.cli.table import render
 from odfd.control.client import part
@@ -43,7 +43,7 @@ def register(subparsers: Any) -> None:
     )
     delete.add_argument("kind", metavar="KIND")
     delete.add_argument("name", metavar="NAME")
-    delete.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_yes(delete)
     delete.set_defaults(run=_delete)
 
 
@@ -86,16 +86,8 @@ def _delete(args: argparse.Namespace) -> int:
     if kind.name == "peer":
         raise Usage("peers are not deleted", hint=f"odfctl peer block {args.name} keeps one away")
     if kind.name == "dataset" and not args.yes:
-        _ask(f"Delete the dataset {args.name} with all its data?")
+        confirm(f"Delete the dataset {args.name} with all its data?", "nothing was deleted")
     gone = session.client.delete(f"{kind.path}/{part(args.name)}")
     word = "cancelled" if kind.name == "task" else "deleted"
     session.answer(gone, lambda _: f"{kind.name} {args.name} {word}")
     return ExitCode.OK
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise Usage("nobody is here to confirm the deletion", hint="add --yes if you mean it")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("nothing was deleted", rule="not-confirmed")

@@ -6,10 +6,11 @@ With ``--offline-key`` the dry run says what the roots have to sign; the key sig
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from odfd.cli import words
 from odfd.cli.commands.authority import offline_key
+from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import Column, render
@@ -53,6 +54,7 @@ def register(subparsers: Any) -> None:
     for parser in (reset, compact):
         parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
         parser.add_argument("--offline-key", metavar="FILE", help="file that holds the dataset's key")
+        add_yes(parser)
     reset.set_defaults(run=_reset)
     compact.set_defaults(run=_compact)
     gc = subparsers.add_parser(
@@ -86,6 +88,10 @@ def _compact(args: argparse.Namespace) -> int:
 def _rewrite(args: argparse.Namespace, wish: dict[str, Any]) -> int:
     session = Session(args)
     path = f"/datasets/{part(args.ref)}/rewrite"
+    if wish["action"] in _GIVES_UP and not args.yes and not args.dry_run:
+        plan = follow(session, session.client.post(path, wish | {"dryRun": True}))
+        if plan["outcome"] != "unchanged":
+            confirm(_given_up(plan), "nothing was changed")
     if args.offline_key is not None and not args.dry_run:
         key = offline_key(args.offline_key)
         plan = follow(session, session.client.post(path, wish | {"dryRun": True}))
@@ -95,6 +101,17 @@ def _rewrite(args: argparse.Namespace, wish: dict[str, Any]) -> int:
     done = follow(session, session.client.post(path, wish | {"dryRun": args.dry_run}))
     session.answer(done, rewrite_text)
     return ExitCode.OK
+
+
+_GIVES_UP: Final = frozenset({"reset", "keep-metadata"})
+"""Actions after which published records are gone."""
+
+
+def _given_up(plan: dict[str, Any]) -> str:
+    """The question for a plan of such an action."""
+    count = plan["before"] - plan["kept"]
+    first = f"block #{plan['kept']}" if count == 1 else f"{count:,} blocks from #{plan['kept']} on"
+    return f"Give up {first} of {plan['ref']}, with {'its' if count == 1 else 'their'} records?"
 
 
 def rewrite_text(done: dict[str, Any]) -> str:

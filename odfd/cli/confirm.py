@@ -1,0 +1,23 @@
+"""Asks a person before something is given up for good. Without a terminal only ``--yes`` stands for a person."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from chain.errors import Refused
+from odfd.errors import Usage
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """The option that answers before it is asked."""
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def confirm(question: str, declined: str) -> None:
+    """Raises Usage without a terminal, Refused with the message ``declined`` for any answer but yes."""
+    if not sys.stdin.isatty():
+        raise Usage(f"nobody is here to answer: {question}", hint="add --yes if you mean it")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused(declined, rule="not-confirmed")
