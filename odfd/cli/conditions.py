@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
 
 from odfd.errors import Usage
 
@@ -27,6 +30,9 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 @dataclass(frozen=True, slots=True)
 class Exists:
     wanted: bool
+
+    def check(self, view: type[msgspec.Struct]) -> None:
+        """Of whatever there is."""
 
     def holds(self, value: Mapping[str, Any] | None) -> bool:
         return (value is not None) is self.wanted
@@ -47,6 +53,22 @@ class Compares:
             found = found[step]
         return _OPERATORS[self.sign](*self._pair(found))
 
+    def check(self, view: type[msgspec.Struct]) -> None:
+        """Raises Usage where no answer of this type can ever have such a field, or such a word in it."""
+        found: Sequence[inspect.Type] = (inspect.type_info(view),)
+        for step in self.field.split("."):
+            parts = list(_parts(found))
+            if any(isinstance(each, inspect.AnyType | inspect.DictType) for each in parts):
+                return  # of what is inside nothing is declared
+            structs = [each for each in parts if isinstance(each, inspect.StructType)]
+            fields = {field.encode_name: field.type for struct in structs for field in struct.fields}
+            if step not in fields:
+                raise Usage(f"there is no field {step!r} to wait for", hint=f"fields are {', '.join(fields) or 'none'}")
+            found = (fields[step],)
+        words = [str(word) for each in _parts(found) if isinstance(each, inspect.LiteralType) for word in each.values]
+        if words and self.sign in ("=", "!=") and self.operand not in words:
+            raise Usage(f"{self.field} is never {self.operand!r}", hint=f"it is one of {', '.join(sorted(words))}")
+
     def _pair(self, found: Any) -> tuple[Any, Any]:
         if isinstance(found, bool) or found is None:
             spelled = {True: "true", False: "false", None: "null"}[found]
@@ -61,6 +83,15 @@ class Compares:
         if isinstance(found, str):
             return found, self.operand
         raise Usage(f"{self.field} has parts of its own", hint=f"name one: {self.field}.…")
+
+
+def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
+    """The types that a value may be of."""
+    for each in types:
+        if isinstance(each, inspect.UnionType):
+            yield from each.types
+        else:
+            yield each
 
 
 def parse(text: str) -> Exists | Compares:

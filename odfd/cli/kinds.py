@@ -21,6 +21,8 @@ class Kind:
     """The field that names one in the API's paths."""
     columns: Callable[[Instant], tuple[Column, ...]]
     """Made for the time of looking: some say how long ago."""
+    view: str
+    """The name in ``odfd.control.wire`` of what the API says of one; that module is read only where it is needed."""
     single: bool = True
     """The API answers for one of them; else it is picked from the list."""
 
@@ -144,13 +146,13 @@ def _processes(row: dict[str, Any]) -> str:
 
 
 KINDS: Final = (
-    Kind("dataset", ("datasets", "ds"), "/datasets", "name", _datasets),
-    Kind("mirror", ("mirrors",), "/mirrors", "name", _mirrors, single=False),
-    Kind("engine", ("engines",), "/engines", "name", _engines, single=False),
-    Kind("network", ("networks", "net"), "/networks", "name", _networks),
-    Kind("peer", ("peers",), "/peers", "peerId", _peers),
-    Kind("validator", ("validators",), "/validators", "key", _validators, single=False),
-    Kind("task", ("tasks",), "/tasks", "id", _tasks),
+    Kind("dataset", ("datasets", "ds"), "/datasets", "name", _datasets, "DatasetView"),
+    Kind("mirror", ("mirrors",), "/mirrors", "name", _mirrors, "MirrorView", single=False),
+    Kind("engine", ("engines",), "/engines", "name", _engines, "EngineView", single=False),
+    Kind("network", ("networks", "net"), "/networks", "name", _networks, "NetworkView"),
+    Kind("peer", ("peers",), "/peers", "peerId", _peers, "PeerInfo"),
+    Kind("validator", ("validators",), "/validators", "key", _validators, "ValidatorView", single=False),
+    Kind("task", ("tasks",), "/tasks", "id", _tasks, "TaskView"),
 )
 
 

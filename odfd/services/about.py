@@ -103,7 +103,7 @@ class AboutService:
     def _look(self) -> tuple[dict[str, int], wire.DiskView]:
         with self._home.catalog() as catalog:
             entries = catalog.entries()
-        states = Counter(self._views.dataset(entry).state for entry in entries)
+        states: Counter[str] = Counter(self._views.dataset(entry).state for entry in entries)
         usage = shutil.disk_usage(self._home.directory)
         return dict(states), wire.DiskView(
             path=str(self._home.directory),

@@ -95,8 +95,9 @@ class NodeEngine:
     def view(self) -> wire.EngineView:
         """For people, now."""
         if self._host is None:
-            state = "failed" if self._why_not else "starting"
-            return wire.EngineView(name="spark", state=state, isolation=self._options.isolation.value)
+            return wire.EngineView(
+                name="spark", state="failed" if self._why_not else "starting", isolation=self._options.isolation.value
+            )
         identity = self._host.identity
         running = self._host.engine.running()
         return wire.EngineView(

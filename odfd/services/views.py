@@ -137,7 +137,7 @@ class Views:
         own = (each for each in entries if each.id != source and self._home.keys.has_dataset_key(each.id))
         return next((each.name for each in own if self.reads(each.id, source)), None)
 
-    def _state(self, known: Known, found: Reach) -> str:
+    def _state(self, known: Known, found: Reach) -> wire.DatasetState:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
             return "forked" if found.why.rule == "fork" else "refuted"
         if known.head is not None and known.head.size > known.size:

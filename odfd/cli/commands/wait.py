@@ -11,6 +11,7 @@ from odfd.cli import conditions, kinds
 from odfd.cli.commands.resources import one
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
+from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
 LOOK_SECONDS: Final = 0.25
@@ -43,6 +44,7 @@ def _wait(args: argparse.Namespace) -> int:
     if args.condition is None:
         raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
     condition = conditions.parse(args.condition)
+    condition.check(getattr(wire, kind.view))
     patience = conditions.seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:

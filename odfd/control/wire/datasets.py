@@ -15,6 +15,9 @@ class Reliance(Value, frozen=True, kw_only=True):
     """``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
 
 
+DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "forked", "damaged"]
+
+
 class DatasetView(Value, frozen=True, kw_only=True):
     """A row of ``odfctl get datasets``."""
 
@@ -27,8 +30,7 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Of all slices."""
     watermark: str | None = None
     head: str | None = None
-    state: str = "fresh"
-    """``fresh``, ``stale``, ``syncing``, ``blocked``, ``refuted``, ``forked``, ``failed``, ``damaged``."""
+    state: DatasetState = "fresh"
     owner: bool = False
     """This node holds the key that signs its heads."""
     rely_on: Reliance | None = None

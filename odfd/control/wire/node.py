@@ -18,8 +18,7 @@ class EngineProcess(Value, frozen=True, kw_only=True):
     """``did:odf:…`` of the only one that it works for; ``None``: whoever asks."""
     name: str | None = None
     """Of that dataset on this node, or the beginning of its id."""
-    state: str = "idle"
-    """``idle``, ``busy``."""
+    state: Literal["idle", "busy"] = "idle"
 
 
 class EngineView(Value, frozen=True, kw_only=True):
@@ -27,8 +26,7 @@ class EngineView(Value, frozen=True, kw_only=True):
     digest: str | None = None
     sandbox: str | None = None
     """Level in use: ``container``, ``image``, ``host`` or ``none``."""
-    state: str = "idle"
-    """``stopped``, ``starting``, ``idle``, ``busy``, ``failed``."""
+    state: Literal["stopped", "starting", "idle", "busy", "failed"] = "idle"
     isolation: str = "shared"
     """``shared``: datasets share a process; ``dataset``: each has one of its own."""
     processes: tuple[EngineProcess, ...] = ()

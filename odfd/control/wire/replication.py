@@ -35,11 +35,13 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     """Look there too: a place as in ``source``, or ``ipfs`` for the name that is made of the dataset's key."""
 
 
+MirrorState = Literal["syncing", "current", "waiting", "stalled", "refused", "failed", "paused"]
+
+
 class MirrorView(Value, frozen=True, kw_only=True):
     name: str
     id: str
-    state: str
-    """``syncing``, ``current``, ``waiting``, ``stalled``, ``refused``, ``failed``, ``paused``."""
+    state: MirrorState
     want: str = "data"
     keep: str | None = None
     priority: int = 0

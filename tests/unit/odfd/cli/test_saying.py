@@ -16,6 +16,7 @@ from odfd.cli.offline.files import is_directory
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, socket_path
 from odfd.cli.table import Column, clean, fields, render, width
+from odfd.control import wire
 from odfd.errors import Usage
 
 
@@ -161,3 +162,29 @@ def test_witnesses_are_said_with_what_their_operators_need() -> None:
         "  Witness witness.example/w2 cosigned nothing (it does not count here): it does not know this log",
         "    Its operator lists the log key a+b+c",
     ]
+
+
+@pytest.mark.parametrize("text", ["blocks>=15", "state=fresh", "relyOn.fact=reproduced", "conditions=x", "exists"])
+def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
+    conditions.parse(text).check(wire.DatasetView)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("blcks>=15", "blcks"),
+        ("relyOn.fct=x", "fct"),
+        ("name.first=x", "first"),
+        ("state=done", "fresh, refuted, stale"),
+        ("state!=frsh", "fresh, refuted, stale"),
+    ],
+)
+def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -> None:
+    condition = conditions.parse(text)
+    with pytest.raises(Usage) as caught:
+        condition.check(wire.DatasetView)
+    assert told in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_each_kind_names_what_the_api_says_of_it() -> None:
+    assert all(issubclass(getattr(wire, kind.view), wire.Value) for kind in kinds.KINDS)
