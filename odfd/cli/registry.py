@@ -42,6 +42,7 @@ GROUPS: Final = (
             Entry("get", "list datasets, mirrors, networks, peers, validators or tasks", _HERE + "resources"),
             Entry("describe", "all there is to know of one of them", _HERE + "resources"),
             Entry("delete", "remove one of them; a task is cancelled", _HERE + "resources"),
+            Entry("rename", "call a dataset something else on this node", _HERE + "resources"),
             Entry("wait", "until something is so", _HERE + "wait"),
         ),
     ),

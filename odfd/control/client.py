@@ -41,8 +41,8 @@ class Client:
     def post(self, path: str, body: object = None, query: Query | None = None) -> Any:
         return self._json("POST", path, body, query)
 
-    def put(self, path: str) -> Any:
-        return self._json("PUT", path)
+    def put(self, path: str, body: object = None) -> Any:
+        return self._json("PUT", path, body)
 
     def delete(self, path: str) -> Any:
         return self._json("DELETE", path)

@@ -40,6 +40,9 @@ class Datasets(Protocol):
     async def delete(self, ref: str) -> wire.DatasetView:
         """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
 
+    async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
+        """Its local name alone; whoever else has it calls it as before."""
+
     async def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:

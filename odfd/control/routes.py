@@ -45,6 +45,10 @@ async def _log(node: Node, request: Request) -> object:
     return await node.datasets.log(_name(request), kinds, _rows(request), before, epoch)
 
 
+async def _rename(node: Node, request: Request) -> object:
+    return await node.datasets.rename(_name(request), await body(request, wire.RenameRequest))
+
+
 async def _stage(node: Node, request: Request) -> object:
     async with aclosing(request.stream()) as chunks:
         return await node.flow.stage(request.query_params.get("name", "-"), chunks)
@@ -123,6 +127,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/datasets/{ref}", lambda n, r: n.datasets.get(_name(r))),
     ("GET", "/datasets/{ref}/detail", lambda n, r: n.datasets.describe(_name(r))),
     ("DELETE", "/datasets/{ref}", lambda n, r: n.datasets.delete(_name(r))),
+    ("PUT", "/datasets/{ref}/name", _rename),
     ("GET", "/datasets/{ref}/blocks", _log),
     ("GET", "/datasets/{ref}/blocks/{at}", lambda n, r: n.datasets.block(_name(r), _name(r, "at"))),
     ("GET", "/datasets/{ref}/tail", lambda n, r: n.datasets.tail(_name(r), _rows(r))),

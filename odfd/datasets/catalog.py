@@ -37,6 +37,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Spec(msgspec.Struct, frozen=True):
     renditions: tuple[Rendition, ...]
+    created_at: Instant | None = None
+    """Under an earlier name; ``None``: with this name."""
 
 
 class Catalog:
@@ -84,15 +86,26 @@ class Catalog:
         parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
         if held is not None and _entry(held).id != dataset:
-            raise Invalid(
-                f"{name} is already the name of {_entry(held).id.short}",
-                rule="dataset-exists",
-                hint=f"choose another name, or first: odfctl delete dataset {name}",
-            )
+            raise _taken(name, _entry(held).id)
         known = self.find(dataset)
         if known is not None and known.name.casefold() != parsed.casefold():
-            raise Invalid(f"{dataset.short} is here already, as {known.name}", rule="dataset-exists")
+            raise Invalid(
+                f"{dataset.short} is here already, as {known.name}",
+                rule="dataset-exists",
+                hint=f"to call it {name}: odfctl rename {known.name} {name}",
+            )
         return parsed
+
+    def rename(self, entry: Entry, name: str, now: Instant) -> Entry:
+        """Give a dataset another name; another case of the same name is one. Raises Invalid when it is taken."""
+        parsed = parse_own_name(name)
+        held = self._resources.get(KIND, parsed)
+        if held is not None and _entry(held).id != entry.id:
+            raise _taken(name, _entry(held).id)
+        spec = _Spec((Rendition((str(entry.id),)),), entry.created_at)
+        self._resources.delete(KIND, entry.name, now)
+        self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(entry.id))
+        return Entry(name=parsed, id=entry.id, created_at=entry.created_at)
 
     def remove(self, name: str, now: Instant) -> None:
         self._resources.delete(KIND, name, now)
@@ -103,7 +116,16 @@ def default_name(dataset: DatasetId) -> DatasetName:
     return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
 
 
+def _taken(name: str, dataset: DatasetId) -> Invalid:
+    return Invalid(
+        f"{name} is already the name of {dataset.short}",
+        rule="dataset-exists",
+        hint=f"choose another name, or first: odfctl rename {name} OTHER",
+    )
+
+
 def _entry(resource: Resource) -> Entry:
     spec = msgspec.json.decode(resource.spec, type=_Spec)
     (shard,) = spec.renditions[-1].shards
-    return Entry(name=DatasetName(resource.name), id=DatasetId.parse(shard), created_at=resource.created_at)
+    created_at = resource.created_at if spec.created_at is None else spec.created_at
+    return Entry(name=DatasetName(resource.name), id=DatasetId.parse(shard), created_at=created_at)

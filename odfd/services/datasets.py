@@ -81,6 +81,13 @@ class DatasetService:
         self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
         return view
 
+    async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
+        entry = await _in_thread(lambda: self._resolve(ref))
+        async with self._home.turns.of(entry.id), self._keeper.still(entry.id):
+            await _in_thread(lambda: self._rename(entry, request.name))
+        self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
+        return await self.get(str(entry.id))
+
     async def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
@@ -197,6 +204,15 @@ class DatasetService:
                 hint=f"delete them first: odfctl delete dataset {readers[0]}",
             )
         return entry
+
+    def _rename(self, entry: Entry, name: str) -> None:
+        """The name, and that which a mirror goes by, in one transaction. Raises Invalid."""
+        with self._home.database.write() as connection:
+            resources, now = Resources(connection), self._clock.now()
+            renamed = Catalog(resources).rename(entry, name, now)
+            wish = wishes.of(resources, entry.id)
+            if wish is not None:
+                wishes.keep(resources, msgspec.structs.replace(wish, name=renamed.name), now)
 
     def _delete(self, entry: Entry) -> wire.DatasetView:
         """Name, wish, chain and all that was concluded of it go in one transaction; objects that nobody names, after.

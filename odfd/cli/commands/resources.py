@@ -45,6 +45,16 @@ def register(subparsers: Any) -> None:
     delete.add_argument("name", metavar="NAME")
     add_yes(delete)
     delete.set_defaults(run=_delete)
+    rename = subparsers.add_parser(
+        "rename",
+        help="call a dataset something else on this node",
+        description="Give a dataset another local name. Its id stays, and whoever else has it calls it as before.\n"
+        "Manifests and URLs that use the old name no longer find it.",
+        epilog="example:  odfctl rename nyc.flights flights",
+    )
+    rename.add_argument("ref", metavar="REF")
+    rename.add_argument("name", metavar="NAME")
+    rename.set_defaults(run=_rename)
 
 
 def one(session: Session, kind: kinds.Kind, name: str) -> Any:
@@ -76,6 +86,13 @@ def _describe(args: argparse.Namespace) -> int:
         session.answer(session.client.get(f"/datasets/{part(args.name)}/detail"), details.dataset)
     else:
         session.answer(one(session, kind, args.name), details.plain)
+    return ExitCode.OK
+
+
+def _rename(args: argparse.Namespace) -> int:
+    session = Session(args)
+    renamed = session.client.put(f"/datasets/{part(args.ref)}/name", {"name": args.name})
+    session.answer(renamed, lambda row: f"{args.ref} is now {row['name']}")
     return ExitCode.OK
 
 

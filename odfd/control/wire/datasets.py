@@ -149,6 +149,11 @@ class Schema(Value, frozen=True, kw_only=True):
     """The DataSchema as a manifest."""
 
 
+class RenameRequest(Request, frozen=True, kw_only=True):
+    name: str
+    """The local name that the dataset has from now on."""
+
+
 class ManifestText(Request, frozen=True, kw_only=True):
     """A YAML stream of manifests, and the name of where it came from, for messages."""
 
