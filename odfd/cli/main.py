@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from chain.errors import Fault
 from odfd import __version__
 from odfd.cli import registry
-from odfd.cli.session import FORMATS
+from odfd.cli.session import FORMATS, MANIFEST
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 
 _TAKES_VALUE: Final = {"--socket", "-o", "--output"}
@@ -58,6 +58,8 @@ def _run(words: Sequence[str]) -> int:
         registry.load(known[name], subparsers)
         _everywhere(subparsers)
         args = parser.parse_args(words)
+        if args.output == MANIFEST and not getattr(args, "writes_manifests", False):
+            raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
         code = int(args.run(args))
         sys.stdout.flush()
         return code
@@ -107,7 +109,12 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--socket", metavar="PATH", default=off, help=told("socket of the daemon (ODFD_SOCKET)"))
     parser.add_argument(
-        "-o", "--output", choices=FORMATS, default=off, metavar="FORMAT", help=told("table, json, yaml or ndjson")
+        "-o",
+        "--output",
+        choices=(*FORMATS, MANIFEST),
+        default=off,
+        metavar="FORMAT",
+        help=told("table, json, yaml or ndjson"),
     )
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=told("no progress, no hints"))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from odfd.control.client import Client
 
 FORMATS: Final = ("table", "json", "yaml", "ndjson")
+MANIFEST: Final = "manifest"
+"""A format of those commands alone that show what was declared (``writes_manifests``)."""
 SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 

@@ -37,6 +37,9 @@ class Datasets(Protocol):
 
     async def describe(self, ref: str) -> wire.DatasetDetail: ...
 
+    async def manifest(self, ref: str) -> wire.ManifestView:
+        """What is declared of it now."""
+
     async def delete(self, ref: str) -> wire.DatasetView:
         """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
 

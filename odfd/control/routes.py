@@ -127,6 +127,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/datasets/{ref}", lambda n, r: n.datasets.get(_name(r))),
     ("GET", "/datasets/{ref}/detail", lambda n, r: n.datasets.describe(_name(r))),
     ("DELETE", "/datasets/{ref}", lambda n, r: n.datasets.delete(_name(r))),
+    ("GET", "/datasets/{ref}/manifest", lambda n, r: n.datasets.manifest(_name(r))),
     ("PUT", "/datasets/{ref}/name", _rename),
     ("GET", "/datasets/{ref}/blocks", _log),
     ("GET", "/datasets/{ref}/blocks/{at}", lambda n, r: n.datasets.block(_name(r), _name(r, "at"))),

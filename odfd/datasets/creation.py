@@ -96,6 +96,29 @@ def changed_events(
     return tuple(changes)
 
 
+def declaration(state: ChainState, name: str) -> DatasetSnapshot:
+    """What is declared of a dataset now, as a snapshot: ``changed_events`` of it on ``state`` is empty.
+
+    The schema is not among it: it comes with the data. Raises Invalid where a newer version declared something.
+    """
+    if state.kind is None or state.unknown is not None or state.unreadable:
+        raise Invalid(
+            f"a newer version of the format declared something of {name} that this one cannot say",
+            rule="unknown-event",
+            hint="update odfd",
+        )
+    declared = (
+        state.set_vocab,
+        state.polling_source,
+        *(source for _, source in sorted(state.active_push_sources.items())),
+        state.set_transform,
+        state.set_info,
+        state.set_license,
+        state.set_attachments,
+    )
+    return DatasetSnapshot(name=name, kind=state.kind, metadata=tuple(each for each in declared if each is not None))
+
+
 def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
     """What stands now in the place that ``event`` would take."""
     match event:

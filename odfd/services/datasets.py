@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from chain.codec.arrow_schema import schema_of
-from chain.codec.manifest import block_to_builtins
+from chain.codec.manifest import block_to_builtins, render_manifest
 from chain.data.arrow_schema import to_arrow
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
@@ -27,6 +27,7 @@ from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
@@ -73,6 +74,14 @@ class DatasetService:
 
     async def describe(self, ref: str) -> wire.DatasetDetail:
         return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
+
+    async def manifest(self, ref: str) -> wire.ManifestView:
+        def look() -> wire.ManifestView:
+            entry = self._resolve(ref)
+            state = load_state(self._home.chains.chain(entry.id))
+            return wire.ManifestView(text=render_manifest(declaration(state, entry.name)))
+
+        return await _in_thread(look)
 
     async def delete(self, ref: str) -> wire.DatasetView:
         entry = await _in_thread(lambda: self._unused(ref))

@@ -8,7 +8,7 @@ from typing import Any
 from chain.errors import NotFound
 from odfd.cli import details, kinds
 from odfd.cli.confirm import add_yes, confirm
-from odfd.cli.session import Session
+from odfd.cli.session import MANIFEST, Session
 from odfd.cli.table import render
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -21,11 +21,11 @@ def register(subparsers: Any) -> None:
         "get",
         help="list things of a kind",
         description=f"List things of a kind, or one of them. KIND is {_KINDS}.",
-        epilog="example:  odfctl get datasets",
+        epilog="example:  odfctl get datasets\n          odfctl get dataset nyc.flights -o manifest > flights.yaml",
     )
     get.add_argument("kind", metavar="KIND")
     get.add_argument("name", nargs="?", metavar="NAME")
-    get.set_defaults(run=_get)
+    get.set_defaults(run=_get, writes_manifests=True)
     describe = subparsers.add_parser(
         "describe",
         help="all there is to know of one thing",
@@ -69,6 +69,8 @@ def one(session: Session, kind: kinds.Kind, name: str) -> Any:
 
 def _get(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
+    if session.output == MANIFEST:
+        return _manifest(session, kind, args.name)
     columns = kind.columns(session.clock.now())
     if args.name:
         session.answer(one(session, kind, args.name), lambda row: render(columns, [row]))
@@ -77,6 +79,13 @@ def _get(args: argparse.Namespace) -> int:
     session.answer(rows, lambda rows: render(columns, rows))
     if not rows:
         session.remark(f"no {kind.name}s yet")
+    return ExitCode.OK
+
+
+def _manifest(session: Session, kind: kinds.Kind, name: str | None) -> int:
+    if kind.name != "dataset" or name is None:
+        raise Usage("one dataset has a manifest", hint="odfctl get dataset NAME -o manifest")
+    print(session.client.get(f"/datasets/{part(name)}/manifest")["text"], end="")
     return ExitCode.OK
 
 

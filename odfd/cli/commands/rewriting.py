@@ -88,14 +88,13 @@ def _compact(args: argparse.Namespace) -> int:
 def _rewrite(args: argparse.Namespace, wish: dict[str, Any]) -> int:
     session = Session(args)
     path = f"/datasets/{part(args.ref)}/rewrite"
-    if wish["action"] in _GIVES_UP and not args.yes and not args.dry_run:
+    asks = wish["action"] in _GIVES_UP and not args.yes
+    if not args.dry_run and (asks or args.offline_key is not None):
+        key = None if args.offline_key is None else offline_key(args.offline_key)
         plan = follow(session, session.client.post(path, wish | {"dryRun": True}))
-        if plan["outcome"] != "unchanged":
+        if asks and plan["outcome"] != "unchanged":
             confirm(_given_up(plan), "nothing was changed")
-    if args.offline_key is not None and not args.dry_run:
-        key = offline_key(args.offline_key)
-        plan = follow(session, session.client.post(path, wish | {"dryRun": True}))
-        if plan["draft"] is not None:
+        if key is not None and plan["draft"] is not None:
             payload = plan["draft"]["payload"]
             wish |= {"payload": payload, "signatures": [key.signature(payload)]}
     done = follow(session, session.client.post(path, wish | {"dryRun": args.dry_run}))

@@ -154,6 +154,13 @@ class RenameRequest(Request, frozen=True, kw_only=True):
     """The local name that the dataset has from now on."""
 
 
+class ManifestView(Value, frozen=True, kw_only=True):
+    """What is declared of a dataset: a DatasetSnapshot that, applied again, changes nothing."""
+
+    text: str
+    """YAML."""
+
+
 class ManifestText(Request, frozen=True, kw_only=True):
     """A YAML stream of manifests, and the name of where it came from, for messages."""
 

@@ -65,7 +65,7 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     assert said.code == 4
     assert "(rule input-diverged)" in said.err
     assert "odfctl compact towns --keep-metadata-only" in said.err
-    assert alice.ask("compact", "towns", "--keep-metadata-only")["outcome"] == "rewritten"
+    assert alice.ask("compact", "towns", "--keep-metadata-only", "--yes")["outcome"] == "rewritten"
     assert alice.ask("pull", "towns")["items"][0]["records"] == FILES * ROWS
     assert alice.ask("verify", "towns", "--level", "reproduced")["ok"]
 
@@ -87,7 +87,7 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     said = alice.ctl("reset", "cities", "#3")
     assert said.code == 5
     assert "block #3 is the head" in said.err
-    assert alice.ask("reset", "cities", "#2")["blocks"] == 3
+    assert alice.ask("reset", "cities", "#2", "--yes")["blocks"] == 3
     assert alice.ask("get", "dataset", "cities")["records"] in (0, None)
     assert alice.ask("pull", "cities")["items"][0]["records"] == FILES * ROWS
     assert [row[3:] for row in records(alice, "cities")] == [row[3:] for row in rows]
@@ -122,7 +122,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
     alice.ask("compact", "cities", "--max-slice-rows", "20000")
     assert alice.ask("get", "dataset", "cities")["blocks"] == before - FILES + 1
     assert records(alice, "cities") == rows
-    assert alice.ask("reset", "cities", "#2")["epoch"] == 2
+    assert alice.ask("reset", "cities", "#2", "--yes")["epoch"] == 2
     assert alice.stop() == 0
 
 
@@ -142,7 +142,11 @@ def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
     said = bob.ctl("compact", "theirs")
     assert said.code == 4
     assert "theirs is not published by this node" in said.err
-    for words in (("compact", "cities"), ("compact", "cities", "--max-slice-rows", "20000"), ("reset", "cities", "#2")):
+    for words in (
+        ("compact", "cities"),
+        ("compact", "cities", "--max-slice-rows", "20000"),
+        ("reset", "cities", "#2", "--yes"),
+    ):
         done = alice.ask(*words)
         if done["outcome"] == "unchanged":
             continue

@@ -1,0 +1,58 @@
+"""The manifest of a dataset, as it is declared now: applied again it changes nothing, anywhere it makes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chain.codec.manifest import parse_manifests
+
+TALKATIVE = """kind: DatasetSnapshot
+version: 1
+content:
+  name: readings
+  kind: Root
+  metadata:
+    - kind: SetVocab
+      eventTimeColumn: at
+    - kind: AddPushSource
+      sourceName: gate
+      read: {kind: NdJson}
+      preprocess: {kind: Sql, engine: spark, query: 'select * from input'}
+      merge: {kind: Ledger, primaryKey: [at]}
+    - kind: AddPushSource
+      sourceName: archive
+      read: {kind: Csv, header: true, separator: ';'}
+      merge: {kind: Append}
+    - {kind: SetInfo, description: 'What "sensors" said: all of it', keywords: [on, 'no', '1']}
+    - {kind: SetLicense, shortName: CC0, name: Creative Commons Zero, websiteUrl: 'https://example.org'}
+    - kind: SetAttachments
+      attachments: {kind: Embedded, items: [{path: README.md, content: "two\\nlines\\n"}]}
+"""
+
+
+@pytest.mark.parametrize("which", ["ROOT", "DERIVED", "TALKATIVE"])
+async def test_what_is_declared_applied_again_is_unchanged(world: Any, worlds: Any, which: str) -> None:
+    manifest = {"ROOT": worlds.ROOT, "DERIVED": worlds.DERIVED, "TALKATIVE": TALKATIVE}[which]
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(*dict.fromkeys((worlds.ROOT, manifest)))
+        await alice.pull("cities")
+        (name,) = [each.content.name for each in parse_manifests(manifest, "m")]
+        text = (await alice.api.datasets.manifest(name)).text
+        (item,) = (await alice.apply(text)).items
+        assert (item.action, item.changes) == ("unchanged", ())
+        if which == "DERIVED":
+            await bob.mirror(alice.dataset("cities"), "cities")
+        await bob.apply(text)
+        theirs = (await bob.api.datasets.manifest(name)).text
+        assert theirs == text
+
+
+async def test_a_later_declaration_takes_the_place_of_the_one_before(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(TALKATIVE)
+        await alice.apply(TALKATIVE.replace("all of it", "some of it"))
+        text = (await alice.api.datasets.manifest("readings")).text
+        assert ("some of it" in text, "all of it" in text) == (True, False)
