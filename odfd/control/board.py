@@ -13,16 +13,16 @@ from odfd.obs.events import Event, EventLog, Lagged, News
 
 
 def task_view(task: Task) -> wire.TaskView:
-    report = task.report
+    done, total, unit, message = task.report.shown()
     return wire.TaskView(
         id=task.id,
         kind=task.kind,
         target=task.target,
         state=task.state.value,
-        done=report.done,
-        total=report.total,
-        unit=report.unit,
-        message=report.message,
+        done=done,
+        total=total,
+        unit=unit,
+        message=message,
         started_at=_text(task.started_at),
         finished_at=_text(task.finished_at),
         result=task.result if task.state is State.DONE else None,

@@ -54,6 +54,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.templates import redacted
 from odfd.kit.disk import check_room
+from odfd.kit.tasks import outside
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""
@@ -157,12 +158,14 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
         async with folder_of(shop) as folder:
-            found = await _fetch(shop, dataset, polled, state, folder)
+            with outside("its source"):
+                found = await _fetch(shop, dataset, polled, state, folder)
             if isinstance(found, Unchanged):
                 await _note_skipped(shop, dataset, state, found, tally)
                 return tally.outcome("unchanged")
             report(Step(file=found.name, phase="fetched", rows=tally.rows))
-            batch = await prepared(shop, polled, found, folder)
+            with outside("the preparation of its source"):
+                batch = await prepared(shop, polled, found, folder)
             try:
                 await _transact(shop, dataset, _as_fetched(state), batch, tally, report)
             except SourceMoved:

@@ -1,14 +1,17 @@
 """The board of long operations: each has an id, a kind, progress, a way to cancel it, and a result or a fault.
 
 Work goes on whether or not anyone watches. The board lives as long as the daemon and remembers a bounded number of
-finished tasks; what must survive a restart is durable where the work commits it, not here.
+finished tasks; what must survive a restart is durable where the work commits it, not here. When the daemon stops, what
+is being computed may end by itself; what waits for its turn, or for somebody else (``outside``), is left at once.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -37,13 +40,14 @@ class State(enum.Enum):
 class Report:
     """How work tells of its progress. Plain attributes: safe and cheap to set from any thread, thousands a second."""
 
-    __slots__ = ("done", "message", "total", "unit")
+    __slots__ = ("_parts", "done", "message", "total", "unit")
 
     def __init__(self) -> None:
         self.done = 0
         self.total: int | None = None
         self.unit = ""
         self.message = ""
+        self._parts: dict[Report, None] = {}
 
     def begin(self, message: str, total: int | None = None, unit: str = "") -> None:
         """A new stage: counting starts from zero."""
@@ -52,6 +56,28 @@ class Report:
     def advance(self, count: int = 1) -> None:
         """From one thread at a time."""
         self.done += count
+
+    @contextmanager
+    def part(self) -> Iterator[Report]:
+        """For work that goes on beside other work: a report of its own, shown as long as the block lasts. What is done
+        in it stays counted. In the event loop.
+        """
+        part = Report()
+        self._parts[part] = None
+        try:
+            yield part
+        finally:
+            del self._parts[part]
+            self.done += part.done
+
+    def shown(self) -> tuple[int, int | None, str, str]:
+        """Done, total, unit and message, of all parts together: the longest at work is named, others are counted."""
+        parts = list(self._parts)
+        if not parts:
+            return self.done, self.total, self.unit, self.message
+        first, more = parts[0], f" (and {len(parts) - 1} more)" if len(parts) > 1 else ""
+        done = self.done + sum(part.done for part in parts)
+        return done, first.total if not more else None, first.unit or self.unit, first.message + more
 
 
 Work: TypeAlias = Callable[[Report], Awaitable[object]]
@@ -75,8 +101,7 @@ class Task:
 
     def progress(self) -> tuple[object, ...]:
         """Differs when there is something new to see."""
-        report = self.report
-        return self.state, report.done, report.total, report.unit, report.message
+        return self.state, *self.report.shown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,45 @@ class Bounds:
     running: int = 16
     waiting: int = 256
     kept: int = 500
+
+
+class _Outside:
+    """What waits for somebody else, and whether the daemon has no time for it any more."""
+
+    def __init__(self) -> None:
+        self.scopes: set[trio.CancelScope] = set()
+        self.is_over = False
+
+    def end(self) -> None:
+        self.is_over = True
+        for scope in self.scopes:
+            scope.cancel()
+
+
+_OUTSIDE: Final[ContextVar[_Outside | None]] = ContextVar("outside", default=None)
+
+
+@contextmanager
+def outside(what: str) -> Iterator[None]:
+    """The block waits for somebody else: in a task's work it is left the moment the daemon is asked to stop.
+
+    ``what`` is waited for, for people. Raises Environment when it was left.
+    """
+    waits = _OUTSIDE.get()
+    if waits is None:
+        yield
+        return
+    scope = trio.CancelScope()
+    waits.scopes.add(scope)
+    if waits.is_over:
+        scope.cancel()
+    try:
+        with scope:
+            yield
+    finally:
+        waits.scopes.discard(scope)
+    if scope.cancelled_caught:
+        raise Environment(f"{what}: the daemon is stopping", rule="draining", hint="try again later")
 
 
 class TaskBoard:
@@ -105,9 +169,11 @@ class TaskBoard:
         self._live: dict[str, Task] = {}
         self._kept: OrderedDict[str, Task] = OrderedDict()
         self._nursery: trio.Nursery | None = None
+        self._outside = _Outside()
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop; then no more work is taken, and what runs may end by itself."""
+        """Until asked to stop; then no more work is taken, and what computes may end by itself."""
+        self._outside = _Outside()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -115,6 +181,10 @@ class TaskBoard:
                 await life.stopping.wait()
             finally:
                 self._nursery = None
+            self._outside.end()
+            for task in self._live.values():
+                if task.state is State.WAITING:
+                    task.scope.cancel()
 
     def submit(self, kind: str, target: str, work: Work) -> Task:
         """Raises Environment while the daemon stops, Refused when too much waits already."""
@@ -169,6 +239,7 @@ class TaskBoard:
                 await task.finished.wait()
 
     async def _perform(self, task: Task, work: Work) -> None:
+        _OUTSIDE.set(self._outside)
         try:
             with task.scope:
                 async with self._turns:

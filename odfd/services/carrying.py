@@ -20,7 +20,7 @@ from odfd.control import wire
 from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references
 from odfd.kit.clock import Clock
-from odfd.kit.tasks import Report
+from odfd.kit.tasks import Report, outside
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.tally import Tally
 from odfd.published.packs import write_packs
@@ -108,10 +108,12 @@ class Carrying:
         async def work(report: Report) -> wire.TransferResult:
             report.begin(f"fetching {request.source}", None, "bytes")
             async with self._places.replication.reading(place) as shown:
-                head = await shown.source.head_of(shown.root)
-                chain = await shown.source.staged(shown.root, shown.root, head)
+                with outside(request.source):
+                    head = await shown.source.head_of(shown.root)
+                    chain = await shown.source.staged(shown.root, shown.root, head)
                 name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
-                await self._fetch_objects(shown.peer, chain, report)
+                with outside(request.source):
+                    await self._fetch_objects(shown.peer, chain, report)
                 copy = Copy(
                     request.source, chain, self._home.objects, "nothing of it was taken: who serves it mends it"
                 )

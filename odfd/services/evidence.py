@@ -12,7 +12,7 @@ from chain.errors import Invalid, NotFound
 from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.kit.tasks import Report, TaskBoard
+from odfd.kit.tasks import Report, TaskBoard, outside
 from odfd.network.evidence import EvidenceFetcher
 from odfd.services.home import Home
 from odfd.trust.proofs import Proofs
@@ -48,7 +48,8 @@ class EvidenceDesk:
         found: bytes | Path | None = await trio.to_thread.run_sync(self._proof, name)
         if found is None:
             report.begin("asking peers for it")
-            found = await self._fetcher.fetch(name)
+            with outside("peers who have it"):
+                found = await self._fetcher.fetch(name)
         size = found.stat().st_size if isinstance(found, Path) else len(found)
         return wire.EvidenceFetched(id=str(name), size=size)
 

@@ -29,7 +29,7 @@ from odfd.datasets.creation import input_ids
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
-from odfd.kit.tasks import Report
+from odfd.kit.tasks import Report, outside
 from odfd.mirrors.keeper import MirrorKeeper, State
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND
@@ -52,6 +52,9 @@ FORMATS: Final[dict[str, ReadStep]] = {
 }
 """How files are read through a push source that does not exist yet."""
 
+
+TOGETHER: Final = 32
+"""Datasets that one pull brings up to date at a time: one whose source is slow holds no other."""
 
 _Pull: TypeAlias = Callable[[Entry, Report], Awaitable[wire.PullItem]]
 
@@ -121,11 +124,25 @@ class FlowService:
         target = ", ".join(entry.name for entry in entries)
 
         async def work(report: Report) -> wire.PullResult:
-            items = []
-            for entry in entries:
-                async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
-                    items.append(await self._pull_one(entry, report, repair=request.repair, explicit=not request.all))
-            return wire.PullResult(items=tuple(item for item in items if item is not None))
+            items: dict[DatasetId, wire.PullItem | None] = {}
+            turns = trio.CapacityLimiter(TOGETHER)
+            over = {entry.id: trio.Event() for entry in entries}
+
+            async def one(entry: Entry, first: Sequence[DatasetId]) -> None:
+                for each in first:
+                    await over[each].wait()
+                async with turns:
+                    with report.part() as part:
+                        async with self._home.turns.of(entry.id, partial(_wait, part, entry)):
+                            items[entry.id] = await self._pull_one(
+                                entry, part, repair=request.repair, explicit=not request.all
+                            )
+                over[entry.id].set()
+
+            async with trio.open_nursery() as nursery:
+                for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
+                    nursery.start_soon(one, entry, first)
+            return wire.PullResult(items=tuple(found for each in entries if (found := items[each.id]) is not None))
 
         return task_ref(self._board.submit("pull", target, work))
 
@@ -149,6 +166,15 @@ class FlowService:
         if request.repair:
             return asked
         return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
+
+    def _after(self, entries: Sequence[Entry], repair: bool) -> list[tuple[Entry, list[DatasetId]]]:
+        """Each with those before it that it derives from. What is to be repaired may not be read."""
+        before: set[DatasetId] = set()
+        found = []
+        for entry in entries:
+            found.append((entry, [] if repair else [each for each in self._inputs(entry.id) if each in before]))
+            before.add(entry.id)
+        return found
 
     def _state(self, dataset: DatasetId) -> ChainState:
         return load_state(self._home.chains.chain(dataset))
@@ -253,7 +279,8 @@ class FlowService:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._state, entry.id)
-        mirror = await self._keeper.pass_now(entry.id)
+        with outside(f"peers of {entry.name}"):
+            mirror = await self._keeper.pass_now(entry.id)
         after = await trio.to_thread.run_sync(self._state, entry.id)
         report.message = mirror.message
         if mirror.state in (State.REFUSED, State.FAILED, State.STALLED):
@@ -279,6 +306,10 @@ class FlowService:
 
     async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
+        with outside(f"peers of {entry.name}"):
+            return await self._made_whole(entry)
+
+    async def _made_whole(self, entry: Entry) -> wire.PullItem:
         async with self._keeper.still(entry.id):
             repaired = await self._repairing.repair(entry)
         told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]

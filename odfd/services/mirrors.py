@@ -19,7 +19,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.ipfs.way import home_of
-from odfd.kit.tasks import Report, TaskBoard
+from odfd.kit.tasks import Report, TaskBoard, outside
 from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.tally import Tally
@@ -69,10 +69,11 @@ class MirrorService:
 
         async def work(report: Report) -> wire.MirrorView:
             report.begin(f"mirroring {wish.name}", None, "bytes")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_show, mirror, report)
-                await _settled(mirror)
-                nursery.cancel_scope.cancel()
+            with outside(f"peers of {wish.name}"):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_show, mirror, report)
+                    await _settled(mirror)
+                    nursery.cancel_scope.cancel()
             now = self._keeper.find(wish.id)
             if now is None:
                 raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")

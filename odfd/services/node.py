@@ -230,7 +230,7 @@ class NodeParts:
             Child("heads", self.heads.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
             Child("rechecking", self.rechecking.rounds.run, restart),
-            Child("observer", self.observer.rounds.run, restart),
+            Child("observer", self.observer.run, restart),
             Child("review", self.reviewing.rounds.run, restart),
             Child("witness", self.witnessing.rounds.run, restart),
             Child("submissions", self.submissions.run, restart),

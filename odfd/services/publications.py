@@ -27,7 +27,7 @@ from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.way import no_ipfs
 from odfd.kit.rounds import TouchedRounds
-from odfd.kit.tasks import Report
+from odfd.kit.tasks import Report, outside
 from odfd.resources.store import Resource, Resources
 from odfd.services.home import Home
 from odfd.trust.ledger import Ledger
@@ -97,7 +97,8 @@ class PublicationService:
 
         async def work(report: Report) -> wire.PublicationView:
             report.begin(f"publishing {entry.name}")
-            done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
+            with outside("the node's Kubo"):
+                done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
             return self._view(entry.name, entry.id, kept, done)
 
         return task_ref(self._board.submit("publish", entry.name, work))

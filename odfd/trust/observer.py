@@ -1,6 +1,6 @@
 """The observer: fetches the declared sources of others' root datasets itself, and signs what it found there.
 
-Alive while its ``rounds`` are; a dataset is touched when it moves. Of each only the newest block of data is looked at,
+Alive while ``run`` is; a dataset is touched when it moves. Of each only the newest block of data is looked at,
 and only within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that
 cannot be reached is asked again; one that not everybody may fetch is left alone. Unlike heads and verdicts,
 observations are not journalled: of one block the later one holds, and nobody is accused by two. Spec: trust.md section
@@ -31,6 +31,7 @@ from odfd.ingest.driver import Workshop
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
 from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
+from odfd.kit.supervision import Life
 from odfd.transform.inputs import UpTo
 from odfd.transform.replay import without_its_schema
 from odfd.trust.ledger import Ledger
@@ -40,6 +41,8 @@ from odfd.trust.sightings import DATA, WINDOW
 
 RETRY_SECONDS: Final = 900.0
 """After a source could not be reached, or an engine could not do its work."""
+TOGETHER: Final = 16
+"""Sources that are looked at a time: a slow one holds no other."""
 UNREACHABLE: Final[Result] = "unreachable"
 _MAX_TAG: Final = 256
 
@@ -62,19 +65,42 @@ class Observer:
         self.shop = settings.shop
         self._closed: dict[DatasetId, Multihash] = {}
         """Blocks whose source is not for everybody to fetch."""
+        self._nursery: trio.Nursery | None = None
+        self._turns = trio.CapacityLimiter(TOGETHER)
+        self._looking: dict[DatasetId, bool] = {}
+        """What is being looked at, and whether it was touched meanwhile."""
         self.rounds = TouchedRounds[DatasetId](self._round)
 
+    async def run(self, life: Life) -> None:
+        """Until asked to stop; what is looked at then is left. A round waits for no source."""
+        self._looking.clear()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self.rounds.run(life)
+            nursery.cancel_scope.cancel()
+
     async def _round(self) -> float:
-        touched, clear = self.rounds.take(), True
+        touched = self.rounds.take()
         if not self._settings.wanted():
             return UNTIL_POKED  # all is touched when the policy changes
         if touched is None:
             touched = set(await trio.to_thread.run_sync(self.shop.store.datasets))
+        assert self._nursery is not None, "rounds run inside of run"
         for dataset in sorted(touched):
-            if not await self._attempt(dataset):
-                self.rounds.leave(dataset)
-                clear = False
-        return UNTIL_POKED if clear else RETRY_SECONDS
+            if dataset in self._looking:
+                self._looking[dataset] = True
+            else:
+                self._looking[dataset] = False
+                self._nursery.start_soon(self._look, dataset)
+        return RETRY_SECONDS if self._looking else UNTIL_POKED
+
+    async def _look(self, dataset: DatasetId) -> None:
+        async with self._turns:
+            done = await self._attempt(dataset)
+        if self._looking.pop(dataset):
+            self.rounds.touch(dataset)
+        elif not done:
+            self.rounds.leave(dataset)
 
     async def _attempt(self, dataset: DatasetId) -> bool:
         try:

@@ -28,7 +28,7 @@ class Manner(enum.Enum):
 
 
 class Dripping:
-    """See the module. ``asked``: connections that were taken."""
+    """See the module. ``asked``: connections that were taken; ``taken``: the first one was."""
 
     def __init__(self, manner: Manner) -> None:
         self._manner = manner
@@ -37,6 +37,7 @@ class Dripping:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.asked = 0
+        self.taken = threading.Event()
 
     @contextmanager
     def open(self) -> Iterator[Dripping]:
@@ -59,6 +60,7 @@ class Dripping:
             while True:
                 connection, _ = self._listener.accept()
                 self.asked += 1
+                self.taken.set()
                 answering.append(threading.Thread(target=self._answer, args=(connection,)))
                 answering[-1].start()
         for thread in answering:

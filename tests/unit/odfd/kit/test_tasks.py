@@ -15,7 +15,7 @@ from chain.instant import Instant
 from odfd.errors import Bug
 from odfd.kit.clock import FixedClock
 from odfd.kit.supervision import Life
-from odfd.kit.tasks import Bounds, Report, State, Task, TaskBoard
+from odfd.kit.tasks import Bounds, Report, State, Task, TaskBoard, outside
 
 
 class Journal:
@@ -172,3 +172,52 @@ async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock)
         nursery.cancel_scope.cancel()
     assert task.state is State.CANCELLED
     assert task.finished.is_set()
+
+
+async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autojump_clock: MockClock) -> None:
+    """Whoever waited for a slow server held the end of the daemon until its grace was over."""
+    began = trio.current_time()
+    ended: dict[str, float] = {}
+
+    async def waits(_: Report) -> object:
+        try:
+            with outside("a server"):
+                await trio.sleep_forever()
+        finally:
+            ended["waits"] = trio.current_time() - began
+
+    async def computes(_: Report) -> object:
+        await trio.sleep(20)
+        ended["computes"] = trio.current_time() - began
+        with outside("a server"):
+            await trio.sleep_forever()
+
+    async with board(Bounds(running=2)) as tasks:
+        works = (waits, computes, waits)
+        waiting, computing, queued = (tasks.submit("pull", str(number), work) for number, work in enumerate(works))
+        await trio.testing.wait_all_tasks_blocked()
+    assert ended == {"waits": 0, "computes": 20}
+    assert queued.state is State.CANCELLED
+    for task in (waiting, computing):
+        assert task.fault is not None
+        assert (task.fault.rule, task.fault.message) == ("draining", "a server: the daemon is stopping")
+
+
+async def test_outside_of_a_task_nothing_is_left(autojump_clock: MockClock) -> None:
+    with outside("a server"):
+        await trio.sleep(1)
+
+
+def test_a_report_of_parts_shows_all_of_them() -> None:
+    whole = Report()
+    whole.begin("pulling", None, "rows")
+    with whole.part() as one, whole.part() as two:
+        one.begin("pulling a", 10, "rows")
+        two.begin("pulling b", None, "rows")
+        one.advance(3)
+        two.advance(4)
+        assert whole.shown() == (7, None, "rows", "pulling a (and 1 more)")
+    assert whole.shown() == (7, None, "rows", "pulling")
+    with whole.part() as one:
+        one.begin("pulling c", 5, "rows")
+        assert whole.shown() == (7, 5, "rows", "pulling c")

@@ -1,0 +1,124 @@
+"""A source that drips holds nobody but its own dataset: not those pulled with it, not what observers look at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from config import model
+from odfd.control import wire
+from worlds.dripping import Dripping, Manner
+from worlds.web_site import Site
+
+DEADLINE = 30
+ROW = "2024-01-01T00:00:00Z,Graz,300000\n"
+ROOT = """kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: '{url}'}}
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: {{kind: Ledger, primaryKey: [event_time, city]}}
+"""
+DERIVED = """kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{{datasetRef: {input}, alias: x}}]
+      transform: {{kind: Sql, engine: spark, query: 'select * from x'}}
+"""
+
+
+@pytest.fixture(params=[Manner.DRIPS_BODY, Manner.SILENT], ids=lambda manner: manner.name.lower())
+def slow(request: Any) -> Any:
+    with Dripping(request.param).open() as server:
+        yield server
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "rows.csv").write_text(f"event_time,city,population\n{ROW}")
+    with Site(tmp_path / "pages").open() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def pulling(alice: Any) -> AsyncIterator[Any]:
+    """All at once, and given up at the end."""
+    task = alice.board.get((await alice.api.flow.pull(wire.PullRequest(all=True))).id)
+    yield task
+    alice.board.cancel(task.id)
+    with trio.fail_after(DEADLINE):
+        await task.finished.wait()
+
+
+async def test_datasets_pulled_with_a_slow_one_go_on(world: Any, slow: Any, site: Any) -> None:
+    async with world.running("alice") as alice:
+        for name, url in (("aaa", slow.url), ("bbb", site.url), ("ccc", site.url)):
+            await alice.apply(ROOT.format(name=name, url=f"{url}/rows.csv"))
+        await alice.apply(DERIVED.format(name="aab", input="bbb"), DERIVED.format(name="aac", input="aab"))
+        async with pulling(alice) as task:
+            heard = [event.subject for event in await alice.heard("dataset.derived", 2)]
+            assert heard == ["aab", "aac"], "each after what it derives from"
+            await alice.heard("dataset.appended", 2)
+            assert not task.finished.is_set()
+            assert task.progress()[-1] == "pulling aaa"
+
+
+async def test_a_node_that_stops_waits_for_no_source(world: Any, slow: Any) -> None:
+    """The pull says that the daemon is stopping; its dataset is as it was."""
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT.format(name="aaa", url=f"{slow.url}/rows.csv"))
+        size = alice.size("aaa")
+        task = alice.board.get((await alice.api.flow.pull(wire.PullRequest(refs=("aaa",)))).id)
+        await trio.to_thread.run_sync(slow.taken.wait, DEADLINE)
+        alice.board._outside.end()
+        with trio.fail_after(DEADLINE):
+            await task.finished.wait()
+        (item,) = task.result.items
+        assert (item.outcome, item.fault.rule, alice.size("aaa")) == ("failed", "draining", size)
+
+
+async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None:
+    """The sources of two datasets, one of which says nothing any more since its rows were published."""
+    world.may_dial = lambda _: True
+    observes = model.Policy(publish=model.Publish(observe=True))
+    asked, over = threading.Event(), threading.Event()
+
+    def hold(request: Any) -> bool:
+        asked.set()
+        over.wait(DEADLINE)
+        request.close_connection = True
+        return True
+
+    async with world.running("alice") as alice, world.running("bob", observes) as bob:
+        with Site(site.folder).open() as bad:
+            for name, page in (("first", bad), ("second", site)):
+                await alice.apply(ROOT.format(name=name, url=f"{page.url}/rows.csv"))
+            await alice.pull("first", "second")
+            bad.answer = hold
+            await world.spread(alice, "first", "second")
+            try:
+                await bob.mirror(alice.dataset("first"), "first")
+                await trio.to_thread.run_sync(asked.wait, DEADLINE)
+                await bob.mirror(alice.dataset("second"), "second")
+                (event,) = await bob.heard("observation.signed")
+                assert event.subject == "second"
+            finally:
+                over.set()
