@@ -193,8 +193,9 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
             await trio.sleep_forever()
 
     async with board(Bounds(running=2)) as tasks:
-        works = (waits, computes, waits)
-        waiting, computing, queued = (tasks.submit("pull", str(number), work) for number, work in enumerate(works))
+        waiting, computing = tasks.submit("pull", "a", waits), tasks.submit("pull", "b", computes)
+        await trio.testing.wait_all_tasks_blocked()
+        queued = tasks.submit("pull", "c", waits)
         await trio.testing.wait_all_tasks_blocked()
     assert ended == {"waits": 0, "computes": 20}
     assert queued.state is State.CANCELLED
