@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Environment, Invalid
+from chain.errors import Conflict, Environment, Fault, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DataSlice, MetadataEvent, SetPollingSource
@@ -245,7 +245,12 @@ async def _transact(
     for attempt in range(ATTEMPTS):
         plan = await trio.to_thread.run_sync(_plan, shop, dataset, choose, batch)
         report(Step(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
-        settled = await _computed(shop, plan)
+        try:
+            settled = await _computed(shop, plan)
+        except Fault:
+            if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(shop.index.mend, dataset):
+                continue  # our disk has spoilt what was merged: the slices themselves have the rows
+            raise
         if isinstance(settled, Nothing):
             tally.count(settled.counts)
             if says_something(settled.counts):
@@ -271,8 +276,7 @@ def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> I
     source, founding = choose(state)
     slices: list[tuple[Multihash, Path]] = []
     if needs_history(source.merge):
-        names = shop.index.slices(shop.store.chain(dataset), state)
-        slices = [(name, shop.objects.path(name)) for name in names]
+        slices = shop.index.parts(shop.store.chain(dataset), state, shop.objects, source.merge)
     plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding)
     request = msgspec.structs.replace(plan.request, new_data_path=str(shop.objects.stage()))
     return msgspec.structs.replace(plan, request=request)

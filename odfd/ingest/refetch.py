@@ -105,8 +105,8 @@ async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: 
 async def _rows(
     shop: Workshop, reader: ChainReader, state: ChainState, source: Source, batch: Batch, time: Instant, out: Path
 ) -> Rows | None:
-    slices = shop.index.slices(reader, state) if needs_history(source.merge) else ()
-    plan = plan_ingest(state, source, batch, time, [(name, shop.objects.path(name)) for name in slices])
+    slices = shop.index.parts(reader, state, shop.objects, source.merge) if needs_history(source.merge) else ()
+    plan = plan_ingest(state, source, batch, time, slices)
     asked = {"new_data_path": str(out), "transaction_id": f"observe:{plan.request.transaction_id}"}
     answer = await shop.engine.ingest(msgspec.structs.replace(plan.request, **asked))
     match answer:

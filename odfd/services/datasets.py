@@ -29,12 +29,13 @@ from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
+from odfd.ingest import segments
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND, Applying
 from odfd.services.holder_counts import HolderCounts
-from odfd.services.home import Home
+from odfd.services.home import SEGMENTS, Home
 from odfd.services.views import Views, block_view, schema_view
 from odfd.trust.ledger import Ledger
 
@@ -243,6 +244,7 @@ class DatasetService:
 
         self._home.chains.drop(entry.id, together)
         self._home.objects.remove_all(unneeded)
+        segments.forget(self._home.folder(SEGMENTS), entry.id)
         return view
 
 

@@ -28,6 +28,7 @@ from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
 from odfd.ingest.settings import MayDial
+from odfd.ingest.slices import SliceIndex
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals
@@ -55,7 +56,7 @@ from odfd.services.cosigning import desk_of, submissions_of, witnessing_of
 from odfd.services.damage import DamageDesk
 from odfd.services.engine import NodeEngine
 from odfd.services.heads import HeadKeeper
-from odfd.services.home import PARTIAL, PARTIAL_EVIDENCE, STAGING, Home, open_home
+from odfd.services.home import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, Home, open_home
 from odfd.services.options import (
     cap_anew,
     engine_environ,
@@ -429,6 +430,7 @@ class NodeParts:
             committer=self.committer,
             now=clock.now,
             settings=ingest_settings(self.settings, home, os.environ),
+            index=SliceIndex(home.folder(SEGMENTS)),
         )
         transform = TransformShop(
             chains=home.chains,
