@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,16 +17,18 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock
 from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetPollingSource
-from chain.model.source import FetchFilesGlob, MergeSnapshot, ReadCsv
+from chain.model.source import FetchFilesGlob, MergeLedger, MergeSnapshot, MergeStrategy, MergeUpsertStream, ReadCsv
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.spark.ingest.run import run_ingest
 from odfd.ingest.driver import Ingested, Workshop, pull_root
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.slices import SliceIndex
 
 pytestmark = pytest.mark.engine
 
 DATASET = DatasetId.from_public_key(bytes(32))
+SNAPSHOT = MergeSnapshot(primary_key=("carrier",))
 
 
 class Waiting:
@@ -88,13 +92,13 @@ class Chain:
 
 
 @pytest.fixture
-def begun(tmp_path: Path, spark: SparkSession) -> Callable[[str], tuple[Chain, Workshop]]:
+def begun(tmp_path: Path, spark: SparkSession) -> Callable[..., tuple[Chain, Workshop]]:
     source = tmp_path / "source"
     source.mkdir()
     (source / "1.csv").write_text("carrier,name\nAA,American\nUA,United Air\nOO,SkyWest\n")
     (source / "2.csv").write_text("carrier,name\nAA,American\nUA,United\n")
 
-    def make(name: str) -> tuple[Chain, Workshop]:
+    def make(name: str, merge: MergeStrategy = SNAPSHOT, index: SliceIndex | None = None) -> tuple[Chain, Workshop]:
         folder = tmp_path / name
         for each in ("objects", "staging"):
             (folder / each).mkdir(parents=True)
@@ -102,18 +106,19 @@ def begun(tmp_path: Path, spark: SparkSession) -> Callable[[str], tuple[Chain, W
         polling = SetPollingSource(
             fetch=FetchFilesGlob(path=str(source / "*.csv")),
             read=ReadCsv(header=True, ddl_schema=("carrier STRING NOT NULL", "name STRING")),
-            merge=MergeSnapshot(primary_key=("carrier",)),
+            merge=merge,
         )
         chain.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT), polling])
         settings = IngestSettings(staging=folder / "staging")
         times = map(Instant, range(10**18, 2 * 10**18, 10**9))
         engine: Any = InProcess(spark)
-        return chain, Workshop(chain.chains, chain.objects, engine, chain, lambda: next(times), settings)
+        known = index or SliceIndex()
+        return chain, Workshop(chain.chains, chain.objects, engine, chain, lambda: next(times), settings, known)
 
     return make
 
 
-async def test_a_dimension_that_changes(begun: Callable[[str], tuple[Chain, Workshop]]) -> None:
+async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, Workshop]]) -> None:
     chain, shop = begun("whole")
     outcome = await pull_root(shop, DATASET)
     assert isinstance(outcome, Ingested)
@@ -124,7 +129,7 @@ async def test_a_dimension_that_changes(begun: Callable[[str], tuple[Chain, Work
 
 @pytest.mark.parametrize("commit", [1, 2])
 async def test_a_crash_before_a_commit_loses_and_doubles_nothing(
-    commit: int, begun: Callable[[str], tuple[Chain, Workshop]]
+    commit: int, begun: Callable[..., tuple[Chain, Workshop]]
 ) -> None:
     chain, shop = begun(f"crash-{commit}")
     chain.crash_before = commit
@@ -135,3 +140,46 @@ async def test_a_crash_before_a_commit_loses_and_doubles_nothing(
     assert isinstance(outcome, Ingested)
     data = [event.new_data for event in chain.events() if isinstance(event, AddData)]
     assert [(one.offset_interval.start, one.offset_interval.end) for one in data if one] == [(0, 2), (3, 5)]
+
+
+def spoil(file: Path) -> None:
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-9] + bytes(9))
+
+
+@pytest.mark.parametrize(
+    "merge", [SNAPSHOT, MergeLedger(primary_key=("carrier",)), MergeUpsertStream(primary_key=("carrier",))]
+)
+async def test_merged_slices_make_the_same_blocks_as_slices(
+    merge: MergeStrategy,
+    begun: Callable[..., tuple[Chain, Workshop]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Carriers come, change, go and come back; now and then a merged file is damaged after it was planned with."""
+    monkeypatch.setattr("odfd.ingest.segments.FAN_OUT", 3)
+    lot = Random(7)
+    chain, shop = begun("apart", merge)
+    merged, quick = begun("merged", merge, SliceIndex(tmp_path / "segments"))
+    damaged, most = 0, 0
+    ingest = quick.engine.ingest
+
+    async def watched(request: Any, *more: Any) -> Any:
+        nonlocal damaged, most
+        most = max(most, len(request.prev_data_paths))
+        made = [path for path in request.prev_data_paths if str(tmp_path / "segments") in path]
+        if made and lot.random() < 0.3:
+            damaged += 1
+            spoil(Path(lot.choice(made)))
+        return await ingest(request, *more)
+
+    monkeypatch.setattr(quick.engine, "ingest", watched)
+    for number in range(3, 16):
+        rows = [f"C{each},{lot.choice('xyz')}" for each in lot.sample(range(8), 5)]
+        (tmp_path / "source" / f"9{number:02}.csv").write_text("\n".join(["carrier,name", *rows, ""]))
+        for each in (shop, quick):
+            # Planned again after a damage, a block still has the same time.
+            await pull_root(replace(each, now=lambda: Instant(2 * 10**18)), DATASET)
+    assert merged.events() == chain.events()
+    assert damaged
+    assert most < len([event for event in merged.events() if isinstance(event, AddData) and event.new_data])
