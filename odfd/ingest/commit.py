@@ -11,6 +11,7 @@ from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.store.base import Head
 from engines.contract import RowCounts
+from odfd.datasets.pushes import Push
 
 
 class Committer(Protocol):
@@ -24,8 +25,11 @@ class Committer(Protocol):
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,
+        push: Push | None = None,
     ) -> Head:
         """All events or none, the objects being in the store already, and what became of the rows. The new head.
+
+        ``push``: what the events were pushed by; to be remembered with them.
 
         Raises Conflict when the head moved since, Invalid when a rule is broken.
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,11 +20,10 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Environment, Fault, Invalid
+from chain.errors import Conflict, Fault, Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DataSlice, MetadataEvent, SetPollingSource
-from chain.model.source import ReadStep
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
@@ -32,8 +31,9 @@ from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, Suc
 from engines.errors import EngineFault
 from engines.measuring import measured, operations
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
+from odfd.datasets.pushes import Answer, Push
 from odfd.ingest.commit import Committer
-from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, file_identity
+from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import (
     Batch,
@@ -46,7 +46,6 @@ from odfd.ingest.plan import (
     needs_history,
     plan_ingest,
     polling,
-    pushed,
     settle,
 )
 from odfd.ingest.prep import prepare
@@ -83,6 +82,8 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     """Taken from the source, also those that brought no new rows."""
     counts: RowCounts
     """What became of all rows that were read, and of files of which none was."""
+    repeated: int = 0
+    """Of ``blocks``, those that an earlier push of the same had appended."""
 
 
 class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +114,22 @@ class Workshop:
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
+    """What the transactions of one call amount to."""
+
     head: Head | None = None
     blocks: int = 0
     rows: int = 0
     files: int = 0
     counts: RowCounts = NOTHING_READ
+    repeated: int = 0
+
+    def repeat(self, head: Head, push: Push) -> None:
+        """A push that was taken in before counts as it did then."""
+        self.head, self.rows = head, self.rows + push.answer.records
+        self.blocks += push.answer.blocks
+        self.repeated += push.answer.blocks
+        self.count(push.answer.counts)
 
     def add(self, before: Head, after: Head, done: Outcome) -> None:
         self.head, self.rows = after, self.rows + done.rows
@@ -131,15 +142,22 @@ class _Tally:
     def outcome(self, otherwise: str) -> PullOutcome:
         if self.head is None:
             return UpToDate(reason=otherwise, counts=self.counts)
-        return Ingested(head=self.head, blocks=self.blocks, rows=self.rows, files=self.files, counts=self.counts)
+        return Ingested(
+            head=self.head,
+            blocks=self.blocks,
+            rows=self.rows,
+            files=self.files,
+            counts=self.counts,
+            repeated=self.repeated,
+        )
 
 
-def _quiet(_: Step) -> None:
+def quiet(_: Step) -> None:
     """No one is looking."""
 
 
 async def pull_root(
-    shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = _quiet
+    shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
 ) -> PullOutcome:
     """Bring a polling source up to date.
 
@@ -151,9 +169,9 @@ async def pull_root(
 
 
 async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report) -> PullOutcome:
-    tally, overtaken = _Tally(), 0
+    tally, overtaken = Tally(), 0
     while True:
-        state = await trio.to_thread.run_sync(_load, shop, dataset)
+        state = await trio.to_thread.run_sync(load, shop, dataset)
         polled, _ = polling(state)
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
@@ -167,7 +185,7 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
             with outside("the preparation of its source"):
                 batch = await prepared(shop, polled, found, folder)
             try:
-                await _transact(shop, dataset, _as_fetched(state), batch, tally, report)
+                await transact(shop, dataset, _as_fetched(state), batch, tally, report)
             except SourceMoved:
                 overtaken += 1
                 if overtaken == ATTEMPTS:
@@ -179,33 +197,7 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
         fetch_uncacheable = False
 
 
-async def push_files(
-    shop: Workshop,
-    dataset: DatasetId,
-    files: Sequence[Path],
-    *,
-    source_name: str | None = None,
-    read: ReadStep | None = None,
-    event_time: Instant | None = None,
-    report: Report = _quiet,
-) -> PullOutcome:
-    """Ingest local files through a push source, as one transaction. ``read``: for a dataset without push source.
-
-    Raises as ``pull_root``.
-    """
-    try:
-        identity = "\n".join(file_identity(path) for path in files)
-    except OSError as error:
-        raise Environment(f"cannot read {error.filename}: {error.strerror}", rule="source-file") from error
-    batch = Batch(
-        paths=tuple(files), names=tuple(path.name for path in files), identity=identity, event_time=event_time
-    )
-    tally = _Tally(files=len(files))
-    await _transact(shop, dataset, lambda state: pushed(state, source_name, read), batch, tally, report)
-    return tally.outcome("nothing-new")
-
-
-async def _note_skipped(shop: Workshop, dataset: DatasetId, state: ChainState, found: Unchanged, tally: _Tally) -> None:
+async def _note_skipped(shop: Workshop, dataset: DatasetId, state: ChainState, found: Unchanged, tally: Tally) -> None:
     """Files that are passed over are told each time, for they lie there each time."""
     if found.skipped and state.head is not None:
         counts = msgspec.structs.replace(NOTHING_READ, skipped=together(found.skipped, ()))
@@ -238,10 +230,19 @@ def _as_fetched(before: ChainState) -> Choose:
     return choose
 
 
-async def _transact(
-    shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch, tally: _Tally, report: Report
+async def transact(
+    shop: Workshop,
+    dataset: DatasetId,
+    choose: Choose,
+    batch: Batch,
+    tally: Tally,
+    report: Report,
+    push: Push | None = None,
 ) -> None:
-    """One batch, exactly once: computed and committed on one head, or planned again on the next."""
+    """One batch, exactly once: computed and committed on one head, or planned again on the next.
+
+    ``push`` is remembered with the blocks, if there are any.
+    """
     for attempt in range(ATTEMPTS):
         plan = await trio.to_thread.run_sync(_plan, shop, dataset, choose, batch)
         report(Step(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
@@ -258,7 +259,13 @@ async def _transact(
             return
         try:
             head = await shop.committer.commit(
-                dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts
+                dataset,
+                plan.expected,
+                settled.events,
+                settled.objects,
+                plan.request.system_time,
+                settled.counts,
+                None if push is None else _answered(push, settled),
             )
         except Conflict:
             if attempt + 1 == ATTEMPTS:
@@ -269,10 +276,15 @@ async def _transact(
         return
 
 
+def _answered(push: Push, done: Outcome) -> Push:
+    answer = Answer(blocks=len(done.events), records=done.rows, counts=done.counts)
+    return msgspec.structs.replace(push, answer=answer)
+
+
 def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(shop.settings.staging, shop.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
-    state = _load(shop, dataset)
+    state = load(shop, dataset)
     source, founding = choose(state)
     slices: list[tuple[Multihash, Path]] = []
     if needs_history(source.merge):
@@ -315,7 +327,8 @@ def _taken(objects: ObjectStore, path: Path, plan: IngestPlan, answer: Success) 
     return found
 
 
-def _load(shop: Workshop, dataset: DatasetId) -> ChainState:
+def load(shop: Workshop, dataset: DatasetId) -> ChainState:
+    """The state of a chain that can be written to. Raises Invalid."""
     state = load_state(shop.store.chain(dataset))
     if state.unknown is not None:
         raise Invalid(

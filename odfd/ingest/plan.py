@@ -138,11 +138,21 @@ def pushed(state: ChainState, name: str | None, read: ReadStep | None) -> tuple[
         raise Invalid(f"no push source {name!r}", rule="push-source", hint=f"there are: {known}")
     if name is not None:
         found = sources[name]
+        if read is not None and type(read) is not type(found.read):
+            raise Refused(
+                f"the push source {name!r} reads {_format(found.read)}, not {_format(read)}",
+                rule="push-format",
+                hint="leave out the format, or name a source that reads it",
+            )
         return Source(name=name, read=found.read, preprocess=found.preprocess, merge=found.merge), ()
     if read is None:
         raise Invalid("the dataset has no push source yet", rule="push-source", hint="say --format csv or another")
     made = AddPushSource(source_name="auto", read=read, merge=MergeAppend())
     return Source(name="auto", read=read, preprocess=None, merge=made.merge), (made,)
+
+
+def _format(read: ReadStep) -> str:
+    return str(type(read).__struct_config__.tag)
 
 
 def require_root(state: ChainState) -> None:

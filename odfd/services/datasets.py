@@ -25,7 +25,7 @@ from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from odfd.control import wire
 from odfd.control.assembly import Ground
-from odfd.datasets import reading, row_counts
+from odfd.datasets import pushes, reading, row_counts
 from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
@@ -240,6 +240,7 @@ class DatasetService:
             resources.delete(BASE_KIND, str(entry.id), now)
             Ledger(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)
+            pushes.forget(connection, entry.id)
             unneeded.extend(drop_references(connection, entry.id))
 
         self._home.chains.drop(entry.id, together)

@@ -18,7 +18,7 @@ from chain import instant
 from chain.errors import Fault, Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind
-from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet, ReadStep
+from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from chain.state import ChainState, load_state
 from odfd.control import wire
 from odfd.control.assembly import Ground
@@ -26,9 +26,11 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.datasets.counting import NOTHING_READ, added
 from odfd.datasets.creation import input_ids
+from odfd.datasets.pushes import PushLog
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
+from odfd.ingest.push import PushTerms, push_files
 from odfd.kit.tasks import Report, outside
 from odfd.mirrors.keeper import MirrorKeeper, State
 from odfd.resources.store import Resources
@@ -49,6 +51,8 @@ FORMATS: Final[dict[str, ReadStep]] = {
     "ndjson": ReadNdJson(),
     "json": ReadJson(),
     "parquet": ReadParquet(),
+    "geojson": ReadGeoJson(),
+    "ndgeojson": ReadNdGeoJson(),
 }
 """How files are read through a push source that does not exist yet."""
 
@@ -96,7 +100,13 @@ class FlowService:
             if request.format not in FORMATS:
                 raise Invalid(f"no format {request.format!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
             read = FORMATS[request.format]
-        event_time = instant.parse(request.event_time) if request.event_time else None
+        terms = PushTerms(
+            source=request.source,
+            read=read,
+            event_time=instant.parse(request.event_time) if request.event_time else None,
+            id=request.id,
+            again=request.again,
+        )
         self._uploads.check(request.uploads)
 
         async def work(report: Report) -> wire.PullResult:
@@ -104,14 +114,9 @@ class FlowService:
             try:
                 async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
                     report.begin(f"ingesting {len(files)} files", None, "rows")
-                    outcome = await ingesting.push_files(
-                        self._ingest,
-                        entry.id,
-                        files,
-                        source_name=request.source,
-                        read=read,
-                        event_time=event_time,
-                        report=lambda step: _show(report, step),
+                    log = PushLog(self._home.database)
+                    outcome = await push_files(
+                        self._ingest, entry.id, files, terms, log, lambda step: _show(report, step)
                     )
             finally:
                 await self._uploads.done(files)
@@ -218,12 +223,18 @@ class FlowService:
 
     def _ingested(self, entry: Entry, outcome: ingesting.PullOutcome) -> wire.PullItem:
         if isinstance(outcome, Ingested):
-            self._events.emit(
-                "dataset.appended", entry.name, f"{outcome.rows:,} records", blocks=outcome.blocks, records=outcome.rows
-            )
+            if outcome.blocks > outcome.repeated:
+                self._events.emit(
+                    "dataset.appended",
+                    entry.name,
+                    f"{outcome.rows:,} records",
+                    blocks=outcome.blocks,
+                    records=outcome.rows,
+                )
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated",
+                message=_repeated(outcome),
                 blocks=outcome.blocks,
                 records=outcome.rows,
                 head=str(outcome.head.hash),
@@ -322,6 +333,15 @@ class FlowService:
             blocks=fetched,
             message="; ".join(told),
         )
+
+
+def _repeated(outcome: Ingested) -> str:
+    """That some, or all, was pushed before; empty where nothing was."""
+    if not outcome.repeated:
+        return ""
+    if outcome.repeated == outcome.blocks:
+        return "this was pushed before, and nothing is appended twice; --again appends it once more"
+    return f"{outcome.repeated} of the blocks are of the same push before; --again appends its files once more"
 
 
 def _newest(state: ChainState) -> str:

@@ -22,7 +22,7 @@ from chain.statements.statement import Epoch, TreeHead
 from chain.statements.tree import Frontier
 from chain.store.base import ChainReader
 from chain.store.rewriting import Plan
-from odfd.datasets import row_counts
+from odfd.datasets import pushes, row_counts
 from odfd.datasets.references import drop_later, keep_named, move_links
 from odfd.trust.ledger import Checked, Ledger
 from odfd.verify.damage import Damage
@@ -45,6 +45,7 @@ def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, check
     _conclude(connection, dataset, keep, checked)
     drop_later(connection, dataset, keep)
     row_counts.cut(connection, dataset, keep)
+    pushes.cut(connection, dataset, keep)
 
 
 def _conclude(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: Checked) -> None:
@@ -96,6 +97,7 @@ class Retold:
             _conclude(connection, plan.dataset, plan.base.size, checked)
             move_links(connection, plan.dataset, plan.base.size, plan.moved())
             row_counts.move(connection, plan.dataset, plan.base.size, plan.moved())
+            pushes.move(connection, plan.dataset, plan.base.size, plan.moved())
         else:
             give_up(connection, plan.dataset, plan.base.size, checked)
         keep_named(connection, plan.dataset, self._named)

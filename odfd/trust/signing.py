@@ -38,7 +38,8 @@ from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from chain.store.rewriting import Plan
 from engines.contract import RowCounts
-from odfd.datasets import row_counts
+from odfd.datasets import pushes, row_counts
+from odfd.datasets.pushes import Push
 from odfd.datasets.references import keep_links, keep_references
 from odfd.trust import drafting, topics
 from odfd.trust.authorities import Authorities
@@ -78,17 +79,20 @@ class OwnerCommitter:
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,
+        push: Push | None = None,
     ) -> Head:
         """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
 
         ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on. ``rows``:
-        what became of those that were read for them.
+        what became of those that were read for them. ``push``: what brought them.
         """
 
         def also(connection: sqlite3.Connection) -> None:
+            last = len(events) - 1 + (0 if expected_head is None else expected_head.size)
             if rows is not None:
-                last = len(events) - 1 + (0 if expected_head is None else expected_head.size)
                 row_counts.keep(connection, dataset, last, rows)
+            if push is not None:
+                pushes.keep(connection, dataset, push, last)
 
         async with self._turn:
             work = partial(self.commit_now, dataset, expected_head, events, objects, system_time, also)

@@ -22,7 +22,11 @@ def register(subparsers: Any) -> None:
     ingest = subparsers.add_parser(
         "ingest",
         help="push files into a dataset",
-        description="Push files, or standard input (-), into a root dataset. Their bytes are sent, not their names.",
+        description=(
+            "Push files, or standard input (-), into a root dataset. Each file of a snapshot source is a snapshot, in\n"
+            "the order given; other sources take all files in one transaction. The same files pushed again are\n"
+            "answered as the first time, and nothing is appended twice."
+        ),
         epilog="example:  odfctl ingest nyc.flights january.csv --format csv",
     )
     ingest.add_argument("ref", metavar="REF")
@@ -30,6 +34,8 @@ def register(subparsers: Any) -> None:
     ingest.add_argument("--format", metavar="FORMAT", help="csv, ndjson, json, parquet, …; else as the source says")
     ingest.add_argument("--event-time", metavar="T", help="for records without one, like 2024-05-01T12:30:00Z")
     ingest.add_argument("--source", metavar="NAME", help="the push source, where there are several")
+    ingest.add_argument("--id", metavar="ID", help="of this push, which is taken in once; else its content tells")
+    ingest.add_argument("--again", action="store_true", help="take it in although it was pushed before")
     ingest.set_defaults(run=_ingest)
     pull = subparsers.add_parser(
         "pull",
@@ -68,7 +74,14 @@ def register(subparsers: Any) -> None:
 def _ingest(args: argparse.Namespace) -> int:
     session = Session(args)
     uploads = [_send(session, name)["id"] for name in args.files]
-    wish = {"uploads": uploads, "format": args.format, "eventTime": args.event_time, "source": args.source}
+    wish = {
+        "uploads": uploads,
+        "format": args.format,
+        "eventTime": args.event_time,
+        "source": args.source,
+        "id": args.id,
+        "again": args.again,
+    }
     result = follow(session, session.client.post(f"/datasets/{part(args.ref)}/ingest", wish))
     return _outcome(session, result)
 

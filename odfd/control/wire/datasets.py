@@ -205,10 +205,16 @@ class IngestRequest(Request, frozen=True, kw_only=True):
     uploads: tuple[str, ...]
     """Ids of uploads, in order."""
     format: str | None = None
-    """``csv``, ``ndjson``, ``json``, ``parquet``; ``None``: as the push source says."""
+    """``csv``, ``ndjson``, ``json``, ``parquet``, ``geojson``, ``ndgeojson``; ``None``: as the push source says.
+
+    One that the push source does not read is refused."""
     event_time: str | None = None
     source: str | None = None
     """Name of the push source; ``None``: the only one."""
+    id: str | None = None
+    """Of this push: one with the same id is answered as the first time. ``None``: made of the content of the files."""
+    again: bool = False
+    """Take it in although it was before."""
 
 
 class PullRequest(Request, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class Chain:
         self.crash_before = -1
 
     async def commit(
-        self, dataset: Any, expected_head: Any, events: Any, objects: Any, system_time: Any, rows: Any
+        self, dataset: Any, expected_head: Any, events: Any, objects: Any, system_time: Any, rows: Any, push: Any
     ) -> Head:
         self.crash_before -= 1
         if self.crash_before == 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain import instant
@@ -23,6 +24,7 @@ from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import RowCounts
 from engines.fake import FakeEngine
+from odfd.datasets.pushes import Push
 from odfd.ingest.driver import Workshop
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
@@ -45,6 +47,7 @@ class Bench:
     commits: int = 0
     counts: list[RowCounts] = field(default_factory=list)
     """What became of the rows of each transaction."""
+    pushes: list[Push] = field(default_factory=list)
     index: SliceIndex = field(default_factory=SliceIndex)
 
     async def commit(
@@ -55,12 +58,22 @@ class Bench:
         objects: Sequence[Multihash],
         system_time: instant.Instant,
         rows: RowCounts | None = None,
+        push: Push | None = None,
     ) -> Head:
         self.before_commit()
         self.commits += 1
         assert rows is not None
         self.counts.append(rows)
-        return self.append(expected_head, events, objects, system_time)
+        head = self.append(expected_head, events, objects, system_time)
+        if push is not None:
+            self.pushes.append(msgspec.structs.replace(push, sequence=head.sequence_number))
+        return head
+
+    def find(self, dataset: DatasetId, push_id: str) -> Push | None:
+        return next((push for push in reversed(self.pushes) if push.id == push_id), None)
+
+    def newest(self, dataset: DatasetId) -> Push | None:
+        return self.pushes[-1] if self.pushes else None
 
     async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts) -> None:
         assert head == self.chains.chain(dataset).head()

@@ -16,7 +16,8 @@ from chain.state import load_state
 from engines.contract import InternalError, Success
 from engines.errors import EngineFault
 from engines.fake import FakeEngine
-from odfd.ingest.driver import Ingested, UpToDate, pull_root, push_files
+from odfd.ingest.driver import Ingested, UpToDate, pull_root
+from odfd.ingest.push import PushTerms, push_files
 
 DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))
@@ -169,7 +170,7 @@ async def test_the_first_push_makes_its_source(bench: Any) -> None:
     files = [bench.write("a.csv", *JANUARY), bench.write("b.csv", *FEBRUARY)]
     with pytest.raises(Invalid, match="no push source yet"):
         await push_files(bench.shop, DATASET, files)
-    outcome = await push_files(bench.shop, DATASET, files, read=READ)
+    outcome = await push_files(bench.shop, DATASET, files, PushTerms(read=READ))
     assert isinstance(outcome, Ingested)
     assert (outcome.rows, outcome.blocks) == (3, 3)
     _, source, schema, data = bench.events()
@@ -180,7 +181,7 @@ async def test_the_first_push_makes_its_source(bench: Any) -> None:
     assert isinstance(again, Ingested)
     assert (again.rows, again.blocks) == (1, 1)
     with pytest.raises(Invalid, match="no push source 'other'"):
-        await push_files(bench.shop, DATASET, files, source_name="other")
+        await push_files(bench.shop, DATASET, files, PushTerms(source="other"))
 
 
 async def test_a_polled_dataset_is_not_pushed_to(polling: Callable[..., Any]) -> None:

@@ -14,8 +14,9 @@ from chain.model.source import MergeAppend, ReadCsv
 from engines.contract import RowCounts, SkippedFile, Success
 from engines.fake import FakeEngine
 from odfd.ingest import driver
-from odfd.ingest.driver import Ingested, UpToDate, pull_root, push_files
+from odfd.ingest.driver import Ingested, UpToDate, pull_root
 from odfd.ingest.fetch.base import Unchanged
+from odfd.ingest.push import PushTerms, push_files
 
 DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))
@@ -46,7 +47,7 @@ async def test_a_transaction_says_what_became_of_each_row(polling: Callable[...,
 async def test_rows_for_which_nothing_is_committed_are_counted_too(bench: Any) -> None:
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     file = bench.write("a.csv")
-    done = await push_files(bench.shop, DATASET, [file], read=READ)
+    done = await push_files(bench.shop, DATASET, [file], PushTerms(read=READ))
     assert isinstance(done, Ingested)
     before = len(bench.events())
     again = await push_files(bench.shop, DATASET, [file])

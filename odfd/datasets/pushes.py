@@ -1,0 +1,118 @@
+"""Which pushes a dataset has taken in, kept in the transaction that appends their blocks: a push counts once.
+
+A push is known by its id: the one that its client gave, or one made of its content. Beside it stands what was
+answered, so that a client that lost the answer gets the same one. A push goes with its blocks: what a reset gives up
+may be pushed again. The format has no place for it, so other nodes do not know it. Synchronous, on the connection that
+is given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.store.database import Database
+from chain.store.seals import Row, Sealed
+from engines.contract import RowCounts
+
+ROOM: Final = "pushes"
+STEPS: Final = (
+    """
+    CREATE TABLE pushes (
+        dataset BLOB NOT NULL,
+        id TEXT NOT NULL,
+        source TEXT NOT NULL,
+        content BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        answer BLOB NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (dataset, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX pushes_block ON pushes (dataset, sequence);
+    """,
+)
+_TABLE: Final = Sealed(
+    "pushes",
+    ("dataset", "id", "source", "content", "sequence", "answer"),
+    "odfctl reset forgets the pushes of the blocks that it gives up",
+)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was appended for a push."""
+
+    blocks: int
+    records: int
+    counts: RowCounts
+
+
+class Push(msgspec.Struct, frozen=True, kw_only=True):
+    """One push into a dataset."""
+
+    id: str
+    source: str
+    """Name of the push source."""
+    content: bytes
+    """A hash of all that decides what it appends: files, their names, the source as it is declared, the event time."""
+    answer: Answer
+    sequence: int = -1
+    """The last block that was appended for it."""
+
+
+def keep(connection: sqlite3.Connection, dataset: DatasetId, push: Push, sequence: int) -> None:
+    """``sequence``: the last block of its transaction. A push of the same id is replaced."""
+    answer = msgspec.json.encode(push.answer)
+    _TABLE.put(connection, dataset, push.id, push.source, push.content, sequence, answer)
+
+
+def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Push | None:
+    return _push(_TABLE.one(connection, "dataset = ? AND id = ?", (dataset, push_id)))
+
+
+def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Push | None:
+    """The last that appended anything."""
+    return _push(_TABLE.one(connection, "dataset = ? ORDER BY sequence DESC LIMIT 1", (dataset,)))
+
+
+def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
+    """The chain goes back to ``size`` blocks."""
+    connection.execute("DELETE FROM pushes WHERE dataset = ? AND sequence >= ?", (dataset, size))
+
+
+def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
+    """Blocks from ``start`` on are made anew, and none of their rows goes. ``moved``: a block's new number."""
+    for row in list(_TABLE.rows(connection, "dataset = ? AND sequence >= ?", (dataset, start))):
+        push = _push(row)
+        assert push is not None
+        keep(connection, dataset, push, moved(push.sequence))
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    connection.execute("DELETE FROM pushes WHERE dataset = ?", (dataset,))
+
+
+def _push(row: Row | None) -> Push | None:
+    if row is None:
+        return None
+    _, push_id, source, content, sequence, answer = row
+    said = msgspec.json.decode(answer, type=Answer)
+    return Push(id=push_id, source=source, content=content, answer=said, sequence=sequence)
+
+
+class PushLog:
+    """Lookups over a database; implements ``odfd.ingest.push.PushLog``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, dataset: DatasetId, push_id: str) -> Push | None:
+        with self._database.read() as connection:
+            return find(connection, dataset, push_id)
+
+    def newest(self, dataset: DatasetId) -> Push | None:
+        with self._database.read() as connection:
+            return newest(connection, dataset)
