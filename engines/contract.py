@@ -162,6 +162,17 @@ class Success(_Variant, frozen=True, kw_only=True, tag="Success"):
 
 class InvalidQuery(_Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
     message: str
+    rule: str | None = None
+    """Extension: which rule was broken."""
+    hint: str | None = None
+    """Extension: what to do next; then ``message`` does not say it."""
+    place: str | None = None
+    """Extension: where in the input, as ``data.csv:3``; then ``message`` does not say it."""
+
+    def __str__(self) -> str:
+        """All of it, for people."""
+        here = f"{self.place}: " if self.place else ""
+        return f"{here}{self.message} ({self.hint})" if self.hint else f"{here}{self.message}"
 
 
 class InternalError(_Variant, frozen=True, kw_only=True, tag="InternalError"):

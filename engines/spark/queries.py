@@ -233,7 +233,7 @@ def answered(work: Callable[[], Answer]) -> Answer | InvalidQuery:
         return work()
     except Invalid as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
-        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}")
+        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}", rule=fault.rule)
     except PySparkException as fault:
         if not blames_query(fault):
             raise

@@ -300,8 +300,8 @@ async def _computed(shop: Workshop, plan: IngestPlan) -> Settled:
     try:
         answer = await shop.engine.ingest(plan.request)
         match answer:
-            case InvalidQuery(message=message):
-                raise Invalid(message, rule="ingest")
+            case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
+                raise Invalid(message, rule=rule or "ingest", hint=hint or "", place=place or "")
             case InternalError(message=message, backtrace=trace):
                 raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
             case Success():

@@ -44,8 +44,8 @@ class SuccessionCheck:
                 raise Refused(request.reason, rule=request.rule or TRANSFORM_EVOLUTION, hint=request.hint)
             answer = await self._engine.migrate(request)
         match answer:
-            case InvalidQuery(message=message):
-                raise Invalid(message, rule="transform")
+            case InvalidQuery(message=message, rule=rule):
+                raise Invalid(message, rule=rule or "transform")
             case InternalError(message=message):
                 raise EngineFault(f"the engine failed: {message}", rule="engine")
             case DerivationNeeded(message=message):

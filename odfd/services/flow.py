@@ -260,7 +260,7 @@ class FlowService:
         if blocks:
             self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
         if isinstance(outcome, Rejected):
-            raise Invalid(outcome.message, rule="transform", place=entry.name)
+            raise Invalid(outcome.message, rule=outcome.rule or "transform", place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
             way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
@@ -271,7 +271,7 @@ class FlowService:
             return wire.PullItem(
                 ref=entry.name,
                 outcome="blocked",
-                message=f"{outcome.reason}; {outcome.hint}",
+                message=str(outcome),
                 blocks=blocks,
                 records=records,
                 rows=rows_view(counts),

@@ -25,7 +25,7 @@ from odfd.datasets.catalog import Entry
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
 from odfd.services.home import Home
-from odfd.services.verification import mismatches
+from odfd.services.verification import mismatches, unable
 from odfd.transform.driver import Workshop
 from odfd.transform.plan import Rejected, block_time
 from odfd.transform.replay import Replayed, replay
@@ -79,7 +79,7 @@ class ProvingService:
                     failures.append(_refused(outcome))
                     break
                 if not isinstance(outcome, Replayed):
-                    raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
+                    raise unable(entry.name, outcome)
                 transforms += 1
                 report.advance()
                 failures += mismatches(outcome)

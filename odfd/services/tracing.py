@@ -169,8 +169,8 @@ class Trace:
             case ProvenanceSuccess():
                 check_answer(answer, request)
                 return answer
-            case InvalidQuery(message=message):
-                raise Invalid(f"{self._name(dataset)}: {message}", rule="lineage-derive")
+            case InvalidQuery(message=message, rule=rule):
+                raise Invalid(f"{self._name(dataset)}: {message}", rule=rule or "lineage-derive")
             case InternalError(message=message, backtrace=trace):
                 raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
 

@@ -20,6 +20,7 @@ from odfd.services.damage import DamageDesk
 from odfd.services.home import Home
 from odfd.services.looking import ATTEMPTS, look
 from odfd.transform.driver import Workshop
+from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay
 from odfd.verify.damage import Spot
 from odfd.verify.memory import StoredMemory
@@ -107,12 +108,18 @@ class VerificationService:
         async with aclosing(replay(self._shop, entry.id)) as outcomes:
             async for outcome in outcomes:
                 if not isinstance(outcome, Replayed):
-                    raise Invalid(f"a step of {entry.name} cannot be re-run here: {outcome}", rule="replay")
+                    raise unable(entry.name, outcome)
                 transforms += 1
                 report.advance()
                 failures += mismatches(outcome)
         checked = msgspec.structs.replace(view.checked, transforms=transforms)
         return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
+
+
+def unable(name: str, outcome: Rejected | Blocked) -> Invalid:
+    """Why a step of the dataset ``name`` was not run again."""
+    reason, hint = (outcome.reason, outcome.hint) if isinstance(outcome, Blocked) else (outcome.message, "")
+    return Invalid(f"a step of {name} cannot be re-run here: {reason}", rule=outcome.rule or "replay", hint=hint)
 
 
 def mismatches(outcome: Replayed) -> list[wire.Failure]:

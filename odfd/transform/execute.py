@@ -75,8 +75,8 @@ async def execute(
         return lacks(missing)
     answer = await engine.transform(request, on_progress)
     match answer:
-        case InvalidQuery(message=message):
-            return Rejected(message)
+        case InvalidQuery(message=message, rule=rule):
+            return Rejected(message, rule or "")
         case InternalError(message=message, backtrace=trace):
             raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
         case Success():

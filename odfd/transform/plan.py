@@ -110,11 +110,19 @@ class Blocked(msgspec.Struct, frozen=True):
     rule: str = ""
     """What forbids it for good; without one it is a matter of waiting."""
 
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.hint}" if self.hint else self.reason
+
 
 class Rejected(msgspec.Struct, frozen=True):
     """The query cannot be carried out on this data; asking again gives the same answer."""
 
     message: str
+    rule: str = ""
+    """Which rule of the engine it breaks, where that is known."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,8 +50,8 @@ async def take_over(
         return lacks(missing)
     answer = await engine.migrate(request, on_progress)
     match answer:
-        case InvalidQuery(message=message):
-            return Rejected(message)
+        case InvalidQuery(message=message, rule=rule):
+            return Rejected(message, rule or "")
         case DerivationNeeded(message=message):
             return Blocked(f"the new transform cannot go on: {message}", "derive it anew", rule=TRANSFORM_EVOLUTION)
         case InternalError(message=message, backtrace=trace):

@@ -69,8 +69,7 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) ->
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=output.parent) as scratch:
             return _ingest(spark, request, control, Path(scratch))
     except Invalid as fault:
-        hint = f" ({fault.hint})" if fault.hint else ""
-        return InvalidQuery(message=f"{fault}{hint}")
+        return InvalidQuery(message=fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
     except PySparkException as fault:
         if isinstance(fault, PythonException) or (fault.getSqlState() or "X")[0] not in _SQL_STATES_OF_QUERIES:
             raise

@@ -92,7 +92,7 @@ def test_event_time_of_another_type_is_refused(dataset: Callable[..., Any], csv_
     made = dataset(MergeAppend(), vocab=Vocabulary(event_time_column="date"))
     answer = made.ingest("date\n2020-01-01\n", csv_step("date STRING"))
     assert isinstance(answer, InvalidQuery)
-    assert "event time column 'date' should be a Date or a Timestamp, and is String" in answer.message
+    assert "event time column 'date' should be a Date or a Timestamp, and is String" in str(answer)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,13 @@ answers = st.one_of(
         late=st.none() | st.integers(0, 2**40),
         rows=st.none() | row_counts,
     ),
-    st.builds(contract.InvalidQuery, message=st.text()),
+    st.builds(
+        contract.InvalidQuery,
+        message=st.text(),
+        rule=st.none() | st.text(),
+        hint=st.none() | st.text(),
+        place=st.none() | st.text(),
+    ),
     st.builds(contract.InternalError, message=st.text(), backtrace=st.none() | st.text()),
 )
 

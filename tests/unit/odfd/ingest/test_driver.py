@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetDataSchema, SetInfo
 from chain.model.source import MergeAppend, ReadCsv
 from chain.state import load_state
-from engines.contract import InternalError, Success
+from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
 from engines.fake import FakeEngine
 from odfd.ingest.driver import Ingested, UpToDate, pull_root
@@ -23,6 +23,21 @@ DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))
 JANUARY = ["2020-01-01T00:00:00Z,A,1", "2020-01-02T00:00:00Z,B,2"]
 FEBRUARY = ["2020-02-01T00:00:00Z,A,3"]
+
+
+async def test_a_fault_of_the_engine_keeps_its_rule_hint_and_place(polling: Callable[..., Any]) -> None:
+    """All of them were of the rule ``ingest``, with nothing to do next."""
+
+    class Strict(FakeEngine):
+        async def ingest(self, *_: Any) -> InvalidQuery:
+            return InvalidQuery(message="3 columns", rule="read-columns", hint="mend it", place="01.csv:7")
+
+    bench = polling()
+    bench.engine = Strict()
+    bench.write("01.csv", *JANUARY)
+    with pytest.raises(Invalid, match=r"01\.csv:7: 3 columns") as told:
+        await pull_root(bench.shop, DATASET)
+    assert (told.value.rule, told.value.hint, told.value.place) == ("read-columns", "mend it", "01.csv:7")
 
 
 async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:

@@ -294,8 +294,10 @@ async def test_a_step_that_cannot_be_re_run_leaves_nothing_behind(world: Any, wo
         await bob.mirror(alice.dataset("towns"), "towns")
         await bob.pull("towns")
         assert bob.size("towns") == alice.size("towns")
-        with pytest.raises(Invalid, match="cannot be re-run here"):
+        with pytest.raises(Invalid, match=r"cannot be re-run here: input .* is not held here") as told:
             await bob.done(bob.api.verification.verify("towns", wire.VerifyRequest(level="reproduced")))
+        assert "Blocked(" not in told.value.message
+        assert told.value.hint.startswith("odfctl mirror add did:odf:")
         assert list((bob.home.directory / "staging").iterdir()) == []
 
 
