@@ -124,6 +124,12 @@ class Ingest:
         1024, "of a web server, over silence-seconds of waiting; one that drips is given up", unit="B/s", low=0
     )
     fetch_seconds: float = setting(14_400.0, "of one file, from the question to its last byte", unit="s", low=0.1)
+    settle_seconds: float = setting(
+        1.0,
+        "that a file of a folder, or at file://, has to be left alone before it is taken",
+        unit="s",
+        low=0,
+    )
     allow_pipe: bool = setting(False, "run the commands that manifests name as prepare: Pipe, as the daemon's user")
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 

@@ -20,14 +20,15 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Fault, Invalid
+from chain.errors import Conflict, Fault, Invalid, Remote
 from chain.ids import DatasetId
-from chain.instant import Instant
+from chain.instant import SECOND, Instant
 from chain.model.events import DataSlice, MetadataEvent, SetPollingSource
+from chain.model.source import FetchFilesGlob
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
-from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, Success
+from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
 from engines.errors import EngineFault
 from engines.measuring import measured, operations
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
@@ -51,12 +52,16 @@ from odfd.ingest.plan import (
 from odfd.ingest.prep import prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.ingest.taken import TakenFiles
 from odfd.ingest.templates import redacted
 from odfd.kit.disk import check_room
 from odfd.kit.tasks import outside
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""
+
+
+WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +96,7 @@ class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     """``unchanged``: the source says so. ``uncacheable``: it cannot say, and was read before. ``nothing-new``: all of
-    it is in the dataset already."""
+    it is in the dataset already. ``unsettled``: the next file is still being written to."""
     counts: RowCounts = NOTHING_READ
 
 
@@ -111,6 +116,7 @@ class Workshop:
     index: SliceIndex = field(default_factory=SliceIndex)
     base: Callable[[DatasetId], Path | None] | None = None
     """Where relative source paths of a dataset start from, asked before each fetch; else as in ``settings``."""
+    taken: TakenFiles = field(default_factory=TakenFiles)
 
 
 @dataclass(slots=True)
@@ -178,9 +184,14 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
         async with folder_of(shop) as folder:
             with outside("its source"):
                 found = await _fetch(shop, dataset, polled, state, folder)
+                settled = isinstance(found, Unchanged) or await _is_settled(shop, found)
             if isinstance(found, Unchanged):
-                await _note_skipped(shop, dataset, state, found, tally)
+                await _note_skipped(shop, dataset, state, found.skipped, tally)
                 return tally.outcome("unchanged")
+            if not settled:
+                skipped = (SkippedFile(name=found.name, reason=WRITTEN_TO), *found.skipped)
+                await _note_skipped(shop, dataset, state, skipped, tally)
+                return tally.outcome("unsettled")
             report(Step(file=found.name, phase="fetched", rows=tally.rows))
             with outside("the preparation of its source"):
                 batch = await prepared(shop, polled, found, folder)
@@ -197,10 +208,12 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
         fetch_uncacheable = False
 
 
-async def _note_skipped(shop: Workshop, dataset: DatasetId, state: ChainState, found: Unchanged, tally: Tally) -> None:
+async def _note_skipped(
+    shop: Workshop, dataset: DatasetId, state: ChainState, skipped: tuple[SkippedFile, ...], tally: Tally
+) -> None:
     """Files that are passed over are told each time, for they lie there each time."""
-    if found.skipped and state.head is not None:
-        counts = msgspec.structs.replace(NOTHING_READ, skipped=together(found.skipped, ()))
+    if skipped and state.head is not None:
+        counts = msgspec.structs.replace(NOTHING_READ, skipped=together(skipped, ()))
         tally.count(counts)
         await shop.committer.note_rows(dataset, Head(state.head, state.sequence_number), counts)
 
@@ -249,9 +262,11 @@ async def transact(
         try:
             settled = await _computed(shop, plan)
         except Fault:
+            await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(shop.index.mend, dataset):
                 continue  # our disk has spoilt what was merged: the slices themselves have the rows
             raise
+        await _check_unchanged(batch)
         if isinstance(settled, Nothing):
             tally.count(settled.counts)
             if says_something(settled.counts):
@@ -342,12 +357,44 @@ def load(shop: Workshop, dataset: DatasetId) -> ChainState:
 async def _fetch(
     shop: Workshop, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
-    settings = shop.settings
+    settings, passed_over = shop.settings, None
     if shop.base is not None:
         base = await trio.to_thread.run_sync(shop.base, dataset)
         settings = msgspec.structs.replace(settings, base=base)
-    job = FetchJob(state=state.source_state, now=block_time(state, shop.now()), folder=folder, settings=settings)
+    if isinstance(polled.fetch, FetchFilesGlob):
+        taken = await trio.to_thread.run_sync(shop.taken.of, shop.store.chain(dataset), state)
+        passed_over = taken.passed_over
+    job = FetchJob(
+        state=state.source_state,
+        now=block_time(state, shop.now()),
+        folder=folder,
+        settings=settings,
+        passed_over=passed_over,
+    )
     return await fetch(polled.fetch, job)
+
+
+async def _is_settled(shop: Workshop, found: Fetched) -> bool:
+    """Whether nobody writes to the file, as far as waiting for ``settle`` seconds after the last change tells."""
+    settle, local = shop.settings.settle, found.local
+    if local is None or settle <= 0:
+        return True
+    age = (shop.now() - local.changed) / SECOND
+    if age >= settle:
+        return True
+    await trio.sleep(min(settle, settle - age))
+    return await trio.to_thread.run_sync(local.is_unchanged)
+
+
+async def _check_unchanged(batch: Batch) -> None:
+    """Raises Remote when somebody wrote to the file at its source since it was fetched."""
+    if batch.local is None or await trio.to_thread.run_sync(batch.local.is_unchanged):
+        return
+    raise Remote(
+        f"{', '.join(batch.names)} changed while it was read, and nothing of it was kept",
+        rule="source-changed",
+        hint="pull again when it is whole",
+    )
 
 
 async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
@@ -362,6 +409,7 @@ async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, fol
         event_time=found.event_time,
         state=found.state,
         skipped=found.skipped,
+        local=found.local,
         remarks=ready.remarks,
     )
 

@@ -41,6 +41,7 @@ from chain.state import ChainState
 from chain.store.base import Head
 from engines.contract import IngestRequest, RowCounts, SkippedFile, Success, Vocabulary
 from odfd.datasets.counting import all_remarks, together, with_written
+from odfd.ingest.fetch.base import Local
 
 LINK_TYPE: Final = "opendatafabric.org/type"
 """Attribute by which a column says that its values name objects."""
@@ -68,6 +69,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Files that the source has beside, and of which nothing is taken."""
     remarks: tuple[str, ...] = ()
     """What was taken for granted in getting at them, for people."""
+    local: Local | None = None
+    """The file at its source, where others may still write to it."""
 
 
 class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):

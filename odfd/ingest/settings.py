@@ -44,6 +44,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What such commands are started with, beside ``variables``."""
     variables: Mapping[str, str] = _NO_VARIABLES
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
+    settle: float = 0.0
+    """Seconds that a file of this machine must have been left alone before it is taken."""
     may_dial: MayDial | None = None
     """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
     base: Path | None = None

@@ -61,6 +61,7 @@ def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) 
             least=round(ingest.least_rate * ingest.silence_seconds),
             total=ingest.fetch_seconds,
         ),
+        settle=ingest.settle_seconds,
         allow_pipe=ingest.allow_pipe,
         pipe_timeout=ingest.pipe_seconds,
         variables=_those(ingest.variables, environ),

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Seque
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import trio
@@ -49,6 +49,10 @@ __all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World"]
 START = instant.parse("2026-01-01T00:00:00Z")
 PART = 4096
 DEADLINE = 20.0
+
+
+_AT_ONCE: Final[dict[str, Any]] = {"ingest": model.Ingest(settle_seconds=0)}
+"""Tests write their files whole, in a time of their own."""
 
 
 class Ticking:
@@ -427,7 +431,7 @@ class World:
     def node(self, name: str, policy: model.Policy | None = None, **more: Any) -> Node:
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
-        settings = model.Settings(policy=policy or model.Policy(), **more)
+        settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
         home = self._open.enter_context(open_home(folder / "state"))
         return Node(home, self.wires, settings, self.clock)
 
@@ -438,7 +442,7 @@ class World:
         """From open state directory to closed one, as often as one likes."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
-        settings = model.Settings(policy=policy or model.Policy(), **more)
+        settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
         with open_home(folder / "state") as home:
             node = Node(home, self.wires, settings, self.clock, ipfs, self.may_dial)
             lives: list[Life] = []

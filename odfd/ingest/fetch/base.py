@@ -6,6 +6,7 @@ the source state in the chain. Cancelled, it ends at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,6 +23,10 @@ ETAG = "odf/etag"
 LAST_MODIFIED = "odf/last-modified"
 
 
+PassedOver: TypeAlias = Callable[[Sequence[str], Instant], tuple[SkippedFile, ...]]
+"""Paths in the order of their names, and the time."""
+
+
 class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     """``folder`` is fresh and belongs to this fetch."""
 
@@ -29,10 +34,35 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant
     folder: Path
     settings: IngestSettings
+    passed_over: PassedOver | None = None
+    """Tells which files of a folder came, or changed, too late to be taken."""
 
     def known(self, kind: str) -> str | None:
         """Value of the last source state if it is of ``kind``; other kinds are passed over."""
         return self.state.value if self.state is not None and self.state.kind == kind else None
+
+
+class Local(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of this machine that others may write to while it is read."""
+
+    path: Path
+    size: int
+    changed: int
+    """Nanoseconds since 1970, by the file system."""
+    inode: tuple[int, int]
+
+    @classmethod
+    def of(cls, path: Path) -> Local:
+        """Blocking. Raises OSError."""
+        found = path.stat()
+        return cls(path=path, size=found.st_size, changed=found.st_mtime_ns, inode=(found.st_dev, found.st_ino))
+
+    def is_unchanged(self) -> bool:
+        """Whether it is the same file, with nothing written to it. Blocking."""
+        try:
+            return Local.of(self.path) == self
+        except OSError:
+            return False
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +78,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     state: SourceState | None = None
     """What the next fetch needs to know; ``None``: this source cannot tell what is new."""
     has_more: bool = False
+    local: Local | None = None
+    """The file at its source, where it is not a copy of our own."""
     decoded: bool = False
     """Its server had packed it with gzip for the way, and it is unpacked."""
     skipped: tuple[SkippedFile, ...] = ()

@@ -1,7 +1,7 @@
 """FilesGlob: local files that appear over time, one per iteration, in the order of their names.
 
-The source state is the name of the last file taken. A file that appears later under a smaller name is never seen: that
-is the contract of ordering by name (spec: FetchStep.FilesGlob).
+The source state is the name of the last file taken. A file that appears later under a smaller name is not taken: that
+is the contract of ordering by name (spec: FetchStep.FilesGlob). It is told, as is one that changed after it was taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from chain.errors import Environment, Invalid, NotFound
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, SourceOrdering
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged, file_identity
+from engines.contract import SkippedFile
+from odfd.ingest.fetch.base import (
+    DEFAULT_SOURCE,
+    ETAG,
+    Fetched,
+    FetchJob,
+    FetchOutcome,
+    Local,
+    Unchanged,
+    file_identity,
+)
 
 DEFAULT_FORMAT = "%Y-%m-%d"
 _MICROSECOND = 1000
@@ -31,17 +41,16 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     found = matching(_placed(step.path, job.settings.base))
     last = job.known(ETAG)
     start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
-    # Folders grow for years: of all that was taken only the names are looked at.
     ahead = list(itertools.islice(filter(os.path.isfile, itertools.islice(found, start, None)), 2))
     if not ahead:
         if last is None:
             raise NotFound(
                 f"no file matches {step.path}", rule="files-glob", hint="the path is seen from the daemon's machine"
             )
-        return Unchanged()
+        return Unchanged(_passed_over(found[:start], job))
     path = Path(ahead[0])
     try:
-        identity = file_identity(path)
+        identity, local = file_identity(path), Local.of(path)
     except OSError as error:
         raise Environment(f"cannot read {path}: {error.strerror}", rule="source-file") from error
     return Fetched(
@@ -51,7 +60,14 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
         event_time=_event_time(step, path, job.now),
         state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=path.name),
         has_more=len(ahead) > 1,
+        local=local,
+        skipped=_passed_over(found[:start], job) if len(ahead) == 1 else (),
     )
+
+
+def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
+    """Once a pull: with its last file."""
+    return job.passed_over(paths, job.now) if job.passed_over is not None and paths else ()
 
 
 def _placed(pattern: str, base: Path | None) -> str:

@@ -28,6 +28,7 @@ from odfd.ingest.fetch.base import (
     Fetched,
     FetchJob,
     FetchOutcome,
+    Local,
     Unchanged,
     file_identity,
 )
@@ -86,7 +87,7 @@ def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
     path = Path(urllib.parse.unquote(parts.path))
     try:
         stat = path.stat()
-        identity = file_identity(path)
+        identity, local = file_identity(path), Local.of(path)
     except FileNotFoundError as error:
         raise NotFound(f"no file {url}", rule="url-file", hint="the daemon must be able to see it") from error
     except OSError as error:
@@ -100,6 +101,7 @@ def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
         identity=identity,
         event_time=job.now if isinstance(step.event_time, FromSystemTime) else changed,
         state=SourceState(source_name=DEFAULT_SOURCE, kind=LAST_MODIFIED, value=render(changed)),
+        local=local,
     )
 
 

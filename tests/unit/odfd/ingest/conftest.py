@@ -45,6 +45,7 @@ class Bench:
     clock: int = START
     before_commit: Callable[[], None] = lambda: None
     commits: int = 0
+    settle: float = 0.0
     counts: list[RowCounts] = field(default_factory=list)
     """What became of the rows of each transaction."""
     pushes: list[Push] = field(default_factory=list)
@@ -111,7 +112,7 @@ class Bench:
 
     @property
     def shop(self) -> Workshop:
-        settings = IngestSettings(staging=self.folder / "staging")
+        settings = IngestSettings(staging=self.folder / "staging", settle=self.settle)
         return Workshop(self.chains, self.objects, self.engine, self, self.tick, settings, self.index)
 
     def events(self) -> list[MetadataEvent]:

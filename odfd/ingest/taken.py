@@ -1,0 +1,118 @@
+"""Which files of a folder a chain took, and when: what lies there beside them, or was changed since, is told.
+
+The chain says it: each block names the file it took, and has a time. Remembered between transactions, one per process,
+so that only new blocks are read; a chain that was cut back is noticed and read anew. Of files that were taken a bounded
+number is looked at each time, the newest and some others in turn, however long a folder has grown.
+"""
+
+from __future__ import annotations
+
+import bisect
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND, Instant, render
+from chain.model.events import AddData
+from chain.multihash import Multihash
+from chain.state import ChainState
+from chain.store.base import ChainReader
+from engines.contract import MAX_SKIPPED, SkippedFile
+from odfd.ingest.fetch.base import ETAG
+
+LOOKED_AT: Final = 1000
+"""Files looked at in one go: so many that no block names, of the newest, and of all others in turn."""
+_DATA: Final = ("AddData", "ExecuteTransform")
+
+
+@dataclass(slots=True)
+class Taken:
+    """Files that the chain names, with the times of the blocks that do. A compacted chain names some of them only."""
+
+    number: int = -1
+    block: Multihash | None = None
+    names: list[str] = field(default_factory=list)
+    times: dict[str, Instant] = field(default_factory=dict)
+    turn: int = 0
+
+    def add(self, name: str, time: Instant) -> None:
+        if name not in self.times:
+            bisect.insort(self.names, name)
+        self.times[name] = time
+
+    def passed_over(self, paths: Sequence[str], now: Instant) -> tuple[SkippedFile, ...]:
+        """Of files that are not taken any more, in the order of their names, those that came or changed too late.
+
+        Times after ``now`` tell of wrong clocks, and nothing of files.
+        """
+        told = (self._reason(path, now) for path in self._looked_at(paths))
+        return tuple(each for each in told if each is not None)[:MAX_SKIPPED]
+
+    def _looked_at(self, paths: Sequence[str]) -> list[str]:
+        named = [_name(path) in self.times for path in paths]
+        unknown = [path for path, known in zip(paths, named, strict=True) if not known]
+        known = [path for path, known in zip(paths, named, strict=True) if known]
+        newest, others = known[-LOOKED_AT:], known[:-LOOKED_AT]
+        start = self.turn if self.turn < len(others) else 0
+        self.turn = start + LOOKED_AT
+        return [*unknown[-LOOKED_AT:], *others[start : start + LOOKED_AT], *newest]
+
+    def _reason(self, path: str, now: Instant) -> SkippedFile | None:
+        name = _name(path)
+        try:
+            found = Path(path).stat()
+        except OSError:
+            return None
+        place = bisect.bisect_left(self.names, name)
+        if not stat.S_ISREG(found.st_mode) or place == len(self.names):
+            return None
+        taken = self.times[self.names[place]]
+        known = name in self.times
+        since = (found.st_mtime_ns if known else max(found.st_mtime_ns, found.st_ctime_ns)) // MILLISECOND * MILLISECOND
+        if not taken < since <= now:
+            return None
+        last = self.names[-1]
+        if known:
+            why = f"it changed at {render(Instant(since))}, after it was taken"
+        else:
+            why = f"it came after {self.names[place]} was taken, and sorts before it"
+        return SkippedFile(name=name, reason=f"{why}; give what is new a name behind {last}")
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+class TakenFiles:
+    """``Taken`` of each dataset."""
+
+    def __init__(self) -> None:
+        self._known: dict[DatasetId, Taken] = {}
+
+    def of(self, reader: ChainReader, state: ChainState) -> Taken:
+        """Of the chain up to ``state``. Reads the data blocks that were not there the last time. Blocking."""
+        assert state.dataset is not None
+        taken = self._known.get(state.dataset, Taken())
+        if taken.number >= state.size or (taken.number >= 0 and reader.block_at(taken.number).hash != taken.block):
+            taken = Taken()
+        newer: list[tuple[str, Instant]] = []
+        block = newest = reader.last_of(_DATA, state.size)
+        while block is not None and block.sequence_number > taken.number:
+            event = block.event
+            source = event.new_source_state if isinstance(event, AddData) else None
+            if source is not None and source.kind == ETAG:
+                newer.append((source.value, block.system_time))
+            block = reader.last_of(_DATA, block.sequence_number)
+        for name, time in reversed(newer):
+            if taken.times.get(name) is None:
+                taken.add(name, time)
+        if newest is not None:
+            taken.number, taken.block = newest.sequence_number, newest.hash
+        self._known[state.dataset] = taken
+        return taken
+
+    def forget(self, dataset: DatasetId) -> None:
+        self._known.pop(dataset, None)
