@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from chain.errors import NotFound
+from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.statement import HeadStatement
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.objects import disk, make_folder
-from odfd.published.tree import SIGNED_HEAD, TRUST, authority_file
+from odfd.published.tree import MAX_AUTHORITIES, SIGNED_HEAD, TRUST, authority_file
 from odfd.trust.authorities import Authorities
 from odfd.trust.ledger import Ledger
 
@@ -43,6 +45,35 @@ def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> 
     walk = [(authority_file(said.version), each.envelope) for said, each in versions]
     is_here = head.size <= here.size and chain.block_at(head.size - 1).hash == head.head
     return Signed(head.size, head.head, (*walk, (SIGNED_HEAD, signed.envelope)), is_here)
+
+
+def read_statements(folder: Path) -> tuple[bytes, ...]:
+    """What lies beside the blocks of a folder, the head last; none where nobody signed. Raises Invalid, Environment."""
+    raw = _read(folder, SIGNED_HEAD)
+    if raw is None:
+        return ()
+    head = head_in(raw, str(folder))
+    walk = [_read(folder, authority_file(version)) for version in range(1, head.authority + 1)]
+    if None in walk:
+        file = authority_file(walk.index(None) + 1)
+        raise Invalid(f"{folder} has no {file}, which its head names", rule="published-tree", hint="export it anew")
+    return (*[each for each in walk if each is not None], raw)
+
+
+def head_in(raw: bytes, root: str) -> HeadStatement:
+    """What is published under ``root`` as its signed head. Raises Invalid for one that is none."""
+    head = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
+    if not isinstance(head, HeadStatement) or head.authority > MAX_AUTHORITIES:
+        raise Invalid(f"{SIGNED_HEAD} under {root} is not a signed head", rule="published-tree")
+    return head
+
+
+def _read(folder: Path, file: str) -> bytes | None:
+    path = folder / file
+    if not path.is_file():
+        return None
+    with disk(path), path.open("rb") as opened:
+        return opened.read(statement.MAX_ANY + 1)
 
 
 def write_statements(folder: Path, signed: Signed) -> None:

@@ -22,11 +22,11 @@ from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements import envelope, statement
 from chain.statements.statement import HeadStatement
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
 from chain.store.objects import disk
-from odfd.published.tree import MAX_AUTHORITIES, MAX_STATEMENT, SIGNED_HEAD, authority_file
+from odfd.published.signed import head_in
+from odfd.published.tree import MAX_STATEMENT, SIGNED_HEAD, authority_file
 from odfd.published.way import Way
 from p2p.files import Missing
 
@@ -79,9 +79,7 @@ class Source:
             )  # fmt: skip
         if known is not None and known.root == root and known.statements[-1] == raw:
             return known
-        head = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
-        if not isinstance(head, HeadStatement) or head.authority > MAX_AUTHORITIES:
-            raise Invalid(f"{SIGNED_HEAD} under {root} is not a signed head", rule="published-tree")
+        head = head_in(raw, root)
         walk = [await self._statement(root, authority_file(version)) for version in range(1, head.authority + 1)]
         return Edition(root=root, head=head, statements=(*walk, raw))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 import trio
 
-from chain.errors import Environment, Fault, Refused
+from chain.errors import Environment, Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.events import Seed
+from chain.statements import envelope, statement
+from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import BlockDamaged
+from chain.store.base import BlockDamaged, ChainReader
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, Entry, default_name
@@ -24,15 +26,19 @@ from odfd.kit.tasks import Report, outside
 from odfd.mirrors.arrivals import Arrivals
 from odfd.mirrors.tally import Tally
 from odfd.published.packs import write_packs
-from odfd.published.signed import signed_state, write_statements
+from odfd.published.replication import Shown
+from odfd.published.signed import read_statements, signed_state, write_statements
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.services.places import Places, name_in, place_of
 from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
 from odfd.transfer.linked import note_links
+from odfd.trust.authorities import Authorities
+from odfd.trust.epochs import epoch_of
 from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.rewriting import kept_tree
 from odfd.verify.terms import pages_of
-from p2p.ports import PeerId
+from p2p.ports import Judgement, Noticeboard, PeerId, Topic
 
 BATCH: Final = 4096
 """Blocks settled at a time: bounds memory."""
@@ -51,7 +57,10 @@ class Carrying:
         arrivals: Arrivals,
         clock: Clock,
         changed: Callable[[DatasetId], None],
+        board: Noticeboard,
     ) -> None:
+        """``board`` judges what is signed of a copy that comes in."""
+        self._board = board
         self._home = home
         self._places = places
         self._arrivals = arrivals
@@ -97,7 +106,9 @@ class Carrying:
         async def work(report: Report) -> wire.TransferResult:
             chain = DirectoryChain(folder)
             name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, folder.name)
-            return await self._take_in(Copy(str(folder), chain, DirectoryObjects(folder)), name, request, report)
+            statements = await trio.to_thread.run_sync(read_statements, folder)
+            copy = Copy(str(folder), chain, DirectoryObjects(folder))
+            return await self._take_in(copy, statements, name, request, report)
 
         return work
 
@@ -117,7 +128,7 @@ class Carrying:
                 copy = Copy(
                     request.source, chain, self._home.objects, "nothing of it was taken: who serves it mends it"
                 )
-                done = await self._take_in(copy, name, request, report)
+                done = await self._take_in(copy, await _statements(shown), name, request, report)
                 await shown.source.forget(shown.root)
                 return done
 
@@ -137,14 +148,47 @@ class Carrying:
                 nursery.cancel_scope.cancel()
             done += tally.bytes
 
-    async def _take_in(self, copy: Copy, name: str, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
-        report.begin(f"verifying {request.source}", None, "blocks")
-        done = await trio.to_thread.run_sync(
-            partial(import_copy, copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
-        )
-        name = await trio.to_thread.run_sync(self._settle, done.dataset, name)
+    async def _take_in(
+        self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
+    ) -> wire.TransferResult:
+        """Nothing of it, unless it is known to be of a history that goes on."""
+
+        def wait() -> None:
+            report.message = "waiting until nobody else writes it"
+
+        def take() -> Transfer:
+            if isinstance(seed, Seed):
+                self._show_statements(copy, seed.dataset_id, statements)
+                if self._home.chains.chain(seed.dataset_id).head() != copy.chain.head():
+                    self._epoch(seed.dataset_id, copy.chain, 0)
+            return import_copy(copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
+
+        seed = (await trio.to_thread.run_sync(copy.chain.block_at, 0)).event
+        async with self._home.turns.of(seed.dataset_id if isinstance(seed, Seed) else copy.place, wait):
+            report.begin(f"verifying {request.source}", None, "blocks")
+            done = await trio.to_thread.run_sync(take)
+            name = await trio.to_thread.run_sync(self._settle, done.dataset, name)
         self._changed(done.dataset)
         return _result(name, request.source, done)
+
+    def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:
+        """Raises Invalid for what is not signed as it says, or of another dataset."""
+        for raw in statements:
+            said = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
+            if not isinstance(said, HeadStatement | Authority) or said.dataset != dataset:
+                raise Invalid(f"a statement in {copy.place} is of another dataset", rule="graft")
+            if self._board.judge(Topic.HEADS, raw, PeerId(copy.place)) is Judgement.REJECT:
+                raise Invalid(f"a statement in {copy.place} does not hold", rule="published-statement")
+
+    def _epoch(self, dataset: DatasetId, chain: ChainReader, least: int) -> int:
+        """Of what came, by what is known to be signed of it; no earlier one than ``least``. Raises Conflict."""
+        with self._home.database.read() as connection:
+            walk = Authorities(connection).walk(dataset)
+            heads = Ledger(connection).heads(dataset)
+        head = chain.head()
+        if head is None or walk[-1].epoch <= least:
+            return least
+        return max(least, epoch_of(head.size, lambda size: kept_tree(chain, size).root, walk, heads))
 
     def _name_for(self, chain: DirectoryChain, wished: str | None, suggested: str) -> str:
         """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""
@@ -173,13 +217,15 @@ class Carrying:
                 keep_references(connection, dataset, blocks)
             note_links(database, self._home.objects, dataset, terms, blocks)
         was_whole = checked.data >= checked.frontier.size
+        grown = head.size > checked.frontier.size
+        epoch = self._epoch(dataset, chain, checked.epoch) if grown else checked.epoch
         with database.write() as connection:
             catalog = Catalog(Resources(connection))
             known = catalog.find(dataset)
             if known is None:
                 catalog.add(name, dataset, self._clock.now())
             data = frontier.size if was_whole else checked.data
-            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data, checked.epoch), groups)
+            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data, epoch), groups)
         return known.name if known else name
 
     def mend(self) -> tuple[list[str], list[str]]:
@@ -229,6 +275,16 @@ def local_folder(place: str) -> Path:
     if parts.scheme not in ("", "file"):
         raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint="name a folder")
     return Path(parts.path)
+
+
+async def _statements(shown: Shown) -> Sequence[bytes]:
+    """What is signed of a copy that is published; nothing where nobody signed it. Raises Remote, Invalid."""
+    try:
+        return (await shown.source.edition(shown.root)).statements
+    except Remote as fault:
+        if fault.rule != "published-unsigned":
+            raise
+        return ()
 
 
 def _show(report: Report, so_far: Transfer) -> None:

@@ -38,6 +38,7 @@ from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import SEGMENTS, Home
 from odfd.services.views import Views, block_view, schema_view
 from odfd.trust.ledger import Ledger
+from odfd.verify.damage import Damage
 
 MAX_LOG = 10_000
 """Blocks that one ``log`` gives at the most."""
@@ -239,6 +240,7 @@ class DatasetService:
             wishes.drop(resources, entry.id, now)
             resources.delete(BASE_KIND, str(entry.id), now)
             Ledger(connection).forget(entry.id)
+            Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)
             pushes.forget(connection, entry.id)
             unneeded.extend(drop_references(connection, entry.id))

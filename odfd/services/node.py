@@ -206,7 +206,7 @@ class NodeParts:
         )
         mender = ChainMender(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repairing(home, self.sync, mender, self._caught_up)
-        self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved)
+        self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved, self.board)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""

@@ -6,10 +6,11 @@ An epoch that replaces nothing is followed unasked; whether a node follows one t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from chain.errors import Conflict
 from chain.statements.authority import Rights
 from chain.statements.statement import Epoch, HeadStatement, TreeHead
 
@@ -48,3 +49,42 @@ def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> Turn | None:
 def begins_at(head: HeadStatement, base: TreeHead) -> bool:
     """Whether a head can be of an epoch that begins with ``base``, as far as can be told without blocks."""
     return head.size > base.size or (head.size == base.size and head.root_hash == base.root_hash)
+
+
+def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable[HeadStatement]) -> int:
+    """The epoch of a chain of ``size`` blocks that came as it is, by what is signed of it; ``root_at`` knows its tree.
+
+    A head that is of the chain says it. After that, each epoch that keeps all that is here, or begins in it and is not
+    the one that gave it up, is the chain's too. Raises Conflict for a chain that a later epoch gave up, or of which
+    nobody can tell.
+    """
+    known = {each.number: each for rights in walk for each in rights.epochs}
+    of_it = [each for each in heads if each.size <= size and root_at(each.size) == each.root_hash]
+    said = max(of_it, key=lambda each: each.order, default=None)
+    epoch = 0 if said is None or (said.epoch and said.epoch not in known) else said.epoch
+    while (opened := known.get(epoch + 1)) is not None and opened.base.size <= size:
+        base, last = opened.base, opened.last
+        if root_at(base.size) != base.root_hash:
+            raise _given_up(opened, f"it keeps {base.size} blocks that are not those of the copy")
+        if size > base.size:
+            if said is not None and said.size > base.size:
+                raise _given_up(opened, f"of its {size} blocks that keeps {base.size}")
+            if opened.replaces and size < last.size:
+                raise Conflict(
+                    f"it cannot be told whether the blocks from #{base.size} on are those that epoch {opened.number}"
+                    " gave up",
+                    rule="import-epoch",
+                    hint="no signed head came with the copy: export it anew from a node that has it",
+                )
+            if opened.replaces and root_at(last.size) == last.root_hash:
+                raise _given_up(opened, f"of its {size} blocks that keeps {base.size}")
+        epoch += 1
+    return epoch
+
+
+def _given_up(opened: Epoch, why: str) -> Conflict:
+    return Conflict(
+        f"the copy is of a history that epoch {opened.number} gave up ({opened.reason}): {why}",
+        rule="import-given-up",
+        hint="import a copy that was made since, or mirror the dataset",
+    )

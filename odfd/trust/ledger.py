@@ -280,12 +280,17 @@ class Ledger:
 
     def newest_head(self, dataset: DatasetId) -> tuple[HeadStatement, Signed] | None:
         """The newest head known, whether or not its blocks are here; signers of one dataset are merged by order."""
-        found: list[tuple[HeadStatement, Signed]] = []
+        return max(self._heads(dataset), key=lambda item: item[0].order, default=None)
+
+    def heads(self, dataset: DatasetId) -> list[HeadStatement]:
+        """The newest of each signer."""
+        return [head for head, _ in self._heads(dataset)]
+
+    def _heads(self, dataset: DatasetId) -> Iterator[tuple[HeadStatement, Signed]]:
         for signer, payload, envelope in self._live(dataset, HEAD):
             predicate = statement.decode(payload)
             if isinstance(predicate, HeadStatement):
-                found.append((predicate, Signed(payload, (KeyDid(signer),), envelope)))
-        return max(found, key=lambda item: item[0].order, default=None)
+                yield predicate, Signed(payload, (KeyDid(signer),), envelope)
 
     def statement(self, dataset: DatasetId, kind: str, signer: KeyDid) -> Signed | None:
         """The live statement of one signer."""

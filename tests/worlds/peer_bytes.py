@@ -30,6 +30,7 @@ from odfd.ipfs.way import IpfsWay
 from odfd.ipfs.way import place_of as ipfs_place_of
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.published import packs as site_packs
+from odfd.published.signed import head_in
 from odfd.published.source import Source
 from odfd.services.home import open_home
 from odfd.trust.bundle import Reader, decode_manifest
@@ -426,6 +427,7 @@ TARGETS: Sequence[Target] = (
         [site_packs.packed([BLOCK, b"another"])],
         lambda raw: site_packs.packed(site_packs.read_pack(raw)) == raw,
     ),
+    simple(head_in, SEALED, lambda raw: head_in(raw, "x")),
     Target(Source.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
     simple(ipfs_place_of, [b"ipfs://bafy", b"/ipns/k51", b"ipns://k51/"], text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
