@@ -34,6 +34,7 @@ _NEVER: Final = {
     DisablePushSource: "there is nothing to disable yet",
     DisablePollingSource: "there is nothing to disable yet",
 }
+_DISABLING: Final = (DisablePushSource, DisablePollingSource)
 _ONLY: Final = {
     SetPollingSource: DatasetKind.ROOT,
     AddPushSource: DatasetKind.ROOT,
@@ -41,12 +42,13 @@ _ONLY: Final = {
 }
 
 
-def check_snapshot(snapshot: DatasetSnapshot) -> list[Violation]:
+def check_snapshot(snapshot: DatasetSnapshot, *, changes: bool = False) -> list[Violation]:
     """All that keeps a snapshot from becoming a chain, references to other datasets aside; empty when nothing does.
 
-    The rules on blocks hold for its events besides: they are checked when the blocks are made.
+    ``changes``: from changing one that is there, which may have something to disable, and has what the snapshot leaves
+    out. The rules on blocks hold for its events besides: they are checked when the blocks are made.
     """
-    return list(_faults(snapshot))
+    return list(_faults(snapshot, changes=changes))
 
 
 def normalise_snapshot(snapshot: DatasetSnapshot) -> DatasetSnapshot:
@@ -75,7 +77,7 @@ def _normalised(transform: TransformSql) -> TransformSql:
     return msgspec.structs.replace(transform, query=None, queries=(SqlQueryStep(query=transform.query),))
 
 
-def _faults(snapshot: DatasetSnapshot) -> Iterator[Violation]:
+def _faults(snapshot: DatasetSnapshot, *, changes: bool) -> Iterator[Violation]:
     try:
         parse_local_alias(snapshot.name)
     except Invalid as fault:
@@ -83,7 +85,8 @@ def _faults(snapshot: DatasetSnapshot) -> Iterator[Violation]:
     for number, event in enumerate(snapshot.metadata):
         place = f"metadata[{number}]"
         name = type(event).__name__
-        if why := _NEVER.get(type(event)):
+        why = _NEVER.get(type(event))
+        if why and not (changes and isinstance(event, _DISABLING)):
             yield Violation(rule=_RULE, message=f"{place}: {name} cannot stand in a snapshot", hint=why)
         only = _ONLY.get(type(event))
         if only not in (None, snapshot.kind):
@@ -94,7 +97,7 @@ def _faults(snapshot: DatasetSnapshot) -> Iterator[Violation]:
                 actual=snapshot.kind.value,
             )
         yield from _both_forms(event, place)
-    yield from _counts(snapshot)
+    yield from _counts(snapshot, least=0 if changes else 1)
 
 
 def _both_forms(event: MetadataEvent, place: str) -> Iterator[Violation]:
@@ -107,10 +110,10 @@ def _both_forms(event: MetadataEvent, place: str) -> Iterator[Violation]:
             yield Violation(rule=_RULE, message=f"{place}: both query and queries are given", hint="keep one of them")
 
 
-def _counts(snapshot: DatasetSnapshot) -> Iterator[Violation]:
+def _counts(snapshot: DatasetSnapshot, least: int) -> Iterator[Violation]:
     transforms = sum(isinstance(event, SetTransform) for event in snapshot.metadata)
     polling = sum(isinstance(event, SetPollingSource) for event in snapshot.metadata)
-    if snapshot.kind is DatasetKind.DERIVATIVE and transforms != 1:
+    if snapshot.kind is DatasetKind.DERIVATIVE and not least <= transforms <= 1:
         yield Violation(
             rule=_RULE, message="a derivative dataset needs one SetTransform", expected="1", actual=str(transforms)
         )

@@ -6,19 +6,25 @@ a chain never says anything whose meaning depends on this node. Spec: DatasetSna
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from chain.codec.blocks import decode_block, encode_block
 from chain.errors import Invalid
 from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import MetadataBlock, UnknownEvent
 from chain.model.events import (
     AddPushSource,
     DatasetSnapshot,
+    DisablePollingSource,
+    DisablePushSource,
     MetadataEvent,
     Seed,
     SetAttachments,
+    SetDataSchema,
     SetInfo,
     SetLicense,
     SetPollingSource,
@@ -28,6 +34,7 @@ from chain.model.events import (
 )
 from chain.model.source import TransformSql
 from chain.rules import check_snapshot
+from chain.rules.rule import Violation
 from chain.rules.snapshot import normalise_event
 from chain.state import ChainState
 
@@ -41,7 +48,13 @@ def founding_events(
     snapshot: DatasetSnapshot, dataset: DatasetId, resolve: Resolve, pin: Pin
 ) -> tuple[MetadataEvent, ...]:
     """All events of a new chain, the Seed first. Raises Invalid with every broken rule, or NotFound for an input."""
-    broken = check_snapshot(snapshot)
+    _refuse(check_snapshot(snapshot), snapshot)
+    seed = Seed(dataset_id=dataset, dataset_kind=snapshot.kind)
+    return (seed, *(normalise(event, resolve, pin) for event in snapshot.metadata))
+
+
+def _refuse(broken: Sequence[Violation], snapshot: DatasetSnapshot) -> None:
+    """Raises Invalid when any rule is broken."""
     if broken:
         raise Invalid(
             "; ".join(each.message for each in broken),
@@ -49,8 +62,6 @@ def founding_events(
             hint=broken[0].hint,
             place=snapshot.name,
         )
-    seed = Seed(dataset_id=dataset, dataset_kind=snapshot.kind)
-    return (seed, *(normalise(event, resolve, pin) for event in snapshot.metadata))
 
 
 def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
@@ -84,9 +95,14 @@ def changed_events(
             rule="dataset-exists",
             hint="choose another name, or delete it first",
         )
+    _refuse(check_snapshot(snapshot, changes=True), snapshot)
+    # Of two that take one place the later one stands in the end: the earlier would bring it back each time.
+    last = {_place(event): event for event in snapshot.metadata}
     changes: list[MetadataEvent] = []
     for event in snapshot.metadata:
-        wanted = normalise(event, resolve, pin)
+        if last[_place(event)] is not event:
+            continue
+        wanted = as_stored(normalise(event, resolve, pin))
         held_event = in_force(state, wanted)
         if held_event == wanted:
             continue
@@ -94,6 +110,25 @@ def changed_events(
             continue
         changes.append(wanted)
     return tuple(changes)
+
+
+def as_stored(event: MetadataEvent) -> MetadataEvent:
+    """As it is read back from a block: the format knows no difference between some forms of nothing."""
+    block = encode_block(MetadataBlock(system_time=Instant(0), prev_block_hash=None, sequence_number=0, event=event))
+    stored = decode_block(block.raw).event
+    assert not isinstance(stored, UnknownEvent), "we write no event that we do not know"
+    return stored
+
+
+def _place(event: MetadataEvent) -> Hashable:
+    """Events of one place follow each other, and only the last counts."""
+    match event:
+        case AddPushSource(source_name=name) | DisablePushSource(source_name=name):
+            return AddPushSource, name
+        case SetPollingSource() | DisablePollingSource():
+            return SetPollingSource
+        case _:
+            return type(event)
 
 
 def declaration(state: ChainState, name: str) -> DatasetSnapshot:
@@ -122,6 +157,13 @@ def declaration(state: ChainState, name: str) -> DatasetSnapshot:
 def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
     """What stands now in the place that ``event`` would take."""
     match event:
+        case SetDataSchema():
+            return state.schema
+        case DisablePollingSource():
+            return event if state.polling_disabled and state.polling_source is None else None
+        case DisablePushSource(source_name=name):
+            disabled = name in state.disabled_push_sources and name not in state.active_push_sources
+            return event if disabled else None
         case SetInfo():
             return state.set_info
         case SetLicense():

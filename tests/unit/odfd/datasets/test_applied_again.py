@@ -1,0 +1,173 @@
+"""A snapshot that was accepted is applied again: nothing changes, whatever it says and whatever was there before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain.codec.blocks import decode_block
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model import schema as odf
+from chain.model.events import (
+    AddData,
+    AddPushSource,
+    AttachmentEmbedded,
+    AttachmentsEmbedded,
+    DatasetKind,
+    DatasetSnapshot,
+    DisablePollingSource,
+    DisablePushSource,
+    MetadataEvent,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    TransformInput,
+)
+from chain.model.schema import DataField, DataSchema
+from chain.model.source import (
+    FetchFilesGlob,
+    FetchUrl,
+    MergeAppend,
+    MergeLedger,
+    Pipe,
+    ReadCsv,
+    ReadJson,
+    RequestHeader,
+    SqlQueryStep,
+    TransformSql,
+)
+from chain.state import ChainState
+from odfd.datasets.creation import changed_events, founding_events
+from odfd.trust.signing import author_blocks
+
+DATASET, INPUT = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2))
+FIELDS = [DataField(name="offset", type=odf.Int64()), DataField(name="op", type=odf.Int32()),
+          DataField(name="system_time", type=odf.Timestamp(unit=odf.TimeUnit.MILLISECOND, timezone="UTC")),
+          DataField(name="event_time", type=odf.Timestamp(unit=odf.TimeUnit.MILLISECOND, timezone="UTC"))]  # fmt: skip
+READS = st.sampled_from(
+    [ReadCsv(header=True, ddl_schema=()), ReadCsv(ddl_schema=("a STRING",)), ReadCsv(escape=""), ReadJson(sub_path="")]
+)
+MERGES = st.sampled_from([MergeAppend(), MergeLedger(primary_key=("a",))])
+QUERIES = st.sampled_from(
+    [None, TransformSql(engine="spark", query="select 1"), TransformSql(engine="spark", version="",
+     queries=(SqlQueryStep(alias="x", query="select 2"), SqlQueryStep(query="select * from x")))]
+)  # fmt: skip
+FETCHES = st.sampled_from(
+    [FetchFilesGlob(path="*.csv"), FetchUrl(url="https://a.example/b", headers=()),
+     FetchUrl(url="https://a.example/b", headers=(RequestHeader(name="a", value=""),))]
+)  # fmt: skip
+POLLING = st.builds(
+    SetPollingSource, fetch=FETCHES, read=READS, merge=MERGES, preprocess=QUERIES,
+    prepare=st.sampled_from([None, (), (Pipe(command=()),)]),
+)  # fmt: skip
+PUSHING = st.builds(
+    AddPushSource, source_name=st.sampled_from(["a", "b"]), read=READS, merge=MERGES, preprocess=QUERIES
+)
+COMMON = st.one_of(
+    st.builds(SetInfo, description=st.sampled_from([None, "", "a", "b"]),
+              keywords=st.sampled_from([None, (), ("k",), ("",)])),
+    st.builds(SetLicense, short_name=st.sampled_from(["", "x"]), name=st.just("y"), website_url=st.just("z"),
+              spdx_id=st.sampled_from([None, "", "s"])),
+    st.builds(SetVocab, offset_column=st.sampled_from([None, "", "offset", "o"]),
+              event_time_column=st.sampled_from([None, "t"])),
+    st.builds(lambda items: SetAttachments(attachments=AttachmentsEmbedded(items=tuple(items))),
+              st.lists(st.builds(AttachmentEmbedded, path=st.sampled_from(["a", "b"]), content=st.just("")),
+                       max_size=2)),
+    st.builds(lambda more: SetDataSchema(schema=DataSchema(fields=(*FIELDS, *more))),
+              st.lists(st.just(DataField(name="a", type=odf.Option(inner=odf.String()))), max_size=1)),
+)  # fmt: skip
+DISABLING = st.one_of(
+    st.just(DisablePollingSource()), st.builds(DisablePushSource, source_name=st.sampled_from(["a", "b", "c"]))
+)
+NEVER = st.just(AddData(new_watermark=Instant(0)))
+ROOTS = st.lists(st.one_of(COMMON, POLLING, PUSHING, DISABLING, NEVER), max_size=6)
+TRANSFORMS = st.builds(
+    lambda alias, query: SetTransform(inputs=(TransformInput(dataset_ref="in", alias=alias),), transform=query),
+    st.sampled_from([None, "", "x"]), QUERIES.filter(lambda query: query is not None),
+)  # fmt: skip
+
+
+def resolve(_: str) -> DatasetId:
+    return INPUT
+
+
+def pin(_: TransformSql) -> str:
+    return "sha256:1"
+
+
+def applied(state: ChainState | None, snapshot: DatasetSnapshot) -> tuple[MetadataEvent, ...]:
+    if state is None:
+        return founding_events(snapshot, DATASET, resolve, pin)
+    return changed_events(state, snapshot, resolve, pin)
+
+
+def after(state: ChainState | None, events: tuple[MetadataEvent, ...]) -> ChainState:
+    """As the chain is read again. Raises Invalid."""
+    before = state or ChainState.EMPTY
+    for block in author_blocks(before, events, before.system_time or Instant(0)):
+        before = before.advance(decode_block(block.raw))
+    return before
+
+
+def lives(kind: DatasetKind, lots: list[list[MetadataEvent]]) -> None:
+    state: ChainState | None = None
+    for lot in lots:
+        snapshot = DatasetSnapshot(name="x", kind=kind, metadata=tuple(lot))
+        try:
+            events = applied(state, snapshot)
+            state = after(state, events)
+        except Invalid:
+            continue
+        assert applied(state, snapshot) == ()
+
+
+@settings(max_examples=400)
+@given(st.lists(ROOTS, min_size=1, max_size=4))
+def test_a_root_applied_again_is_unchanged(lots: list[list[MetadataEvent]]) -> None:
+    lives(DatasetKind.ROOT, lots)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.lists(COMMON, max_size=3), TRANSFORMS), min_size=1, max_size=4))
+def test_a_derivative_applied_again_is_unchanged(lots: list[tuple[list[MetadataEvent], MetadataEvent]]) -> None:
+    lives(DatasetKind.DERIVATIVE, [[*some, transform] for some, transform in lots])
+
+
+SOURCE = SetPollingSource(fetch=FetchFilesGlob(path="*.csv"), read=ReadCsv(), merge=MergeAppend())
+
+
+@pytest.mark.parametrize(
+    "first,then",
+    [
+        ([], [SetDataSchema(schema=DataSchema(fields=tuple(FIELDS)))]),
+        ([SOURCE], [SOURCE, DisablePollingSource()]),
+        ([SOURCE], [DisablePollingSource()]),
+        ([AddPushSource(source_name="a", read=ReadCsv(), merge=MergeAppend())], [DisablePushSource(source_name="a")]),
+        ([], [SetInfo(description="one"), SetInfo(description="two")]),
+        ([], [SetInfo(keywords=())]),
+    ],
+)  # fmt: skip
+def test_events_that_could_not_be_applied_twice(first: Any, then: Any) -> None:
+    state = after(None, applied(None, DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=tuple(first))))
+    snapshot = DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=tuple(then))
+    state = after(state, applied(state, snapshot))
+    assert applied(state, snapshot) == ()
+
+
+@pytest.mark.parametrize(
+    "event", [AddData(new_watermark=Instant(0)), Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)]
+)
+def test_events_that_are_the_nodes_own_stand_in_no_manifest(event: Any) -> None:
+    state = after(None, applied(None, DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=())))
+    with pytest.raises(Invalid, match="cannot stand in a snapshot"):
+        applied(state, DatasetSnapshot(name="x", kind=DatasetKind.ROOT, metadata=(event,)))
