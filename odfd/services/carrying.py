@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from chain.errors import Environment, Fault, Invalid, Refused, Remote
+from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.statements import envelope, statement
@@ -156,20 +157,21 @@ class Carrying:
         def wait() -> None:
             report.message = "waiting until nobody else writes it"
 
-        def take() -> Transfer:
+        def take() -> tuple[Transfer, str]:
+            epoch = 0
             if isinstance(seed, Seed):
                 self._show_statements(copy, seed.dataset_id, statements)
                 if self._home.chains.chain(seed.dataset_id).head() != copy.chain.head():
-                    self._epoch(seed.dataset_id, copy.chain, 0)
-            return import_copy(copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
+                    epoch = self._epoch(seed.dataset_id, copy.chain)
+            done = import_copy(copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
+            return done, self._settle(done.dataset, name, epoch)
 
         seed = (await trio.to_thread.run_sync(copy.chain.block_at, 0)).event
         async with self._home.turns.of(seed.dataset_id if isinstance(seed, Seed) else copy.place, wait):
             report.begin(f"verifying {request.source}", None, "blocks")
-            done = await trio.to_thread.run_sync(take)
-            name = await trio.to_thread.run_sync(self._settle, done.dataset, name)
+            done, known_as = await trio.to_thread.run_sync(take)
         self._changed(done.dataset)
-        return _result(name, request.source, done)
+        return _result(known_as, request.source, done)
 
     def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:
         """Raises Invalid for what is not signed as it says, or of another dataset."""
@@ -180,15 +182,15 @@ class Carrying:
             if self._board.judge(Topic.HEADS, raw, PeerId(copy.place)) is Judgement.REJECT:
                 raise Invalid(f"a statement in {copy.place} does not hold", rule="published-statement")
 
-    def _epoch(self, dataset: DatasetId, chain: ChainReader, least: int) -> int:
-        """Of what came, by what is known to be signed of it; no earlier one than ``least``. Raises Conflict."""
+    def _epoch(self, dataset: DatasetId, chain: ChainReader) -> int:
+        """Of what came, by what is known to be signed of it. Raises Conflict."""
         with self._home.database.read() as connection:
             walk = Authorities(connection).walk(dataset)
             heads = Ledger(connection).heads(dataset)
         head = chain.head()
-        if head is None or walk[-1].epoch <= least:
-            return least
-        return max(least, epoch_of(head.size, lambda size: kept_tree(chain, size).root, walk, heads))
+        if head is None or not walk[-1].epoch:
+            return 0
+        return epoch_of(head.size, lambda size: kept_tree(chain, size).root, walk, heads)
 
     def _name_for(self, chain: DirectoryChain, wished: str | None, suggested: str) -> str:
         """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""
@@ -202,8 +204,11 @@ class Carrying:
             name = wished or suggested or default_name(seed.dataset_id)
             return catalog.check(name, seed.dataset_id)
 
-    def _settle(self, dataset: DatasetId, name: str) -> str:
-        """Name what came, and note what was checked of it. References go first: what is named here is whole."""
+    def _settle(self, dataset: DatasetId, name: str, epoch: int) -> str:
+        """Name what came, and note what was checked of it, as of an epoch that is no earlier than the one noted.
+
+        References go first: what is named here is whole.
+        """
         database, chain = self._home.database, self._home.chains.chain(dataset)
         with database.read() as connection:
             checked = Ledger(connection).chain(dataset)
@@ -217,15 +222,15 @@ class Carrying:
                 keep_references(connection, dataset, blocks)
             note_links(database, self._home.objects, dataset, terms, blocks)
         was_whole = checked.data >= checked.frontier.size
-        grown = head.size > checked.frontier.size
-        epoch = self._epoch(dataset, chain, checked.epoch) if grown else checked.epoch
         with database.write() as connection:
             catalog = Catalog(Resources(connection))
             known = catalog.find(dataset)
             if known is None:
                 catalog.add(name, dataset, self._clock.now())
             data = frontier.size if was_whole else checked.data
-            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data, epoch), groups)
+            Ledger(connection).grow(
+                dataset, checked.frontier, Checked(frontier, data, max(epoch, checked.epoch)), groups
+            )
         return known.name if known else name
 
     def mend(self) -> tuple[list[str], list[str]]:
@@ -237,7 +242,11 @@ class Carrying:
         for dataset in self._suspects():
             try:
                 if self._is_unsettled(dataset):
-                    mended.append(self._settle(dataset, default_name(dataset)))
+                    epoch = 0
+                    # One that gave it up was heard of since: then it is as with any chain that is here.
+                    with suppress(Conflict):
+                        epoch = self._epoch(dataset, self._home.chains.chain(dataset))
+                    mended.append(self._settle(dataset, default_name(dataset), epoch))
             except Fault as fault:
                 troubles.append(f"{dataset.short}: {fault.message}")
         return mended, troubles
