@@ -38,6 +38,8 @@ class Limits:
     """Between requests."""
     stall_seconds: float = 30.0
     """Without a byte of body read or of answer taken, before the peer counts as gone."""
+    least_bytes: int = 0
+    """Of a body, in each ``stall_seconds`` of waiting for it: who drips is gone too. 0: any."""
     drain_bytes: int = 1_048_576
     """Of a body that the application did not want; above it the connection is closed instead."""
 
@@ -110,6 +112,9 @@ class _Exchange:
         self._head = request.method == b"HEAD"
         self._leaving = trio.CancelScope()
         self._told_end = False
+        self._waited = 0.0
+        """Seconds for a body, since it was last looked at how much of it came."""
+        self._came = 0
 
     async def run(self, application: Application, extra: Mapping[str, Any]) -> None:
         """Raises _Gone when there is nobody left to talk to; the application was then cancelled."""
@@ -172,10 +177,22 @@ class _Exchange:
             event = self._machine.next_event()
             if event is not h11.NEED_DATA:
                 return event
+            began = trio.current_time()
             with trio.move_on_after(self._limits.stall_seconds):
-                self._machine.receive_data(await self._read())
-                continue
+                data = await self._read()
+                self._machine.receive_data(data)
+                self._waited += trio.current_time() - began
+                self._came += len(data)
+                if self._keeps_up():
+                    continue
             await self._leave()
+
+    def _keeps_up(self) -> bool:
+        if self._waited < self._limits.stall_seconds:
+            return True
+        enough = self._came >= self._limits.least_bytes
+        self._waited, self._came = 0.0, 0
+        return enough
 
     async def _receive(self) -> Message:
         if self._told_end:

@@ -20,7 +20,7 @@ from odfd.kit.supervision import Journal, Life
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""
 BACKLOG: Final = 128
-LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, drain_bytes=65_536)
+LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, drain_bytes=65_536)
 
 
 class SiteServer:

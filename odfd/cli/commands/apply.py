@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import queue
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,6 +21,8 @@ from odfd.errors import render as render_fault
 MAX_MANIFEST: Final = 4 * 1024 * 1024
 """Bytes of one file of manifests."""
 FETCH_SECONDS: Final = 30.0
+"""For one file of manifests from the web, from the question to its last byte."""
+_LOOK: Final = "look at it in a browser; then try again"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -94,14 +98,29 @@ def _bounded(file: BinaryIO, name: str) -> bytes:
 
 
 def _fetched(url: str) -> bytes:
+    """In a thread that is left to itself when its time is over: the library begins to wait anew with each byte."""
+    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+    threading.Thread(target=_fetch, args=(url, answers), daemon=True).start()
+    try:
+        found = answers.get(timeout=FETCH_SECONDS)
+    except queue.Empty:
+        raise Remote(f"{url} did not come in {FETCH_SECONDS:g} s", rule="web-slow", hint=_LOOK) from None
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _fetch(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
     import http.client
     import urllib.request
 
     try:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:  # noqa: S310  http or https, checked
-            return _bounded(response, url)
+            answers.put(_bounded(response, url))
     except (OSError, http.client.HTTPException) as error:
-        raise Remote(f"cannot fetch {url}: {error}", hint="look at it in a browser; then try again") from error
+        answers.put(Remote(f"cannot fetch {url}: {error}", hint=_LOOK))
+    except Exception as error:  # noqa: BLE001  whoever waits raises it
+        answers.put(error)
 
 
 def _manifest(source: str, data: bytes, base: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from p2p.web.place import SCHEMES
 
 REDIRECTS: Final = 10
 _AGAIN: Final = "try again later"
-_SLOW: Final = "try again later; ingest.silence-seconds, ingest.least-rate, ingest.fetch-seconds"
+_SLOW: Final = "try again later, or wait longer: ingest.silence-seconds, ingest.least-rate and ingest.fetch-seconds"
 
 
 class Page(NamedTuple):

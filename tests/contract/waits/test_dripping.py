@@ -17,9 +17,16 @@ import trio
 from chain.errors import Fault
 from chain.instant import Instant
 from chain.model.source import FetchUrl
+from engines.client import CallLimits, GrpcEngine
+from engines.io_plan import View
+from engines.staging import Staging
+from odfd.cli.commands import apply
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.settings import IngestSettings
+from p2p.host.host import open_host
+from p2p.host.identity import peer_of_seed
+from p2p.host.limits import HostLimits
 from p2p.kubo.form import Addition
 from p2p.kubo.rpc import Kubo
 from p2p.web.patience import Patience
@@ -111,11 +118,34 @@ async def witness(server: Dripping, _: Path) -> None:
         assert answer.status != 302, "a redirect is for the caller to understand"
 
 
+async def peer(server: Dripping, _: Path) -> None:
+    """The handshake of noise, which no manner of this server speaks."""
+    limits = HostLimits(dial_timeout=QUICK.total)
+    async with open_host(bytes(32), [], limits) as host:
+        await host.connect(f"/ip4/127.0.0.1/tcp/{server.port}/p2p/{peer_of_seed(bytes([7]) * 32)}")
+
+
+async def engine(server: Dripping, folder: Path) -> None:
+    """It takes the connection, and never speaks gRPC."""
+    (folder / "staging").mkdir(exist_ok=True)
+    limits = CallLimits(work=QUICK.total, question=QUICK.total)
+    client = GrpcEngine(f"127.0.0.1:{server.port}", Staging(folder / "staging"), View(folder, folder), limits)
+    try:
+        await client.identity()
+    finally:
+        client.close()
+
+
+async def manifest(server: Dripping, _: Path) -> None:
+    """``odfctl apply -f URL``, in a program of its own; what it fetches is text of any length."""
+    await trio.to_thread.run_sync(lambda: list(apply.read(server.url + "/x.yaml")), abandon_on_cancel=True)
+
+
 ASKS: Final[dict[str, Ask]] = {
     ask.__name__.strip("_").replace("_", "-"): ask
     for ask in (
         source, strange_source, secure_source, site_size, site_small, site_large, kubo_question, kubo_small,
-        kubo_large, kubo_folder, kubo_given, witness,
+        kubo_large, kubo_folder, kubo_given, witness, peer, engine, manifest,
     )
 }  # fmt: skip
 HEADERS_ALONE: Final = {"site-size"}
@@ -129,9 +159,13 @@ async def tried(manner: Manner) -> AsyncIterator[Dripping]:
         yield server
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(autouse=True)
 def slow_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("p2p.kubo.rpc.SLOW_SECONDS", QUICK.silence)
+    monkeypatch.setattr("odfd.cli.commands.apply.FETCH_SECONDS", QUICK.total)
     monkeypatch.setattr("p2p.kubo.rpc.ANSWER_SECONDS", QUICK.total)
 
 
@@ -150,7 +184,7 @@ async def test_one_who_is_slow_is_left(name: str, manner: Manner, tmp_path: Path
 @pytest.mark.parametrize("name", ASKS)
 async def test_nobody_waits_for_what_nobody_wants_any_more(name: str, manner: Manner, tmp_path: Path) -> None:
     """Cancelled in the middle, with bounds that would last: the daemon is asked to stop, or a person is tired of it."""
-    endless = Patience(connect=1000, silence=1000, span=1000)
+    endless = Patience(connect=1000, silence=1000, span=1000, total=1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{__name__}.QUICK", endless)
         patch.setattr("p2p.kubo.rpc.SLOW_SECONDS", 1000)

@@ -138,3 +138,24 @@ async def test_slow_heads_idle_connections_and_stalled_bodies_have_an_end(
         before = trio.current_time()
         await Connection(ours, application, limits, {}).serve()  # type: ignore[arg-type]
         assert trio.current_time() - before == seconds
+
+
+async def test_a_body_that_drips_has_an_end(autojump_clock: trio.testing.MockClock) -> None:
+    """A byte before each silence is over held a connection for ever; one at the least rate may."""
+    for least, ended in ((5, 8.0), (4, 50.0)):
+        limits = Limits(stall_seconds=7, least_bytes=least)
+        ours, theirs = trio.testing.memory_stream_pair()
+        await theirs.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_drip, theirs)
+            with trio.move_on_after(50):
+                await Connection(ours, application, limits, {}).serve()  # type: ignore[arg-type]
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() - began == ended
+
+
+async def _drip(stream: trio.abc.SendStream) -> None:
+    while True:
+        await trio.sleep(2)
+        await stream.send_all(b"x")

@@ -1,0 +1,83 @@
+"""docs/waits.md is whole and right: every module that waits for others has a row, every bound is what the code says."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from contract.waits.test_dripping import ASKS
+
+from config import schema
+
+TREE: Final = Path(__file__).parents[2]
+ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
+TABLE: Final = (TREE / "docs" / "waits.md").read_text()
+ROWS: Final = [line for line in TABLE.splitlines() if line.startswith("| ") and not line.startswith("| wait ")]
+WAITING: Final = {
+    "AsyncClient", "getaddrinfo", "open_tcp_stream", "open_unix_socket", "create_connection",
+    "receive_some", "open_process", "run_process", "Popen", "urlopen", "insecure_channel", "accept",
+    "HTTPResponse", "HTTPConnection", "check_output", "check_call", "AsyncHTTPTransport",
+}  # fmt: skip
+"""Names of calls that wait for another program or machine, or open what does; and ``subprocess.run``."""
+ELSEWHERE: Final = dict.fromkeys(("p2p.host.muxer", "config.load", "odfd.services.rules"), "accept")
+"""Names that stand for something of our own there."""
+BOUND: Final = re.compile(r"`([\w.]+):([\w.]+)`(?: (\d[\d.]*))?")
+SETTING: Final = re.compile(r"`([a-z0-9]+\.[a-z-]+)`(?: (\d[\d.]*))?")
+
+
+def waiting() -> Iterator[str]:
+    for root in ROOTS:
+        for path in sorted((TREE / root).rglob("*.py")):
+            name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call):
+                    called = ast.unparse(node.func)
+                    last = called.rpartition(".")[2]
+                    if (last in WAITING or called == "subprocess.run") and ELSEWHERE.get(name) != last:
+                        yield name
+
+
+def value_of(module: str, path: str) -> Any:
+    """What the code says; of a class the default of its field."""
+    found: Any = importlib.import_module(module)
+    for step in path.split("."):
+        if dataclasses.is_dataclass(found) and isinstance(found, type):
+            found = next(each.default for each in dataclasses.fields(found) if each.name == step)
+        elif hasattr(found, "__struct_fields__") and isinstance(found, type):
+            found = dict(zip(found.__struct_fields__[-len(found.__struct_defaults__):], found.__struct_defaults__,
+                             strict=True))[step]  # fmt: skip
+        else:
+            found = getattr(found, step)
+    return found
+
+
+def test_whoever_waits_has_a_row() -> None:
+    named = {name for row in ROWS for name in re.findall(r"`([\w.]+)`", row.split("|")[2])}
+    missing = sorted(set(waiting()) - named)
+    assert not missing, f"these wait for others, and docs/waits.md does not say how long: {missing}"
+    for name in named:
+        importlib.import_module(name)
+
+
+def test_bounds_are_what_the_code_says() -> None:
+    defaults = {key.name: key.default for key in schema.every()}
+    for row in ROWS:
+        for module, path, value in BOUND.findall(row):
+            assert value == "" or float(value_of(module, path)) == float(value), f"{module}:{path}"
+        for name, value in SETTING.findall(row.split("|")[3]):
+            assert name in defaults, name
+            assert value == "" or float(defaults[name]) == float(value), name
+
+
+def test_rows_are_tried() -> None:
+    """Each by a test that there is, and every case of the dripping server has a row."""
+    cases = re.findall(r"dripping\[([\w-]+)\]", TABLE)
+    assert set(cases) == set(ASKS)
+    for file, _, name in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", TABLE):
+        text = (TREE / file).read_text()
+        assert not name or f"def {name}(" in text, f"{file}::{name}"
