@@ -68,7 +68,7 @@ class DatasetService:
         self._clock = ground.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
-        return self._with_peers(await _in_thread(self._list))
+        return self._with_peers(await _in_thread(self._views.all))
 
     async def get(self, ref: str) -> wire.DatasetView:
         (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._resolve(ref)))])
@@ -130,11 +130,6 @@ class DatasetService:
     def _resolve(self, ref: str) -> Entry:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref)
-
-    def _list(self) -> Sequence[wire.DatasetView]:
-        with self._home.catalog() as catalog:
-            entries = catalog.entries()
-        return [self._views.dataset(entry) for entry in entries]
 
     def _log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None

@@ -42,6 +42,38 @@ SEGMENTS: Final = "segments"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
+_OF_ONE: Final = {
+    "datasets": "id",
+    **dict.fromkeys(
+        (
+            "damage",
+            "held_extents",
+            "row_counts",
+            "trust_authorities",
+            "trust_chains",
+            "trust_ledger",
+            "trust_live",
+            "trust_observed",
+            "trust_replays",
+            "trust_runs",
+            "trust_subtrees",
+            "trust_wanted",
+            "verified",
+        ),
+        "dataset",
+    ),
+}
+"""Tables of which a row says something of one dataset alone, with the column that names it."""
+_UNWATCHED: Final = (
+    "blocks",
+    "held_bytes",
+    "held_objects",
+    "object_links",
+    "object_references",
+    "small_objects",
+    "versions",
+)
+"""What is shown of datasets does not rest on these rows: a chain that changes has another head."""
 
 
 class Home:
@@ -60,6 +92,7 @@ class Home:
             shutil.rmtree(directory / folder, ignore_errors=True)
         for room in (references, row_counts, pushes, resources, ledger, damage, memory):
             database.migrate(room.ROOM, room.STEPS)
+        database.watch(_OF_ONE, _UNWATCHED)
 
     @contextmanager
     def catalog(self) -> Iterator[Catalog]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
 from chain.errors import Environment
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
@@ -22,21 +24,79 @@ from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Entry
 from odfd.services.home import Home
 from odfd.trust.judge import STOPS, Reach
+from odfd.trust.policy import Policy
 from odfd.trust.sightings import DATA
 from odfd.trust.standing import Known, Standing
 
+DAMAGED: Final = "damaged"
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A view, and what it rests on: the writes up to ``since``, the policy, the time, and the datasets ``of``."""
+
+    view: wire.DatasetView
+    since: int
+    policy: Policy
+    at: Instant
+    until: Instant
+    of: frozenset[DatasetId]
+
 
 class Views:
-    """Looks at datasets; changes nothing. Called from worker threads."""
+    """Looks at datasets; changes nothing. Called from worker threads.
+
+    Holds the view of each dataset, about a kilobyte, as long as nothing that it rests on changes.
+    """
 
     def __init__(self, home: Home, standing: Standing) -> None:
         self._home = home
         self._standing = standing
+        self._kept: dict[DatasetId, _Kept] = {}
+        self._entries: tuple[int, Sequence[Entry]] = (-1, ())
+
+    def all(self) -> list[wire.DatasetView]:
+        """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
+        return [self.dataset(entry) for entry in self._all_entries()]
+
+    def _all_entries(self) -> Sequence[Entry]:
+        since, entries = self._entries
+        if since < 0 or self._home.database.has_changed(None, since):
+            since = self._home.database.writes
+            with self._home.catalog() as catalog:
+                entries = catalog.entries()
+            there = {entry.id for entry in entries}
+            self._kept = {dataset: kept for dataset, kept in self._kept.items() if dataset in there}
+            self._entries = since, entries
+        return entries
 
     def dataset(self, entry: Entry) -> wire.DatasetView:
+        """As it is now; looked at anew where a write or the time may have changed it, or what it is derived from."""
+        kept = self._kept.get(entry.id)
+        if kept is not None and self._holds(kept, entry):
+            return kept.view
+        since, policy, now = self._home.database.writes, self._standing.policy, self._standing.now()
+        within: dict[DatasetId, int] = {}
+        view = self._looked_at(entry, within)
+        self._kept.pop(entry.id, None)
+        if view.state != DAMAGED:
+            until = self._standing.lasts_until({entry.id, *within})
+            if until is not None:
+                self._kept[entry.id] = _Kept(view, since, policy, now, until, frozenset({entry.id, *within}))
+        return view
+
+    def _holds(self, kept: _Kept, entry: Entry) -> bool:
+        return (
+            kept.view.name == entry.name
+            and kept.policy is self._standing.policy
+            and kept.at <= self._standing.now() < kept.until
+            and kept.view.owner == self._home.keys.has_dataset_key(entry.id)
+            and not any(self._home.database.has_changed(each, kept.since) for each in kept.of)
+        )
+
+    def _looked_at(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
         """One that cannot be read for damage is shown as that, and keeps no other from being shown."""
         try:
-            return self._readable(entry)
+            return self._readable(entry, within)
         except Environment as fault:
             if fault.rule not in (BLOCK_DAMAGED, ROW_DAMAGED):
                 raise
@@ -50,15 +110,16 @@ class Views:
             kind="root",
             blocks=head.size if head else 0,
             head=str(head.hash) if head else None,
-            state="damaged",
+            state=DAMAGED,
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=0, fact=fault.message),
         )
 
-    def _readable(self, entry: Entry) -> wire.DatasetView:
+    def _readable(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
+        """``within`` is filled with the datasets that were looked at for this one."""
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
-        known = self._standing.known(entry.id)
+        known = self._standing.known(entry.id, within)
         found = self._standing.reach_of(chain, known, self._standing.use(entry.id))
         return wire.DatasetView(
             name=entry.name,

@@ -60,6 +60,7 @@ from odfd.trust.suspension import ME, Machine, Told, View
 from odfd.trust.withholding import Withholding
 from odfd.trust.witness import Cosignatures
 
+FOREVER: Final = Instant(1 << 62)
 MAX_LINEAGE: Final = 64
 """Derivations upon derivations that are followed; what reads still farther is not within reach."""
 
@@ -172,6 +173,25 @@ class Standing:
             suspended=suspended,
             withheld=withheld,
         )
+
+    def lasts_until(self, datasets: Iterable[DatasetId]) -> Instant | None:
+        """Until when time alone changes nothing of what is known of these; ``None``: that cannot be told."""
+        until, now = FOREVER, self._clock()
+        for dataset in datasets:
+            head = self._chains.chain(dataset).head()
+            with self._database.read() as connection:
+                newest = Ledger(connection).newest_head(dataset)
+            if newest is None:
+                continue
+            stale = Instant(newest[0].expires + self.policy.max_stale * instant.SECOND + 1)
+            # A head whose blocks are missing may count as withheld, and cosignatures age.
+            if self.policy.witnesses.groups or newest[0].size > (head.size if head else 0):
+                return None
+            until = min(until, stale) if now < stale else until
+        return until
+
+    def now(self) -> Instant:
+        return self._clock()
 
     def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:
         """How many blocks of a dataset meet an expression."""

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from config import model
+from odfd.services.views import Views
 from worlds.counted import Questions, questions
+from worlds.manifests import BOTH
 from worlds.node_world import ROOT, Node, World
 
 __all__ = ["questions"]
@@ -48,3 +51,52 @@ async def test_a_dataset_is_found_by_its_did_without_reading_all_names(world: Wo
         assert catalog.resolve(str(wanted)).name == "c1"
     assert asked, asked
     assert not any("WHERE kind = 'dataset' ORDER BY" in each for each in asked), asked
+
+
+async def test_listing_again_asks_nothing_and_looks_anew_at_what_moved(world: World, questions: Questions) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as node:
+        await fill(node, 30)
+    node = world.node("alice")
+    views = node.parts.views
+    first = views.all()
+    with questions.during() as again:
+        assert views.all() == first
+    assert again == []
+    entry = node.dataset("c7")
+    with node.home.database.write() as connection:
+        connection.execute("UPDATE trust_chains SET data = 0, seal = NULL WHERE dataset = ?", (entry,))
+    with questions.during() as one:
+        views.all()
+    assert 0 < len(one) < 100, "one dataset, and not thirty"
+
+
+async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World) -> None:
+    """Whatever happens in between: data, names, wishes, policy, deletion, and days that pass."""
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as node:
+        await node.apply(BOTH)
+        await fill(node, 4)
+        views = node.parts.views
+
+        def agree() -> None:
+            for _ in range(2):
+                assert views.all() == Views(node.home, node.parts.standing).all()
+
+        agree()
+        await node.pull()
+        agree()
+        await node.api.datasets.delete("c1")
+        agree()
+        node.clock.instant += 30 * 86400 * 10**9
+        agree()
+        assert {view.state for view in views.all()} == {"stale"}
+        node.parts.heads.rounds.poke()
+        await node.heard("dataset.deleted")
+        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
+        await node.pull("cities")
+        agree()
+        await node.pull("towns")
+        agree()
+        node.parts._reload(model.Settings(policy=model.Policy(use="reproduced")))
+        agree()
