@@ -37,13 +37,18 @@ trio.run(main)
 
 
 @contextmanager
-def daemon(folder: Path, settings: str = "") -> Iterator[Node]:
-    """One node of this tree, gone afterwards."""
+def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None = None) -> Iterator[Node]:
+    """One node of this tree, gone afterwards. ``wait``: until when it is waited for, in place of its first answer."""
     node = Node("bench", "bench", folder / "node", settings + _LISTEN)
     node.program = (sys.executable, "-c", _ENTRY.format("daemon.main"))
     node.environment = {"PYTHONPATH": str(TREE)}
-    node.start()
+    if wait is None:
+        node.start()
+    else:
+        node.launch()
     try:
+        if wait is not None:
+            wait(node)
         yield node
     finally:
         node.stop()

@@ -59,6 +59,11 @@ class Node:
 
     def start(self) -> None:
         """Returns once it answers. Raises Broken with the end of its log."""
+        self.launch()
+        until(f"node {self.letter} answers", self._is_up, 180)
+
+    def launch(self) -> None:
+        """Returns at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "odfd.toml"
         config.write_text(self.settings)
@@ -72,7 +77,6 @@ class Node:
             start_new_session=True,
         )
         log.close()
-        until(f"node {self.letter} answers", self._is_up, 180)
 
     def _is_up(self) -> bool:
         if self.process is not None and self.process.poll() is not None:

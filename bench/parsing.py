@@ -1,0 +1,120 @@
+"""What a file takes of memory while it is read: ``python -m bench.parsing FORMAT PATH`` prints the peak, as a ratio.
+
+The peak is of resident memory beyond what the process had with its modules loaded, over the bytes of the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.measure import Row, Side, Size
+from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
+from engines.spark.ingest import parse, tasks
+
+STEPS: dict[str, ReadStep] = {
+    "csv": ReadCsv(header=True, infer_schema=True),
+    "json": ReadJson(),
+    "ndjson": ReadNdJson(),
+    "geojson": ReadGeoJson(),
+    "ndgeojson": ReadNdGeoJson(),
+    "parquet": ReadParquet(),
+}
+ENDS = {"json": ("[", "]"), "geojson": ('{"type":"FeatureCollection","features":[', "]}")}
+
+
+def record(number: int) -> dict[str, object]:
+    seconds = f"{number // 60 % 60:02}:{number % 60:02}"
+    time = f"2024-01-01T00:{seconds}Z"
+    return {"id": number, "event_time": time, "name": f"name {number} {'x' * 40}", "value": number / 7}
+
+
+def texts(kind: str) -> Iterator[str]:
+    for number in itertools.count():
+        fields = record(number)
+        if kind == "csv":
+            yield ",".join(map(str, fields.values() if number else fields)) + "\n"
+            continue
+        if "geo" in kind:
+            point = {"type": "Point", "coordinates": [number / 1e5, 1.5]}
+            fields = {"type": "Feature", "geometry": point, "properties": fields}
+        yield (",\n" if number and kind in ENDS else "") + json.dumps(fields) + ("" if kind in ENDS else "\n")
+
+
+def write(kind: str, size: int, path: Path) -> None:
+    if kind == "parquet":
+        rows = size // 60
+        pq.write_table(
+            pa.table({name: [record(number)[name] for number in range(rows)] for name in record(0)}),
+            path,
+            compression="none",
+            use_dictionary=False,
+        )
+        return
+    begin, end = ENDS.get(kind, ("", ""))
+    with path.open("w") as file:
+        left = size - file.write(begin)
+        for text in texts(kind):
+            left -= file.write(text)
+            if left <= 0:
+                break
+        file.write(end)
+
+
+def memory(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def peak(kind: str, path: Path, folder: Path) -> float:
+    """Of planning the file and parsing its ranges one after the other, as one worker does."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory("VmRSS")
+    source = parse.Source(path, path.name)
+    plan = parse.plan_file(source, STEPS[kind], None)
+    for span in plan.spans:
+        part = str(folder / "part")
+        tasks.parse_to_part(
+            tasks.Task(path=str(path), name=path.name, span=span, format=plan.format, schema=plan.schema, part=part)
+        )
+    return (memory("VmHWM") - before) / path.stat().st_size
+
+
+def peak_apart(kind: str, size: int, folder: Path) -> float:
+    """Of a file of about ``size`` bytes, in a process of its own, which nothing was in before."""
+    path = folder / f"source.{kind}"
+    write(kind, size, path)
+    command = [sys.executable, "-m", "bench.parsing", kind, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    path.unlink()
+    return float(done.stdout)
+
+
+def measure_parsing(size: Size, folder: Path) -> list[Row]:
+    """Each format against the bytes of its file."""
+    mib = size.pick(4, 152)
+    return [
+        Row(
+            name=f"parse {kind}",
+            measures=f"memory at the peak of reading a file of {mib} MiB",
+            ours=Side(name="one worker", costs=(peak_apart(kind, mib << 20, folder) * (mib << 20),), unit="B"),
+            peer=Side(name="the file", costs=(float(mib << 20),), unit="B"),
+            goal="<= 6",
+        )
+        for kind in STEPS
+    ]
+
+
+def main(kind: str, path: str) -> None:
+    print(peak(kind, Path(path), Path(path).parent))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
