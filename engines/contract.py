@@ -233,6 +233,11 @@ class IngestRequest(_Table, frozen=True, kw_only=True):
     prev_data_hashes: tuple[str, ...] = ()
     """Physical hashes of the earlier slices, in the order of ``prev_data_paths``; those that are read are held against
     them. Empty: they are believed."""
+    fills_event_time: bool = False
+    """The source says that rows without event time take ``source_event_time``, or that of the block. Else one in a
+    column of event times is an error."""
+    needs_event_time: bool = False
+    """Earlier rows have event times of their own: a file whose columns are guessed, and that has none, is an error."""
 
 
 IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError

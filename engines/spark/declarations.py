@@ -116,10 +116,10 @@ def read_query(transform: Transform) -> Query:
         text = step.query
         if len(text) > MAX_TEXT:
             raise Invalid(f"query {number} has {len(text)} characters", rule="query-size", hint=f"at most {MAX_TEXT}")
-        while not steps and (found := _SET.match(text)) is not None:
-            said = _declared(said, found[1], found[2].strip("'"))
-            # Blank lines in place of the statement, so that places in the rest stay where a person sees them.
-            text = "\n" * found[0].count("\n") + text[found.end() :]
+        if not steps:
+            declared, text = leading_declarations(text)
+            for name, value in declared:
+                said = _declared(said, name, value)
         if text.strip():
             steps.append(SqlQueryStep(alias=step.alias, query=text))
     if not steps:
@@ -135,6 +135,33 @@ def read_query(transform: Transform) -> Query:
             hint=f"leave out SET odf.read.{logs[0]} = 'log', or the temporal table",
         )  # fmt: skip
     return query
+
+
+def leading_declarations(text: str) -> tuple[list[tuple[str, str]], str]:
+    """Names and values of the declarations at the head of a text, and the rest of it.
+
+    Blank lines stand in place of the statements, so that places in the rest stay where a person sees them.
+    """
+    said: list[tuple[str, str]] = []
+    while (found := _SET.match(text)) is not None:
+        said.append((found[1], found[2].strip("'")))
+        text = "\n" * found[0].count("\n") + text[found.end() :]
+    return said, text
+
+
+def span_of(value: str) -> int | None:
+    """``2 days`` in microseconds; ``None`` for what is no span."""
+    span = _SPAN.match(value)
+    return None if span is None else _micros(span)
+
+
+def micros_behind(name: str, value: str) -> int:
+    """``max - 1 day``: how far a watermark stays behind, in microseconds. Raises Invalid."""
+    head, _, rest = value.partition("-")
+    span = span_of(rest.strip())
+    if head.strip().lower() != "max" or span is None:
+        raise Invalid(f"SET {name} = '{value}': not a watermark", rule="watermark", hint="write it like 'max - 1 day'")
+    return span
 
 
 def _temporal(transform: Transform) -> dict[str, tuple[str, ...]]:
@@ -194,11 +221,7 @@ def _rows(said: Declarations, name: str, alias: str, value: str) -> Declarations
 
 
 def _watermark(said: Declarations, name: str, _: str, value: str) -> Declarations:
-    head, _, rest = value.partition("-")
-    span = _SPAN.match(rest.strip())
-    if head.strip().lower() != "max" or span is None:
-        raise Invalid(f"SET {name} = '{value}': not a watermark", rule="watermark", hint="write it like 'max - 1 day'")
-    return replace(said, behind=_micros(span))
+    return replace(said, behind=micros_behind(name, value))
 
 
 def _micros(span: re.Match[str]) -> int:

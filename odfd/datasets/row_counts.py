@@ -33,7 +33,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
 )
-_TABLE: Final = Sealed(
+COUNTS: Final = Sealed(
     "row_counts", ("dataset", "sequence", "idle", "own", "total"), "odfctl reset drops counts together with blocks"
 )
 _ORDER: Final = "ORDER BY sequence, idle"
@@ -72,12 +72,12 @@ def keep(
 def of_blocks(connection: sqlite3.Connection, dataset: DatasetId, first: int, last: int) -> dict[int, RowCounts]:
     """By the block that each transaction appended last, of blocks ``first`` to ``last``."""
     where = f"dataset = ? AND sequence BETWEEN ? AND ? AND idle = 0 {_ORDER}"
-    return {row[1]: _sum(row[3]).counts for row in _TABLE.rows(connection, where, (dataset, first, last))}
+    return {row[1]: _sum(row[3]).counts for row in COUNTS.rows(connection, where, (dataset, first, last))}
 
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Kept | None:
     """``None``: this node counted no transaction of the dataset."""
-    row = _TABLE.one(connection, f"dataset = ? {_NEWEST}", (dataset,))
+    row = COUNTS.one(connection, f"dataset = ? {_NEWEST}", (dataset,))
     return None if row is None else Kept(total=_sum(row[4]), last=_sum(row[3]))
 
 
@@ -88,7 +88,7 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
 
 def move(connection: sqlite3.Connection, dataset: DatasetId, start: int, moved: Callable[[int], int]) -> None:
     """Blocks from ``start`` on are made anew, and none of their rows goes. ``moved``: a block's new number."""
-    rows = list(_TABLE.rows(connection, f"dataset = ? AND sequence >= ? {_ORDER}", (dataset, start)))
+    rows = list(COUNTS.rows(connection, f"dataset = ? AND sequence >= ? {_ORDER}", (dataset, start)))
     cut(connection, dataset, start)
     for _, number, idle, own, _ in sorted(rows, key=lambda row: (moved(row[1]), row[2])):
         _add(connection, dataset, moved(number), bool(idle), msgspec.structs.replace(_sum(own), since=moved(number)))
@@ -100,15 +100,15 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
 
 def _add(connection: sqlite3.Connection, dataset: DatasetId, sequence: int, idle: bool, own: Sum) -> None:
     """To the record that is there, which is the newest, or as a new one after all others."""
-    there = _TABLE.one(connection, "dataset = ? AND sequence = ? AND idle = ?", (dataset, sequence, int(idle)))
+    there = COUNTS.one(connection, "dataset = ? AND sequence = ? AND idle = ?", (dataset, sequence, int(idle)))
     if there is not None:
         own = _sum(there[3]) + own
-    before = _TABLE.one(
+    before = COUNTS.one(
         connection, f"dataset = ? AND (sequence, idle) < (?, ?) {_NEWEST}", (dataset, sequence, int(idle))
     )
     plain = msgspec.structs.replace(own, counts=msgspec.structs.replace(own.counts, skipped=(), remarks=()))
     total = plain if before is None else _sum(before[4]) + plain
-    _TABLE.put(connection, dataset, sequence, int(idle), msgspec.json.encode(own), msgspec.json.encode(total))
+    COUNTS.put(connection, dataset, sequence, int(idle), msgspec.json.encode(own), msgspec.json.encode(total))
 
 
 def _sum(stored: bytes) -> Sum:

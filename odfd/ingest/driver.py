@@ -33,6 +33,7 @@ from engines.errors import EngineFault
 from engines.measuring import measured, operations
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Answer, Push
+from odfd.datasets.times import block_time
 from odfd.ingest.commit import Committer
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
@@ -43,7 +44,7 @@ from odfd.ingest.plan import (
     Outcome,
     Settled,
     Source,
-    block_time,
+    guesses_columns,
     needs_history,
     plan_ingest,
     polling,
@@ -54,6 +55,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.taken import TakenFiles
 from odfd.ingest.templates import redacted
+from odfd.ingest.timing import has_own_times
 from odfd.kit.disk import check_room
 from odfd.kit.tasks import outside
 
@@ -305,7 +307,12 @@ def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> I
     if needs_history(source.merge):
         slices = shop.index.parts(shop.store.chain(dataset), state, shop.objects, source.merge)
     plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding)
-    request = msgspec.structs.replace(plan.request, new_data_path=str(shop.objects.stage()))
+    needs_time = batch.event_time is None and guesses_columns(source)
+    request = msgspec.structs.replace(
+        plan.request,
+        new_data_path=str(shop.objects.stage()),
+        needs_event_time=needs_time and has_own_times(shop.store.chain(dataset), state),
+    )
     return msgspec.structs.replace(plan, request=request)
 
 
@@ -408,6 +415,7 @@ async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, fol
         identity=found.identity,
         event_time=found.event_time,
         state=found.state,
+        fills_event_time=found.event_time is not None and getattr(polled.fetch, "event_time", None) is not None,
         skipped=found.skipped,
         local=found.local,
         remarks=ready.remarks,

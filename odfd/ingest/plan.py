@@ -14,7 +14,7 @@ import msgspec
 
 from chain.data.operations import NO_RECORDS, Operations
 from chain.errors import Invalid, Refused
-from chain.instant import MILLISECOND, Instant
+from chain.instant import Instant
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -65,6 +65,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Changes whenever the bytes do."""
     event_time: Instant | None = None
     state: SourceState | None = None
+    fills_event_time: bool = False
+    """Somebody asked that rows without event time take ``event_time``."""
     skipped: tuple[SkippedFile, ...] = ()
     """Files that the source has beside, and of which nothing is taken."""
     remarks: tuple[str, ...] = ()
@@ -158,6 +160,13 @@ def _format(read: ReadStep) -> str:
     return str(type(read).__struct_config__.tag)
 
 
+def guesses_columns(source: Source) -> bool:
+    """Whether what columns there are is for the files to say."""
+    read = source.read
+    declared = read.schema is not None or bool(getattr(read, "ddl_schema", None))
+    return source.preprocess is None and not declared
+
+
 def require_root(state: ChainState) -> None:
     """Raises Refused unless data can be ingested into this chain."""
     if state.kind is not DatasetKind.ROOT:
@@ -182,12 +191,6 @@ def schema_in_force(state: ChainState) -> DataSchema | None:
             hint="append a SetDataSchema with the same columns first",
         )
     return state.schema.schema
-
-
-def block_time(state: ChainState, now: Instant) -> Instant:
-    """Time of the next block: whole milliseconds, never before the head's."""
-    whole = Instant(now // MILLISECOND * MILLISECOND)
-    return whole if state.system_time is None else max(whole, state.system_time)
 
 
 def plan_ingest(
@@ -226,6 +229,7 @@ def plan_ingest(
         next_offset=state.next_offset,
         new_data_path="",
         transaction_id=transaction_id(state, source, batch, system_time),
+        fills_event_time=batch.fills_event_time,
     )
     expected = Head(state.head, state.sequence_number)
     return IngestPlan(

@@ -144,4 +144,5 @@ def _batch(files: Sequence[Path], terms: PushTerms) -> Batch:
         names=tuple(file.name for file in files),
         identity="\n".join(map(file_identity, files)),
         event_time=terms.event_time,
+        fills_event_time=terms.event_time is not None,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from chain.instant import Instant
+
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -24,7 +26,8 @@ class SystemClock:
         return Instant(time.time_ns())
 
     def monotonic(self) -> int:
-        return time.monotonic_ns()
+        """Also while the machine sleeps."""
+        return time.clock_gettime_ns(_STEADY)
 
     def sleep(self, seconds: float) -> None:
         """Blocks the thread: for programs without an event loop, which is ``odfctl`` alone."""
@@ -45,3 +48,19 @@ class FixedClock:
 
     def advance(self, nanoseconds: int) -> None:
         self.instant = Instant(self.instant + nanoseconds)
+
+
+class JumpWatch:
+    """Tells how far the time of day was set ahead of the monotonic clock since the process began; made at its start."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._zero = int(clock.now()) - clock.monotonic()
+
+    def ahead(self, known: Instant | None) -> int:
+        """Nanoseconds; 0 where it was not. ``known``: of something that has happened.
+
+        A clock that was behind that, as of a machine that begins in 1970, was set right when it was set ahead.
+        """
+        steady = self._zero + self._clock.monotonic()
+        return 0 if known is not None and steady < known else max(0, int(self._clock.now()) - steady)

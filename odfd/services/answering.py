@@ -13,6 +13,7 @@ from odfd.control.board import BoardTasks, LogEvents
 from odfd.services.about import AboutService, Running
 from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
+from odfd.services.clock_probe import ClockProbe
 from odfd.services.cosigning import witness_views
 from odfd.services.datasets import DatasetService
 from odfd.services.doctor import Doctor
@@ -40,7 +41,8 @@ class ControlPorts:
     def __init__(self, parts: NodeParts) -> None:
         home, ground = parts.home, parts.ground
         applying = Applying(home, parts.committer, parts.engine, ground)
-        doctor = Doctor(home, parts.heads.troubles)
+        clock = ClockProbe(home, ground.clock.now, parts.jumps.ahead)
+        doctor = Doctor(home, parts.heads.troubles, clock)
         self.signers = parts.signers
         name = parts.settings.node.name
         running = Running(parts.engine, parts.membership, parts.site, parts.signers)

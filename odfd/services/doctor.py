@@ -18,6 +18,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
 from chain.store.sqlite import snapshot_of
 from odfd.control import wire
+from odfd.datasets import row_counts
 from odfd.datasets.references import references_hold
 from odfd.resources.store import IN_FORCE, WISHES
 from odfd.services.home import DATABASE, PARTIAL, Home
@@ -35,10 +36,13 @@ _REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
 
 
 class Doctor:
-    """See the module. ``troubles`` tells which heads could not be signed, and why."""
+    """See the module. ``troubles`` tells which heads could not be signed, and why; ``clock`` is a probe of its own."""
 
-    def __init__(self, home: Home, troubles: Callable[[], Mapping[DatasetId, str]]) -> None:
+    def __init__(
+        self, home: Home, troubles: Callable[[], Mapping[DatasetId, str]], clock: Callable[[], wire.Probe]
+    ) -> None:
         self._home = home
+        self._clock = clock
         self._troubles = troubles
 
     def quick(self) -> list[wire.Probe]:
@@ -58,6 +62,7 @@ class Doctor:
             "trust ledger": self._ledger,
             "keys": self._keys,
             "heads": self._heads,
+            "clock": self._clock,
             "damage": self._damage,
         }
 
@@ -115,7 +120,8 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            found = {table: list(table.damaged(connection)) for table in (WISHES, IN_FORCE, VERIFIED, *SEALED)}
+            tables = (WISHES, IN_FORCE, VERIFIED, row_counts.COUNTS, *SEALED)
+            found = {table: list(table.damaged(connection)) for table in tables}
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]
         if strays:

@@ -29,6 +29,7 @@ from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
 from odfd.ingest.settings import MayDial
 from odfd.ingest.slices import SliceIndex
+from odfd.kit.clock import JumpWatch
 from odfd.kit.supervision import Child, Life, Restart
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.arrivals import Arrivals
@@ -155,7 +156,8 @@ class NodeParts:
         self.site = open_site(settings, home, self.library, ground.journal, desk_of(self))
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
         self.outbox = Outbox(self.membership, ground.journal)
-        self.committer = OwnerCommitter(home.database, home.chains, home.keys, ground.clock.now, self.signed)
+        self.jumps = JumpWatch(ground.clock)
+        self.committer = self._committer()
         self.heads = HeadKeeper(home.chains, self.committer, self.name_of, ground.events, ground.journal)
         self.places = Places(settings, self.line, home, self.membership, self.board, ground.clock, ipfs)
         self._hold_mirrors()
@@ -171,6 +173,12 @@ class NodeParts:
         )
         self.publications = PublicationService(
             home, self.places.publisher, self._served, lambda: self.settings.policy.publish.ipfs, ground
+        )
+
+    def _committer(self) -> OwnerCommitter:
+        home = self.home
+        return OwnerCommitter(
+            home.database, home.chains, home.keys, self.ground.clock.now, self.signed, self.jumps.ahead
         )
 
     def _hold_speakers(self) -> None:

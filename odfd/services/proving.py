@@ -22,12 +22,13 @@ from engines.contract import EngineIdentity
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
+from odfd.datasets.times import block_time
 from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
 from odfd.services.home import Home
 from odfd.services.verification import mismatches, unable
 from odfd.transform.driver import Workshop
-from odfd.transform.plan import Rejected, block_time
+from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.signing import OwnerCommitter
 

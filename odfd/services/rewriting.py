@@ -16,18 +16,19 @@ import trio
 from chain.compaction import Limits
 from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.state import load_state
 from chain.statements import statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
 from chain.store import rewriting
-from chain.store.base import Apart
+from chain.store.base import Apart, ChainReader
 from chain.store.rewriting import Plan
 from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
-from odfd.ingest.plan import block_time
+from odfd.datasets.times import block_time
 from odfd.kit.tasks import Report
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.services.authority import draft_of, draft_view, signatures_of
@@ -125,8 +126,7 @@ class RewritingService:
             report.done = count
             trio.from_thread.check_cancelled()
 
-        time = block_time(load_state(chain), self._clock.now())
-        rewrite = rewriting.prepare(chain, objects, plan, time, merged)
+        rewrite = rewriting.prepare(chain, objects, plan, self._time(chain, plan), merged)
         with self._home.database.read() as connection:
             given_up = Ledger(connection).chain(entry.id).epoch
         rewrite = msgspec.structs.replace(rewrite, apart=self._apart(given_up))
@@ -135,6 +135,12 @@ class RewritingService:
         return msgspec.structs.replace(
             _result(entry, request, plan), outcome="rewritten", head=str(head.hash), epoch=epoch
         )
+
+    def _time(self, chain: ChainReader, plan: Plan) -> Instant:
+        """Of new blocks. A reset makes none, and is the way out where the last one is of a wrong clock."""
+        if plan.after == "nothing":
+            return chain.block_at(plan.base.sequence_number).system_time
+        return block_time(load_state(chain), self._clock.now())
 
     def _plan(self, entry: Entry, request: wire.RewriteRequest) -> Plan | None:
         chain = self._home.chains.chain(entry.id)

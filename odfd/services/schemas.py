@@ -16,6 +16,7 @@ from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Time
 from chain.model.source import ReadStep
 from chain.state import ChainState, Vocab
 from engines.contract import Engine, ValidateInput, ValidateRequest, Vocabulary
+from engines.spark.source_declarations import read_source
 from odfd.transform.inputs import is_changelog
 
 
@@ -37,10 +38,11 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
     columns = _read_schema(source.read)
     if columns is None:
         return None
-    if source.preprocess is not None:
+    query, _ = read_source(source.preprocess)
+    if query is not None:
         answer = await engine.validate(
             ValidateRequest(
-                transform=source.preprocess,
+                transform=query,
                 inputs=(
                     ValidateInput(
                         query_alias="input",

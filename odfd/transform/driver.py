@@ -29,6 +29,7 @@ from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.checkpoint import MAX_CHECKPOINT
+from odfd.datasets.times import block_time
 from odfd.transform.commit import Committer
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute
@@ -44,7 +45,6 @@ from odfd.transform.plan import (
     Rejected,
     TransformPlan,
     UpToDate,
-    block_time,
     plan_transform,
 )
 from odfd.transform.requests import Files

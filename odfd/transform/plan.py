@@ -14,7 +14,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
-from chain.instant import MILLISECOND, Instant
+from chain.instant import Instant
 from chain.model.events import (
     Checkpoint,
     DataSlice,
@@ -238,12 +238,6 @@ def transaction_id(
     times = (b"" if time is None else time.to_bytes(12, "big", signed=True) for time in (system_time, limit))
     parts = (state.dataset, state.head, set_transform, *cut, *times)
     return str(Multihash.sha3_256(b"".join(len(part).to_bytes(2, "big") + part for part in parts)))
-
-
-def block_time(state: ChainState, now: Instant) -> Instant:
-    """Time of the next block: whole milliseconds, never before the head's."""
-    whole = Instant(now // MILLISECOND * MILLISECOND)
-    return whole if state.system_time is None else max(whole, state.system_time)
 
 
 def vocabulary(vocab: Vocab) -> Vocabulary:

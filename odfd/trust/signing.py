@@ -41,6 +41,7 @@ from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
 from odfd.datasets.pushes import Push
 from odfd.datasets.references import keep_links, keep_references
+from odfd.datasets.times import check_clock, check_jump
 from odfd.trust import drafting, topics
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
@@ -59,12 +60,20 @@ class OwnerCommitter:
     """Appends to chains whose key this node holds. Safe to use from any task and thread; one commit at a time."""
 
     def __init__(
-        self, database: Database, chains: ChainStore, keys: KeyStore, clock: Callable[[], Instant], announce: Announce
+        self,
+        database: Database,
+        chains: ChainStore,
+        keys: KeyStore,
+        clock: Callable[[], Instant],
+        announce: Announce,
+        clock_ahead: Callable[[Instant | None], int] = lambda _: 0,
     ) -> None:
+        """``clock_ahead``: how far the clock was set ahead, as ``JumpWatch`` tells it."""
         self._database = database
         self._chains = chains
         self._keys = keys
         self._clock = clock
+        self._clock_ahead = clock_ahead
         self._announce = announce
         self._turn = trio.Lock()
         """Tasks wait here, and not each in a worker thread."""
@@ -135,6 +144,9 @@ class OwnerCommitter:
         state = load_state(self._chains.chain(dataset))
         if state.head != (expected_head.hash if expected_head else None):
             raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="read again and plan again")
+        now = self._clock()
+        check_clock(state, now)
+        check_jump(self._clock_ahead(state.system_time), now)
         blocks = author_blocks(state, events, max(system_time, state.system_time or system_time))
         with self._database.read() as connection:
             ledger = Ledger(connection)

@@ -67,8 +67,8 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
                 to_instants(column, field.type) if pa.types.is_timestamp(field.type) else column.cast(field.type)
             )
         except Misfit as misfit:
-            line = lines_before + _line_of(data, misfit.row + 1, dialect)
-            if dialect.infer:
+            line = lines_before + line_of_record(data, misfit.row + 1, dialect)
+            if dialect.infer and misfit.value:
                 raise guessed_wrongly(f"{place}:{line}", field, misfit.value) from misfit
             raise misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value) from misfit
     schema = pa.schema([field.with_type(column.type) for field, column in zip(head.schema, columns, strict=True)])
@@ -154,7 +154,7 @@ def _explained(
 ) -> Invalid:
     if bad:
         row = bad[0]
-        line = lines_before + _line_of(data, row.number or 1, dialect)
+        line = lines_before + line_of_record(data, row.number or 1, dialect)
         return Invalid(
             f"{row.actual_columns} columns where {row.expected_columns} are expected: {row.text[:80]!r}",
             rule="read-columns",
@@ -173,7 +173,7 @@ def _explained(
     return guessed_wrongly(here, field, value) if dialect.infer else misfit_fault(here, name, field.type, value)
 
 
-def _line_of(data: bytes, row: int, dialect: CsvDialect) -> int:
+def line_of_record(data: bytes, row: int, dialect: CsvDialect) -> int:
     """Line on which record ``row`` begins."""
     return _record(data, row, dialect)[0]
 

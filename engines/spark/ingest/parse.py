@@ -75,6 +75,8 @@ class Parts(NamedTuple):
     rows: tuple[int, ...]
     remarks: tuple[str, ...] = ()
     """What was taken for granted, for people."""
+    tasks: tuple[Task, ...] = ()
+    """How each was made."""
 
 
 def read_schema(step: ReadStep) -> pa.Schema | None:
@@ -86,9 +88,12 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
     return to_arrow(parse_ddl(step.ddl_schema)) if step.ddl_schema else None
 
 
-def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep, folder: Path) -> Parts | None:
+def parse_sources(
+    spark: SparkSession, sources: Sequence[Source], step: ReadStep, folder: Path, required: str | None = None
+) -> Parts | None:
     """Parse all sources into parts under ``folder``; ``None`` when they hold no byte.
 
+    Column ``required``, where there is one of that name, must have a value in every row (rule ``not-null``).
     A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does.
     Raises Invalid for what is wrong with a file or its description, naming file, line and column.
     """
@@ -100,6 +105,7 @@ def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep
         if _size(source) == 0:
             continue
         wanted, format_, spans, said = plan_file(source, step, wanted)
+        wanted = _with_required(wanted, required)
         planned = True
         remarks += said
         path, name, schema = str(source.path), source.name, wanted
@@ -111,7 +117,7 @@ def parse_sources(spark: SparkSession, sources: Sequence[Source], step: ReadStep
     rows, unknown = _run(spark, tuple(todo)) if todo else ((), {})
     if unknown:
         remarks.append(_passed_over(unknown))
-    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, tuple(remarks))
+    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, tuple(remarks), tuple(todo))
 
 
 def _passed_over(unknown: Mapping[str, int]) -> str:
@@ -119,6 +125,11 @@ def _passed_over(unknown: Mapping[str, int]) -> str:
     told = [f"{name} ({count})" for name, count in Counter(unknown).most_common(_TOLD_FIELDS)]
     more = f" and {len(unknown) - len(told)} more" if len(unknown) > len(told) else ""
     return f"fields that the schema does not name (records): {', '.join(told)}{more}"
+
+
+def _with_required(schema: pa.Schema, name: str | None) -> pa.Schema:
+    place = -1 if name is None else schema.get_field_index(name)
+    return schema if place < 0 else schema.set(place, schema.field(place).with_nullable(False))
 
 
 def empty_sources(sources: Sequence[Source]) -> list[str]:

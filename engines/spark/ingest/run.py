@@ -20,8 +20,9 @@ from pyspark.errors import PySparkException, PythonException
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import to_instant, write_slice
 from chain.errors import Invalid
-from chain.instant import MILLISECOND, Instant, to_millis
+from chain.instant import MILLISECOND, Instant
 from chain.model.events import OffsetInterval
+from chain.model.source import Transform
 from chain.multihash import Multihash
 from engines.contract import (
     MAX_REMARKS,
@@ -33,12 +34,13 @@ from engines.contract import (
     Success,
     TransformOutcome,
 )
+from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import Desk, PassedOver, merge
 from engines.spark.ingest.parse import Parts, Source, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
-from engines.spark.ingest.texts import INSTANT
+from engines.spark.source_declarations import SourceDeclarations, read_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,14 +80,21 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) ->
 
 def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scratch: Path) -> Success:
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
-    parts = parse_sources(spark, _sources(request), request.read, scratch)
+    query, declared = read_source(request.preprocess)
+    parts = _parsed(spark, request, scratch, strict=query is None and not request.fills_event_time)
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
     if parts is None:
         return Success(new_watermark=request.prev_watermark, late=0, rows=_counts(0, 0, PassedOver(), 0, 0, empty))
-    batch = _rows(spark, request, parts)
+    origin = Origin(spark, parts, query, scratch, vocab.event_time_column)
+    batch = _rows(spark, query, parts)
     control.check()
-    if request.preprocess is None and read_schema(request.read) is None:
+    guessed = query is None and read_schema(request.read) is None
+    if vocab.event_time_column not in batch.column_names:
+        _check_may_lack(request, guessed)
+    elif query is not None and not request.fills_event_time:
+        check_present(batch, origin)
+    if guessed:
         batch = coerce_guessed(batch, vocab, request.merge)
     batch = prepared(batch, vocab, request.merge, force)
     check_columns(batch.schema, vocab, force)
@@ -97,11 +106,50 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
     counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count, empty)
     counts = msgspec.structs.replace(counts, remarks=parts.remarks[:MAX_REMARKS])
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
+    mark = _watermark(request, declared, batch, table, origin)
     table = fitted(table, force)
     control.progress()
     if table.num_rows:
         write_slice(table, Path(request.new_data_path))
-    return msgspec.structs.replace(_success(request, table), late=late, rows=counts)
+    return _success(request, table, mark, counts)
+
+
+def _parsed(spark: SparkSession, request: IngestRequest, scratch: Path, *, strict: bool) -> Parts | None:
+    """``strict``: each row has an event time where its file has a column of them."""
+    name = request.vocab.event_time_column
+    try:
+        return parse_sources(spark, _sources(request), request.read, scratch, name if strict else None)
+    except Invalid as fault:
+        if not strict:
+            raise
+        raise missing_fault(fault, name) from fault
+
+
+def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
+    """Raises Invalid for files without event times where nobody said that they have none, and the others have some."""
+    if guessed and request.needs_event_time:
+        raise Invalid(
+            f"the file has no column {request.vocab.event_time_column!r}, and the rows before it have one",
+            rule="event-time-missing",
+            hint="add it, or say which time all rows of the file have: --event-time 2024-05-01T12:30:00Z",
+            place=", ".join(source.name for source in _sources(request)),
+        )
+
+
+def _watermark(
+    request: IngestRequest, declared: SourceDeclarations, batch: pa.Table, table: pa.Table, origin: Origin
+) -> Instant | None:
+    """Of the dataset with the rows of ``table``. Raises Invalid if they would take it too far ahead of the clock."""
+    before = request.prev_watermark
+    latest = greatest(table.column(request.vocab.event_time_column))
+    if latest is None:
+        return before
+    mark = advanced(before, Instant(latest - declared.behind))
+    limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead)
+    if limit is not None and mark > limit and (before is None or mark > before):
+        reached = Instant(max(limit, limit if before is None else before) + declared.behind)
+        check_not_ahead(batch, latest, reached, request.source_event_time, origin)
+    return mark
 
 
 def _counts(
@@ -126,39 +174,35 @@ def _history(request: IngestRequest, force: pa.Schema | None) -> History:
     return History(force, [Path(path) for path in request.prev_data_paths], hashes)
 
 
-def _success(request: IngestRequest, table: pa.Table) -> Success:
-    schema = request.schema or from_arrow(table.schema)
-    if not table.num_rows:
-        return Success(new_watermark=request.prev_watermark, schema=schema)
-    start = request.next_offset
+def _success(request: IngestRequest, table: pa.Table, mark: Instant | None, counts: RowCounts) -> Success:
+    interval = None
+    if table.num_rows:
+        interval = OffsetInterval(start=request.next_offset, end=request.next_offset + table.num_rows - 1)
     return Success(
-        new_offset_interval=OffsetInterval(start=start, end=start + table.num_rows - 1),
-        new_watermark=watermark(table.column(request.vocab.event_time_column), request.prev_watermark),
-        schema=schema,
+        new_offset_interval=interval,
+        new_watermark=mark,
+        schema=request.schema or from_arrow(table.schema),
+        late=counts.late,
+        rows=counts,
     )
 
 
-def watermark(times: pa.ChunkedArray, before: Instant | None) -> Instant | None:
-    """The greatest event time so far; late rows do not move it back."""
+def greatest(times: pa.ChunkedArray) -> Instant | None:
     latest = pc.max(times)
-    if not latest.is_valid:
-        return before
-    here = Instant(to_instant(latest.value, times.type) // MILLISECOND * MILLISECOND)
+    return Instant(to_instant(latest.value, times.type)) if latest.is_valid else None
+
+
+def advanced(before: Instant | None, to: Instant) -> Instant:
+    """A watermark in whole milliseconds; it does not move back for late rows."""
+    here = Instant(to // MILLISECOND * MILLISECOND)
     return here if before is None else max(before, here)
 
 
-def behind(times: pa.ChunkedArray, watermark: Instant) -> int:
-    """How many of the times are before the watermark. A date counts as its first moment."""
-    kind = times.type if pa.types.is_timestamp(times.type) else INSTANT
-    limit = pa.scalar(to_millis(watermark), pa.int64()).cast(INSTANT).cast(kind)
-    return int(pc.sum(pc.less(times.cast(kind), limit)).as_py() or 0)
-
-
-def _rows(spark: SparkSession, request: IngestRequest, parts: Parts) -> pa.Table:
+def _rows(spark: SparkSession, query: Transform | None, parts: Parts) -> pa.Table:
     """The batch in input order."""
     filled: Sequence[Path] = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
-    if request.preprocess is not None:
-        return preprocess(spark, filled, parts.schema, request.preprocess)
+    if query is not None:
+        return preprocess(spark, filled, parts.schema, query)
     tables = [pq.read_table(path, memory_map=True) for path in filled]
     return pa.concat_tables([parts.schema.empty_table(), *tables])
 

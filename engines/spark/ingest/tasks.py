@@ -154,6 +154,18 @@ def _located(task: Task, parse_at: Callable[[bytes, int], Parsed]) -> Parsed:
         return parse_at(data, _newlines_before(task))
 
 
+def place_of(task: Task, row: int) -> str:
+    """Where record ``row`` (from 0) of a task's rows stands in its file: with its line where the format has lines."""
+    match task.format:
+        case ParquetFormat():
+            return f"{task.name}: row {row + 1}"
+        case CsvFormat(dialect):
+            line = csv_text.line_of_record(_bytes(task), row + 1, dialect)
+        case _:
+            line = records_of(task.format, _bytes(task), task.name).line_of(row)
+    return f"{task.name}:{_newlines_before(task) + line}"
+
+
 def _bytes(task: Task) -> bytes:
     try:
         with Path(task.path).open("rb") as source:

@@ -17,7 +17,7 @@ from pathlib import Path
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
-from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, SourceOrdering
+from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, FromSystemTime, SourceOrdering
 from engines.contract import SkippedFile
 from odfd.ingest.fetch.base import (
     DEFAULT_SOURCE,
@@ -106,7 +106,7 @@ def _refuse_equal_names(files: list[str]) -> None:
         )
 
 
-def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant:
+def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant | None:
     match step.event_time:
         case FromMetadata():
             raise Invalid(
@@ -114,8 +114,10 @@ def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant:
             )
         case FromPath(pattern=pattern, timestamp_format=form):
             return time_in_path(str(path), pattern, form or DEFAULT_FORMAT)
-        case _:
+        case FromSystemTime():
             return now
+        case _:
+            return None
 
 
 def time_in_path(path: str, pattern: str, form: str) -> Instant:

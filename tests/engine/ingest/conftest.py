@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from chain import instant
 from chain.ids import DatasetId
 from chain.model.schema import DataSchema
-from chain.model.source import MergeStrategy, ReadCsv, ReadStep, Transform
+from chain.model.source import MergeStrategy, ReadCsv, ReadStep, SqlQueryStep, Transform, TransformSql
 from chain.multihash import Multihash
 from engines.contract import IngestRequest, Success, TransformOutcome, Vocabulary
 from engines.spark.ingest.run import run_ingest
@@ -29,6 +29,9 @@ class Waiting:
     def check(self) -> None: ...
 
     def progress(self) -> None: ...
+
+
+ANY_TIME = TransformSql(engine="spark", queries=(SqlQueryStep(query="SET odf.ahead = 'any';"),))
 
 
 @dataclass
@@ -55,8 +58,14 @@ class Dataset:
         source_time: str | None = "2000-01-01T12:00:00Z",
         preprocess: Transform | None = None,
         remember: bool = True,
+        fills: bool = True,
+        needs: bool = False,
+        bounded: bool = False,
     ) -> TransformOutcome:
+        """``bounded``: event times may not be far ahead of ``system_time``, which is the reference's."""
         self.rounds += 1
+        if preprocess is None and not bounded:
+            preprocess = ANY_TIME
         texts = text if isinstance(text, list) else [text]
         sources = [self.folder / f"in-{self.rounds}-{number}.txt" for number in range(len(texts))]
         for source, content in zip(sources, texts, strict=True):
@@ -78,6 +87,8 @@ class Dataset:
             next_offset=self.next_offset,
             new_data_path=str(output),
             source_names=tuple(f"input-{self.rounds}.csv" for _ in sources),
+            fills_event_time=fills,
+            needs_event_time=needs,
         )
         answer = run_ingest(self.spark, request, Waiting())
         assert sorted(path.name for path in self.folder.glob("ingest-*")) == [], "scratch was left behind"

@@ -121,7 +121,10 @@ def test_event_times_finer_than_milliseconds_are_told_not_cut(dataset: Callable[
         answer = root.ingest(given(event_time=(kind, [1_500_000, 1_500_001])), PARQUET)
         assert isinstance(answer, InvalidQuery), unit
         assert "column 'event_time' of the dataset is a Timestamp, and its times here are finer" in str(answer)
-    hinted = passed("select timestamp_millis(event_time div 1000000) as event_time, event_time as exact from input")
+    hinted = passed(
+        "SET odf.ahead = 'any';"
+        " select timestamp_millis(event_time div 1000000) as event_time, event_time as exact from input"
+    )
     answer = root.ingest(given(event_time=(NS, [AT])), PARQUET, preprocess=hinted)
     assert isinstance(answer, Success), answer
     assert root.last().column("exact").cast(pa.int64()).to_pylist() == [AT]

@@ -168,7 +168,9 @@ def test_rows_that_preprocess_leaves_out_are_told_from_those_read(
     dataset: Callable[..., Any], csv_step: Callable[..., Any]
 ) -> None:
     made = dataset(MergeAppend())
-    query = TransformSql(engine="spark", queries=(SqlQueryStep(query="select * from input where v > 1"),))
+    query = TransformSql(
+        engine="spark", queries=(SqlQueryStep(query="SET odf.ahead = 'any'; select * from input where v > 1"),)
+    )
     answer = made.ingest(text([(1, "a", 1, 0), (2, "b", 2, 0), (3, "c", 3, 0)]), csv_step(DDL), preprocess=query)
     assert said(made, answer) == {"read": 3, "shaped": 2, "append": 2}
 

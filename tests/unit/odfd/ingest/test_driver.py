@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from chain import instant
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetDataSchema, SetInfo
@@ -208,9 +209,23 @@ async def test_a_polled_dataset_is_not_pushed_to(polling: Callable[..., Any]) ->
 async def test_block_times_are_whole_milliseconds_and_never_go_back(polling: Callable[..., Any]) -> None:
     bench = polling()
     bench.write("01.csv", *JANUARY)
-    bench.clock = 1_234_567
+    start = bench.clock
+    bench.clock += 1_234_567 - instant.SECOND
     await pull_root(bench.shop, DATASET)
     state = load_state(bench.chains.chain(DATASET))
     assert state.system_time % 1_000_000 == 0
     times = [bench.chains.chain(DATASET).block_at(number).system_time for number in range(state.size)]
     assert times == sorted(times)
+    assert times[-1] >= start
+
+
+async def test_a_clock_days_behind_the_last_block_takes_nothing_in(polling: Callable[..., Any]) -> None:
+    bench = polling()
+    bench.write("01.csv", *JANUARY)
+    bench.clock -= 3 * 86400 * instant.SECOND
+    before = bench.events()
+    with pytest.raises(Refused, match="the clock of this machine says 2023-12-29"):
+        await pull_root(bench.shop, DATASET)
+    assert bench.events() == before
+    bench.clock += 3 * 86400 * instant.SECOND
+    assert isinstance(await pull_root(bench.shop, DATASET), Ingested)

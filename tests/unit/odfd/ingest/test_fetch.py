@@ -66,7 +66,8 @@ def test_files_come_in_the_order_of_their_names(tmp_path: Path, job: Callable[..
         ("c-2020-01-03.csv", "2020-01-03T00:00:00Z", False),
     ]
     assert state == (ETAG, "c-2020-01-03.csv")
-    assert fetch(FetchFilesGlob(path=step.path), job()).event_time == NOW
+    assert fetch(FetchFilesGlob(path=step.path), job()).event_time is None
+    assert fetch(FetchFilesGlob(path=step.path, event_time=FromSystemTime()), job()).event_time == NOW
 
 
 def test_identity_follows_the_bytes(tmp_path: Path, job: Callable[..., FetchJob]) -> None:

@@ -39,7 +39,7 @@ async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: Any, worlds:
             assert bob.size("theirs") == alice.size("cities")
 
 
-@pytest.mark.parametrize("jump", [-YEAR, -instant.SECOND, YEAR])
+@pytest.mark.parametrize("jump", [-HOUR, -instant.SECOND, YEAR])
 async def test_time_that_jumps_loses_nothing(world: Any, worlds: Any, jump: int) -> None:
     """The publisher's, in the middle of its life; another's too, and over a restart."""
     async with world.running("alice") as alice:
@@ -58,3 +58,58 @@ async def test_time_that_jumps_loses_nothing(world: Any, worlds: Any, jump: int)
     async with world.running("alice") as alice:
         assert (await grown(world, alice, 2)).outcome == "updated"
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+
+
+async def clock_probe(node: Any) -> wire.Probe:
+    (found,) = [each for each in await node.api.about.doctor() if each.name == "clock"]
+    return found
+
+
+async def test_a_clock_that_was_years_ahead_freezes_nothing(world: Any, worlds: Any) -> None:
+    """What was written under it is given up by the way that the doctor says; then the dataset goes on."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        before = alice.size("cities")
+        assert (await clock_probe(alice)).result == "ok"
+        world.clock.instant += 10 * YEAR
+        assert (await grown(world, alice, 1)).outcome == "updated"
+        world.clock.instant -= 10 * YEAR
+        item = await grown(world, alice, 2)
+        assert (item.outcome, item.fault.rule) == ("failed", "clock-behind")
+        told = await clock_probe(alice)
+        assert told.result == "failed"
+        assert f"cities: blocks from #{before} on are of 2035" in told.message
+        assert f"odfctl reset cities '#{before - 1}', then odfctl pull cities" in told.hint
+        back = wire.RewriteRequest(action="reset", to=f"#{before - 1}")
+        await alice.done(alice.api.rewriting.rewrite("cities", back))
+        assert (await clock_probe(alice)).result == "ok"
+        (item,) = await alice.pull("cities")
+        assert (item.outcome, item.records) == ("updated", 2), "both files are taken in, under times that are true"
+        assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+
+
+async def test_a_clock_that_is_set_ahead_of_the_monotonic_one_writes_nothing(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        before, now = alice.size("cities"), world.clock.now
+        world.clock.now = lambda: Instant(now() + 10 * YEAR)
+        item = await grown(world, alice, 1)
+        assert (item.outcome, item.fault.rule, alice.size("cities")) == ("failed", "clock-ahead", before)
+        told = await clock_probe(alice)
+        assert (told.result, "3,650 days ahead" in told.message) == ("failed", True)
+        world.clock.now = now
+        assert (await alice.pull("cities"))[0].outcome == "updated"
+
+
+async def test_a_watermark_ahead_of_the_clock_is_told(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await grown(world, alice, 0)
+        before = alice.size("cities")
+        world.write("alice", "9.csv", "2099-01-01T00:00:00Z,Graz,1")
+        await alice.pull("cities")  # the small engine takes it
+        told = await clock_probe(alice)
+        assert f"cities: since block #{before} its watermark is 2099-01-01" in told.message
+        assert f"'#{before - 1}'" in told.hint

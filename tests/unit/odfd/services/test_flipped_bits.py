@@ -156,7 +156,7 @@ def findings(node: Any, truth: Truth, name: str) -> list[str]:
             found += [f"verify: {failure.rule}: {failure.message}" for failure in report.failures]
         except Fault as fault:
             found.append(f"verify: {fault.rule}: {fault}")
-    for probe in Doctor(node.home, dict).deep():
+    for probe in Doctor(node.home, dict, lambda: wire.Probe(name="clock", result="ok")).deep():
         if probe.result == "failed":
             assert probe.hint, probe
             found.append(f"{probe.name}: {probe.message}")

@@ -18,7 +18,7 @@ from engines.contract import Success
 from odfd.transform.driver import plan_at
 from odfd.transform.inputs import view_input
 from odfd.transform.past import NOTHING
-from odfd.transform.plan import Diverged, InputView, TransformPlan, UpToDate, block_time, plan_transform, settle
+from odfd.transform.plan import Diverged, InputView, TransformPlan, UpToDate, plan_transform, settle
 from worlds.legacy_schema import legacy
 from worlds.transform_world import SCHEMA
 
@@ -113,12 +113,6 @@ def test_what_is_not_in_the_input_diverged(world: Any) -> None:
     assert view_input(chain, ROOT, "x", InputPosition(None, None), elsewhere, ()) == Diverged("x", elsewhere)
     seed = chain.block_at(0).hash
     assert view_input(chain, ROOT, "x", InputPosition(heads[0], 0), seed, ()) == Diverged("x", seed)
-
-
-def test_a_block_has_whole_milliseconds_and_never_goes_back() -> None:
-    assert block_time(ChainState.EMPTY, Instant(1_999_999)) == 1_000_000
-    state = ChainState(system_time=Instant(5 * MILLISECOND))
-    assert block_time(state, Instant(1)) == 5 * MILLISECOND
 
 
 def plan_of(world: Any) -> Any:
