@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): ")
 NO_NUMBER: Final = r"^\s*(?:[+-]?0[0-9xX]|\+)"
 """Texts that would be other texts when a number is made of them and written again."""
+_HEXADECIMAL: Final = r"^\s*[+-]?0[xX]"
+_TOO_LARGE: Final = r"^\s*[+-]?[\d.]+(?:[eE][+-]?\d+)?\s*$"
 
 
 class Head(NamedTuple):
@@ -62,6 +64,7 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
         try:
             if dialect.infer:
                 _check_guess(data, head, field, dialect)
+            _check_numbers(data, head, column, field, dialect)
             check_present(column, field)
             columns.append(
                 to_instants(column, field.type) if pa.types.is_timestamp(field.type) else column.cast(field.type)
@@ -81,6 +84,23 @@ def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) 
         return
     texts = read_values(data, head.names, dict.fromkeys(head.names, pa.string()), dialect, [], only=[field.name])
     found = pc.index(pc.match_substring_regex(texts.column(0), NO_NUMBER), True).as_py()
+    if found >= 0:
+        raise Misfit(found, texts.column(0)[found].as_py())
+
+
+def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.Field, dialect: CsvDialect) -> None:
+    """Raises Misfit at what pyarrow takes for a number and nobody else: hexadecimal, and what a double cannot hold."""
+    if pa.types.is_integer(field.type) and (b"0x" in data or b"0X" in data):
+        wrong = _HEXADECIMAL
+    elif pa.types.is_floating(field.type) and pc.any(pc.is_inf(column)).as_py():
+        wrong = _TOO_LARGE
+    else:
+        return
+    texts = read_values(data, head.names, dict.fromkeys(head.names, pa.string()), dialect, [], only=[field.name])
+    bad = pc.match_substring_regex(texts.column(0), wrong)
+    if wrong is _TOO_LARGE:
+        bad = pc.and_(bad, pc.is_inf(column))
+    found = pc.index(bad, True).as_py()
     if found >= 0:
         raise Misfit(found, texts.column(0)[found].as_py())
 

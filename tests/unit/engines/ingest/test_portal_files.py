@@ -278,3 +278,27 @@ def test_decimal_commas_are_text(tmp_path: Path, data: str, rows: list[list[str]
     with pytest.raises(Invalid, match="is not a Float64") as told:
         read(tmp_path, data, step)
     assert "declare the column as String" in told.value.hint
+
+
+@pytest.mark.parametrize(
+    "ddl,value,said",
+    [
+        ("x BIGINT", "0x1F", "'0x1F' is not a Int64"),
+        ("x BIGINT", "-0X1f", "'-0X1f' is not a Int64"),
+        ("x DOUBLE", "1e999", "'1e999' is not a Float64"),
+        ("x DOUBLE", "-" + "9" * 400, "is not a Float64"),
+        ("x FLOAT", "1e39", "'1e39' is not a Float32"),
+    ],
+)
+def test_numbers_that_would_become_others_are_refused(tmp_path: Path, ddl: str, value: str, said: str) -> None:
+    """They were 31, and infinite."""
+    with pytest.raises(Invalid) as told:
+        read(tmp_path, f"x,note\n1,a\n,b\n{value},0x1F\n", ReadCsv(header=True, ddl_schema=(f"{ddl}, note STRING",)))
+    assert said in told.value.message
+    assert told.value.place == f"{NAME}:4"
+
+
+def test_numbers_that_are_meant_so_are_read(tmp_path: Path) -> None:
+    step = ReadCsv(header=True, ddl_schema=("i BIGINT, f DOUBLE, note STRING",))
+    got = read(tmp_path, "i,f,note\n7,inf,0x1F\n,-Infinity,\n1,1e308,x\n", step)
+    assert got.rows == [[7, inf, "0x1F"], [None, -inf, None], [1, 1e308, "x"]]
