@@ -1,0 +1,52 @@
+"""A real daemon whose source drips: asked to stop, it ends, whatever time it would give to work of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worlds.dripping import Dripping, Manner
+
+pytestmark = pytest.mark.e2e
+SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+WATCHDOG = 60
+DRAIN = "3600"
+"""Seconds for what computes: who waited for the source through them would not end in this test."""
+ROOT = """kind: DatasetSnapshot
+version: 1
+content:
+  name: slow
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: '{url}/rows.csv'}}
+      read: {{kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']}}
+      merge: {{kind: Ledger, primaryKey: [event_time, city]}}
+"""
+
+
+@pytest.mark.parametrize("manner", [Manner.DRIPS_BODY, Manner.DRIPS_HEAD, Manner.SILENT], ids=lambda each: each.name)
+def test_a_daemon_ends_though_a_source_drips(make_daemon: Callable[..., Any], manner: Manner) -> None:
+    daemon = make_daemon(ODFD_NODE_DRAIN_SECONDS=DRAIN)
+    daemon.program = SMALL
+    daemon.start()
+    with Dripping(manner).open() as server:
+        file = daemon.folder / "m.yaml"
+        file.write_text(ROOT.format(url=server.url))
+        assert daemon.ctl("apply", "-f", str(file)).code == 0
+        pull = subprocess.Popen(
+            [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "slow", "-q"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **daemon.environ},
+        )  # fmt: skip
+        assert server.taken.wait(WATCHDOG)
+        assert daemon.ask("get", "datasets")[0]["blocks"] == 2, "others are answered meanwhile"
+        assert daemon.stop() == 0
+        pull.wait(WATCHDOG)
+    daemon.start()
+    assert daemon.ask("get", "datasets")[0]["blocks"] == 2
