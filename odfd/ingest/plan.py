@@ -204,7 +204,7 @@ def plan_ingest(
     """``slices`` are the earlier ones, oldest first, if the strategy needs them; the output path is not decided yet."""
     assert state.dataset is not None
     assert state.head is not None
-    _refuse_links(source.read)
+    refuse_links(source.read)
     said = state.vocab
     vocab = Vocabulary(
         offset_column=said.offset,
@@ -335,8 +335,11 @@ def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -
         raise Invalid("the engine moved the watermark back", rule="engine-answer")
 
 
-def _refuse_links(read: ReadStep) -> None:
-    """Linked objects must exist before a row may name them; until that is checked such columns are refused."""
+def refuse_links(read: ReadStep) -> None:
+    """Linked objects must exist before a row may name them; until that is checked such columns are refused.
+
+    Raises Refused.
+    """
     fields = read.schema.fields if read.schema is not None else ()
     for field in fields:
         if field.extra and LINK_TYPE in field.extra:

@@ -132,14 +132,25 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: Packed) -> None
             out.write(block)
 
 
-async def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSettings) -> None:
-    """The command and all that it started end with it, when its time is over, and when nobody waits any more."""
+def check_prepare(steps: Sequence[PrepStep], settings: IngestSettings) -> None:
+    """What can be told of steps before there is a file. Raises Refused."""
+    for step in steps:
+        if isinstance(step, Pipe):
+            _check_allowed(step.command, settings)
+
+
+def _check_allowed(command: Sequence[str], settings: IngestSettings) -> None:
     if not settings.allow_pipe:
         raise Refused(
             f"prepare: Pipe would run {' '.join(command)!r} as this user",
             rule="prepare-pipe",
             hint="set ingest.allow-pipe = true if you trust whoever writes the manifests",
         )
+
+
+async def _pipe(path: Path, command: Sequence[str], target: Path, settings: IngestSettings) -> None:
+    """The command and all that it started end with it, when its time is over, and when nobody waits any more."""
+    _check_allowed(command, settings)
     try:
         with await trio.to_thread.run_sync(path.open, "rb") as source:
             process = await trio.lowlevel.open_process(

@@ -40,7 +40,7 @@ class ControlPorts:
 
     def __init__(self, parts: NodeParts) -> None:
         home, ground = parts.home, parts.ground
-        applying = Applying(home, parts.committer, parts.engine, ground)
+        applying = Applying(home, parts.committer, parts.engine, ground, lambda: parts.ingest_shop.settings)
         clock = ClockProbe(home, ground.clock.now, parts.jumps.ahead)
         doctor = Doctor(home, parts.heads.troubles, clock)
         self.signers = parts.signers

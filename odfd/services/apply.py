@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -20,7 +20,14 @@ from chain.codec.manifest import Manifest, parse_manifests
 from chain.errors import Conflict, Fault, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
-from chain.model.events import DatasetKind, DatasetSnapshot, MetadataEvent, SetTransform
+from chain.model.events import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    MetadataEvent,
+    SetPollingSource,
+    SetTransform,
+)
 from chain.model.source import TransformSql
 from chain.refs import parse_own_name
 from chain.state import ChainState, load_state
@@ -32,6 +39,8 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.errors import sole_fault
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.settings import IngestSettings
 from odfd.kit.tasks import Report
 from odfd.resources.store import Resources
 from odfd.services.checking import TransformCheck
@@ -66,6 +75,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         number = next(i for i, event in enumerate(self.snapshot.metadata) if isinstance(event, SetTransform))
         return self.manifest.place(f"metadata[{number}].transform")
 
+    def source_place(self, source: SetPollingSource | AddPushSource, part: str) -> str:
+        """``file:line`` of a part of the source that stands in the end."""
+        name = source.source_name if isinstance(source, AddPushSource) else None
+        number = max(
+            i
+            for i, event in enumerate(self.snapshot.metadata)
+            if type(event) is type(source) and getattr(event, "source_name", None) == name
+        )
+        return self.manifest.place(f"metadata[{number}].{part}")
+
     def input_place(self, ref: str) -> str:
         """``file:line`` of the input that names ``ref``."""
         for i, event in enumerate(self.snapshot.metadata):
@@ -84,8 +103,17 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 class Applying:
     """Plans and performs applies."""
 
-    def __init__(self, home: Home, committer: OwnerCommitter, engine: Engine, ground: Ground) -> None:
+    def __init__(
+        self,
+        home: Home,
+        committer: OwnerCommitter,
+        engine: Engine,
+        ground: Ground,
+        ingestion: Callable[[], IngestSettings],
+    ) -> None:
+        """``ingestion``: what sources may do here, asked each time."""
         self._home = home
+        self._ingestion = ingestion
         self._committer = committer
         self._engine = engine
         self._check = TransformCheck(home, engine)
@@ -206,10 +234,20 @@ class Applying:
 
         self._committer.commit_now(target, head, events, (), _whole(now), name_it)
 
+    def _check_source(self, event: SetPollingSource | AddPushSource, wish: Wish) -> None:
+        """Raises Invalid, Refused: what would be refused with the first data is refused now."""
+        refused = check_source(event, self._ingestion())
+        if refused is not None:
+            part, fault = refused
+            fault.place = wish.source_place(event, part)
+            raise fault
+
     async def _validate(self, events: Sequence[MetadataEvent], wish: Wish, state: ChainState | None) -> tuple[str, ...]:
         """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
         warnings: list[str] = []
         for event in events:
+            if isinstance(event, SetPollingSource | AddPushSource):
+                self._check_source(event, wish)
             if not isinstance(event, SetTransform):
                 continue
             if event.transform.engine != "spark":

@@ -7,8 +7,8 @@ import trio
 from chain.errors import Refused
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
-from odfd.ingest.fetch.files import fetch_files
-from odfd.ingest.fetch.url import fetch_url
+from odfd.ingest.fetch.files import check_files, fetch_files
+from odfd.ingest.fetch.url import check_url, fetch_url
 
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
@@ -18,8 +18,23 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
             return await trio.to_thread.run_sync(fetch_files, step, job)
         case FetchUrl():
             return await fetch_url(step, job)
+    raise _not_built(step)
+
+
+def check_fetch(step: FetchStep) -> None:
+    """What can be told of a step before it is tried. Raises Refused for kinds not built, Invalid."""
+    match step:
+        case FetchFilesGlob():
+            check_files(step)
+        case FetchUrl():
+            check_url(step)
+        case _:
+            raise _not_built(step)
+
+
+def _not_built(step: FetchStep) -> Refused:
     kind = step.__struct_config__.tag
-    raise Refused(
+    return Refused(
         f"sources of kind {kind} cannot be fetched yet",
         rule="fetch-kind",
         hint="fetch with a tool of your own and use FilesGlob, or push with `odfctl ingest`",

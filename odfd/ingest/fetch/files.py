@@ -36,8 +36,7 @@ _MICROSECOND = 1000
 
 def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
-    if step.order is SourceOrdering.BY_EVENT_TIME:
-        raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
+    check_files(step)
     found = matching(_placed(step.path, job.settings.base))
     last = job.known(ETAG)
     start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
@@ -68,6 +67,27 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
 def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
     """Once a pull: with its last file."""
     return job.passed_over(paths, job.now) if job.passed_over is not None and paths else ()
+
+
+def check_files(step: FetchFilesGlob) -> None:
+    """What can be told of a step before a file is there. Raises Invalid."""
+    if step.order is SourceOrdering.BY_EVENT_TIME:
+        raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
+    match step.event_time:
+        case FromMetadata():
+            raise Invalid(
+                "eventTime FromMetadata has no meaning for FilesGlob", rule="event-time-source", hint="use FromPath"
+            )
+        case FromPath(pattern=pattern):
+            _checked(pattern)
+
+
+def _checked(pattern: str) -> re.Pattern[str]:
+    """Raises Invalid."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise Invalid(f"not a regular expression: {pattern!r}: {error}", rule="event-time-source") from error
 
 
 def _placed(pattern: str, base: Path | None) -> str:
@@ -108,10 +128,6 @@ def _refuse_equal_names(files: list[str]) -> None:
 
 def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant | None:
     match step.event_time:
-        case FromMetadata():
-            raise Invalid(
-                "eventTime FromMetadata has no meaning for FilesGlob", rule="event-time-source", hint="use FromPath"
-            )
         case FromPath(pattern=pattern, timestamp_format=form):
             return time_in_path(str(path), pattern, form or DEFAULT_FORMAT)
         case FromSystemTime():
@@ -122,10 +138,7 @@ def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant | Non
 
 def time_in_path(path: str, pattern: str, form: str) -> Instant:
     """The first group of ``pattern`` in ``path``, read by ``form``; UTC unless it says otherwise. Raises Invalid."""
-    try:
-        match = re.search(pattern, path)
-    except re.error as error:
-        raise Invalid(f"not a regular expression: {pattern!r}: {error}", rule="event-time-source") from error
+    match = _checked(pattern).search(path)
     if match is None or not match.groups() or match[1] is None:
         raise Invalid(
             f"no event time in {path}: the first group of {pattern!r} matches nothing", rule="event-time-source"

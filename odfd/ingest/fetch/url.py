@@ -40,6 +40,8 @@ from odfd.ingest.templates import TEMPLATE, Filled, fill, tells
 from odfd.ingest.writing import Filling
 
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_SCHEMES: Final = frozenset({"file", "http", "https"})
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """RFC 9110: what a field value may hold; nothing that ends its line."""
 _URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
@@ -55,9 +57,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     Faults name the URL as the manifest writes it; what they quote of others may hold values of variables still
     (``odfd.ingest.templates.redacted``).
     """
-    if isinstance(step.event_time, FromPath):
-        raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
-    _refuse_password(step.url)
+    check_url(step)
     url = fill(step.url, job.settings.variables)
     if step.cache is not None and job.state is not None:
         return Unchanged()
@@ -66,7 +66,22 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
         return await trio.to_thread.run_sync(_fetch_file, step, url, job)
     if scheme in ("http", "https"):
         return await _fetch_http(step, url, job)
-    raise Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
+    raise _no_scheme(scheme, str(url))
+
+
+def check_url(step: FetchUrl) -> None:
+    """What can be told of a step as it is written. Raises Invalid."""
+    if isinstance(step.event_time, FromPath):
+        raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
+    _refuse_password(step.url)
+    scheme = _SCHEME.match(step.url)
+    # A variable may bring the scheme, or be what has none.
+    if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
+        raise _no_scheme(scheme[1] if scheme else "", step.url)
+
+
+def _no_scheme(scheme: str, url: str) -> Invalid:
+    return Invalid(f"cannot fetch {scheme or 'a path'}: {url}", rule="url-scheme", hint="use file, http or https")
 
 
 def _refuse_password(written: str) -> None:

@@ -1,0 +1,111 @@
+"""What a pull or a push would refuse whatever the files hold: told when a source is declared, and not when data comes.
+
+Each part is asked of the module that would refuse it later. What depends on files, on servers or on what a query makes
+of rows is told when they are there. Functions without I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+from zoneinfo import available_timezones
+
+import pyarrow as pa
+
+from chain.data.arrow_schema import to_arrow
+from chain.data.ddl import parse_ddl
+from chain.errors import Invalid, Refused
+from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.source import (
+    MergeAppend,
+    MergeStrategy,
+    ReadCsv,
+    ReadEsriShapefile,
+    ReadJson,
+    ReadNdJson,
+    ReadStep,
+    Transform,
+)
+from engines.spark.ingest.dialect import check_text_options, csv_dialect
+from odfd.ingest.fetch.dispatch import check_fetch
+from odfd.ingest.plan import refuse_links
+from odfd.ingest.prep import check_prepare
+from odfd.ingest.settings import IngestSettings
+
+ENGINES: Final = frozenset({"spark"})
+
+
+def check_source(
+    event: SetPollingSource | AddPushSource, settings: IngestSettings
+) -> tuple[str, Invalid | Refused] | None:
+    """The part of ``event`` that would be refused, by its name in a manifest, and why; ``None`` when none would."""
+    parts: dict[str, Callable[[], None]] = {}
+    if isinstance(event, SetPollingSource):
+        fetch, steps = event.fetch, event.prepare or ()
+        parts["fetch"] = lambda: check_fetch(fetch)
+        parts["prepare"] = lambda: check_prepare(steps, settings)
+    parts["read"] = lambda: _check_read(event.read)
+    parts["preprocess"] = lambda: _check_preprocess(event.preprocess)
+    parts["merge"] = lambda: _check_merge(event.merge)
+    for name, check in parts.items():
+        try:
+            check()
+        except (Invalid, Refused) as fault:
+            return name, fault
+    return None
+
+
+def _check_read(read: ReadStep) -> None:
+    if read.schema is not None and read.ddl_schema:
+        raise Invalid("schema and ddlSchema are both given", rule="read-one-schema", hint="keep one of them")
+    match read:
+        case ReadCsv():
+            csv_dialect(read)
+        case ReadJson() | ReadNdJson():
+            check_text_options(read.encoding, read.date_format, read.timestamp_format)
+        case ReadEsriShapefile():
+            raise Invalid("EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq")
+    refuse_links(read)
+    declared = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
+    if declared is not None:
+        _check_zones(to_arrow(declared))
+
+
+def _check_zones(schema: pa.Schema) -> None:
+    for field in schema:
+        for kind in _kinds(field.type):
+            zone = kind.tz if pa.types.is_timestamp(kind) else None
+            if zone is not None and zone[:1] not in "+-" and zone not in available_timezones():
+                raise Invalid(
+                    f"column {field.name!r} is in the time zone {zone!r}, which is not known",
+                    rule="read-zone",
+                    hint="write UTC, a name like Europe/Vienna, or an offset like +01:00",
+                )
+
+
+def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """A type, and those inside of it."""
+    yield kind
+    for number in range(kind.num_fields):
+        yield from _kinds(kind.field(number).type)
+
+
+def _check_preprocess(transform: Transform | None) -> None:
+    if transform is None:
+        return
+    if transform.engine.lower() not in ENGINES:
+        raise Invalid(
+            f"preprocess asks for engine {transform.engine!r}, and there is none here",
+            rule="preprocess-engine",
+            hint="write engine: spark",
+        )
+    steps = transform.queries or ()
+    if not steps and not transform.query:
+        raise Invalid("preprocess has no query", rule="transform-has-queries")
+    if any(not step.alias for step in steps[:-1]):
+        raise Invalid("all queries but the last need an alias", rule="query-aliases")
+
+
+def _check_merge(merge: MergeStrategy) -> None:
+    if not isinstance(merge, MergeAppend) and not merge.primary_key:
+        raise Invalid("primaryKey is empty", rule="primary-key", hint="name the columns that identify a row")
