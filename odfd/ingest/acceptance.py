@@ -1,7 +1,7 @@
 """What a pull or a push would refuse whatever the files hold: told when a source is declared, and not when data comes.
 
 Each part is asked of the module that would refuse it later. What depends on files, on servers or on what a query makes
-of rows is told when they are there. Functions without I/O.
+of rows is told when they are there. Functions; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from odfd.ingest.prep import check_prepare
 from odfd.ingest.settings import IngestSettings
 
 ENGINES: Final = frozenset({"spark"})
+_UTC: Final = "UTC"
+"""Known also where the machine has no list of zones."""
 
 
 def check_source(
@@ -75,7 +77,7 @@ def _check_zones(schema: pa.Schema) -> None:
     for field in schema:
         for kind in _kinds(field.type):
             zone = kind.tz if pa.types.is_timestamp(kind) else None
-            if zone is not None and zone[:1] not in "+-" and zone not in available_timezones():
+            if zone not in (None, _UTC) and zone[:1] not in "+-" and zone not in available_timezones():
                 raise Invalid(
                     f"column {field.name!r} is in the time zone {zone!r}, which is not known",
                     rule="read-zone",
