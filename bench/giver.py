@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from chain.ids import DatasetId
 from odfd.kit.clock import SystemClock
-from odfd.network.library import ServingLibrary
+from odfd.network.library import ServingLibrary, Terms
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.services.home import Home, open_home
 from p2p.driver.network import open_network
@@ -49,8 +49,8 @@ async def serving(home: Home, seed: bytes, listen: Sequence[str] = ()) -> AsyncI
         head = home.chains.chain(dataset).head()
         return head.size if head else 0
 
-    library = ServingLibrary(home.database, home.chains, home.objects, reach, now)
-    board = LedgerNoticeboard(home.database, home.chains, now)
+    library = ServingLibrary(home.database, home.chains, home.objects, Terms(frozenset, reach), now)
+    board = LedgerNoticeboard(home.database, home.chains, now, frozenset)
     async with (
         open_host(seed, listen) as host,
         open_network(host) as network,

@@ -204,6 +204,6 @@ def _sign(home: Home, key: SigningKey, frontier: Frontier, groups: list[bytes], 
         expires_at=statement.when(instant.Instant(now + 7 * 86_400 * instant.SECOND)),
         head=head,
     )
-    board = LedgerNoticeboard(home.database, home.chains, lambda: now)
+    board = LedgerNoticeboard(home.database, home.chains, lambda: now, frozenset)
     judged = board.judge(Topic.HEADS, envelope.seal(statement.encode(said), key), PeerId("the owner"))
     assert judged is Judgement.ACCEPT

@@ -112,7 +112,7 @@ def measure_hearing(size: Size, folder: Path) -> list[Row]:
 
 def _heard(folder: Path, topic: Topic, batches: Sequence[list[bytes]]) -> Row:
     with at_home(folder) as home:
-        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW, room=Room(lambda _: True))
+        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW, frozenset, room=Room(lambda _: True))
         waiting, signed = iter(batches), [envelope.unseal(raw, statement.MAX_ANY) for raw in batches[0]]
         claimed = [_signature(raw) for raw in batches[0]]
 

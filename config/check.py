@@ -39,7 +39,7 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
     p2p = settings.p2p
     if p2p.bootstrap and not p2p.network:
         yield Problem(place, "p2p.bootstrap names peers of no network", 'set p2p.network = "NAME" too')
-    for name, addresses in (("listen", p2p.listen), ("announce", p2p.announce), ("bootstrap", p2p.bootstrap)):
+    for name, addresses in (("listen", p2p.listen or ()), ("announce", p2p.announce), ("bootstrap", p2p.bootstrap)):
         for address in addresses:
             if not address.startswith("/"):
                 yield Problem(place if name == "bootstrap" else f"setting p2p.{name}", f"not a multiaddr: {address!r}",

@@ -56,7 +56,10 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class P2p:
-    listen: tuple[str, ...] = setting(("/ip4/0.0.0.0/tcp/4150",), "multiaddrs; an empty list: dial only")
+    listen: tuple[str, ...] | None = setting(
+        None,
+        "multiaddrs; not said: port 4150, of all addresses in a network, else of this machine alone; empty: dial only",
+    )
     announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
     network: str = setting("", "network to join at start; empty: those joined by odfctl")
     bootstrap: tuple[str, ...] = setting((), "peers to meet first in that network, with /p2p/…")
@@ -185,6 +188,9 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
+    datasets: bool = setting(
+        False, "publish every dataset of this node's own, later ones too; else each is private until odfctl publish"
+    )
     attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile")
     attest_seconds: float = setting(
         600.0, "between two attestations of one dataset; what is wrong is told at once", unit="s", low=0, high=86_400
@@ -192,7 +198,7 @@ class Publish:
     observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
     cosign: bool | None = setting(None, "sign heads of what is mirrored here, as a witness; not said: by profile")
     witness: tuple[str, ...] = setting((), "did:odf:… of datasets to cosign as well, whether mirrored here or not")
-    ipfs: bool = setting(False, "keep every dataset of this node's own on IPFS")
+    ipfs: bool = setting(False, "keep every published dataset of this node's own on IPFS")
 
 
 @dataclass(frozen=True, slots=True)

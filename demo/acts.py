@@ -33,6 +33,7 @@ def publish(stage: Stage) -> None:
     if any(item["action"] != "created" for item in made.values()):
         raise Broken(f"apply: {applied}")
     stage.ids = {name: item["id"] for name, item in made.items()}
+    a.do("publish", "--all")
     story.claim("4 datasets from manifests; both queries are deterministic, and the engine's digest is pinned", "A")
     for name, text in airlines_files().items():
         _appear(stage.sources / "airlines" / name, text)

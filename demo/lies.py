@@ -54,6 +54,7 @@ def lie(stage: Stage) -> None:
     manifest = (stage.sources / "delays.yaml").read_text().replace("name: nyc.flights.delays", f"name: {BAD}")
     (stage.folder / "bad.yaml").write_text(manifest)
     stage.ids[BAD] = d.do("apply", "-f", str(stage.folder / "bad.yaml"))["items"][0]["id"]
+    d.do("publish", BAD)
     all_good({item["ref"]: item for item in d.do("pull", BAD)["items"]})
     report = d.ask("verify", BAD, "--level", "data")
     if report.code != 0 or not report.json["ok"]:

@@ -65,6 +65,10 @@ class Sealed(msgspec.Struct, frozen=True):
         """Rows that are not damaged: for those who look at the others one by one."""
         return (row for row, whole in self._looked_at(connection, "TRUE", ()) if whole)
 
+    def every(self, connection: sqlite3.Connection) -> Iterator[tuple[Row, bool]]:
+        """All rows, whole or not, each with whether it is."""
+        return self._looked_at(connection, "TRUE", ())
+
     def damaged(self, connection: sqlite3.Connection) -> Iterator[str]:
         """Names of the damaged rows; reads the whole table."""
         for row, whole in self._looked_at(connection, "TRUE", ()):

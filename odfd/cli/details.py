@@ -21,6 +21,7 @@ def dataset(detail: Mapping[str, Any]) -> str:
             ("about", clean(detail.get("description") or "", 200)),
             ("keywords", ", ".join(detail.get("keywords", []))),
             ("state", view["state"]),
+            ("published", "yes" if view.get("published") else f"no: odfctl publish {view['name']} lets others have it"),
             ("head", f"#{view['blocks'] - 1}  {view.get('head') or ''}"),
             ("records", f"{words.count(view.get('records'))}  {words.size(view.get('bytes'))}"),
             ("watermark", words.moment(view.get("watermark"))),

@@ -40,6 +40,7 @@ def _datasets(_now: Instant) -> tuple[Column, ...]:
         Column("WATERMARK", lambda row: words.moment(row.get("watermark"))),
         Column("STATE", _state),
         Column("RELY ON", _rely),
+        Column("PUBLISHED", lambda row: "yes" if row.get("published") else "no"),
         Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
     )
 

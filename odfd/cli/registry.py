@@ -66,6 +66,8 @@ GROUPS: Final = (
         (
             Entry("network", "join and leave networks, see what is announced there", _HERE + "network"),
             Entry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
+            Entry("publish", "let others see and take datasets", _HERE + "publishing"),
+            Entry("unpublish", "say and give no more of them", _HERE + "publishing"),
             Entry("peer", "see, connect and block peers", _HERE + "peer"),
             Entry("ipfs", "publish datasets on IPFS", _HERE + "ipfs"),
         ),

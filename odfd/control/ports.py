@@ -112,6 +112,14 @@ class Mirrors(Protocol):
     async def resume(self, ref: str) -> wire.MirrorView: ...
 
 
+class Visibility(Protocol):
+    """Which datasets others may see and take."""
+
+    async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]: ...
+
+    async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]: ...
+
+
 class Publications(Protocol):
     """Datasets that this node has on IPFS."""
 
@@ -258,6 +266,9 @@ class Node(Protocol):
 
     @property
     def mirrors(self) -> Mirrors: ...
+
+    @property
+    def visibility(self) -> Visibility: ...
 
     @property
     def publications(self) -> Publications: ...

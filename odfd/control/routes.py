@@ -151,6 +151,8 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/pull", lambda n, r: _then(body(r, wire.PullRequest), n.flow.pull)),
     ("POST", "/import", lambda n, r: _then(body(r, wire.ImportRequest), n.flow.import_)),
     ("POST", "/collect", lambda n, r: _then(body(r, wire.CollectRequest), n.collection.collect)),
+    ("POST", "/publish", lambda n, r: _then(body(r, wire.VisibilityRequest), n.visibility.publish)),
+    ("POST", "/unpublish", lambda n, r: _then(body(r, wire.VisibilityRequest), n.visibility.unpublish)),
     ("GET", "/mirrors", lambda n, _: n.mirrors.list()),
     ("POST", "/mirrors", lambda n, r: _then(body(r, wire.MirrorRequest), n.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda n, r: n.mirrors.remove(_name(r))),

@@ -18,8 +18,10 @@ import trio
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.database import Database
+from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
+from odfd.datasets.visibility import Mark
 from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
@@ -94,6 +96,25 @@ class Mirror(msgspec.Struct):
         return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
 
 
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a mirror is passed on."""
+
+    private: bool | None = None
+    """As a person said; ``None``: nobody did."""
+    held: bool = False
+    """Whether the dataset was here before."""
+
+    def mark(self, wish: Wish) -> Mark:
+        """What is found in a network is public there. A web server may be within reach of few, and what is here
+        already came from a folder or was made here."""
+        private = (self.held or wish.is_from_web) if self.private is None else self.private
+        return Mark.PRIVATE if private else Mark.MIRRORED
+
+
+FOUND: Final = Shown()
+"""What nobody said anything of, and what was not here."""
+
+
 class MirrorKeeper:
     """See the module. ``after_sync`` is told of every head that moved, and of data that came later than its blocks.
 
@@ -134,7 +155,7 @@ class MirrorKeeper:
         finally:
             self._nursery = None
 
-    async def add(self, wish: Wish) -> Mirror:
+    async def add(self, wish: Wish, shown: Shown = FOUND) -> Mirror:
         """Wish it, and begin at once. Wishing it again with other terms replaces them. Raises Invalid, Environment."""
         wish.check()
 
@@ -144,6 +165,7 @@ class MirrorKeeper:
                 now = self._clock.now()
                 Catalog(resources).add(wish.name, wish.id, now)
                 wishes.keep(resources, wish, now)
+                visibility.mirrored(connection, wish.id, shown.mark(wish), now, is_said=shown.private is not None)
                 Holdings(connection).replan(wish.id)
 
         await trio.to_thread.run_sync(record)

@@ -48,6 +48,11 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether blocks count here only once their data does: all of it is wished."""
         return self.want == "data" and self.keep is None
 
+    @property
+    def is_from_web(self) -> bool:
+        """Whether a web server gives it, which not everybody may reach."""
+        return self.via is not None and self.via.startswith(("http://", "https://"))
+
     def check(self) -> None:
         """Raises Invalid for an expression, a hash or a bound that cannot be read."""
         if abs(self.priority) > MAX_PRIORITY:

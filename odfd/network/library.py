@@ -1,7 +1,8 @@
-"""What we give to others: blocks and objects within the reach of the purpose ``serve``, and never damaged ones.
+"""What we give to others: of public datasets, blocks and objects within the purpose ``serve``, and never damaged ones.
 
-Implements ``p2p.ports.Library``; called from worker threads. Reach is asked at most once a moment for each dataset. All
-that leaves was hashed on its way out; what is found damaged is told to the node, and is not here for whoever asked.
+Implements ``p2p.ports.Library``; called from worker threads. Whether a dataset is public is asked each time, and its
+reach at most once a moment. All that leaves was hashed on its way out; what is found damaged is told to the node, and
+is not here for whoever asked.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from chain.store.base import BlockDamaged, ChainStore, Head, ObjectStore
 from chain.store.database import Database
 from chain.store.objects import ObjectDamaged
 from odfd.datasets.references import references_to
+from odfd.datasets.visibility import PublicOf
 from odfd.network.giving import Giving
 from odfd.network.offering import Offering
 from odfd.network.proving import Prover
@@ -41,6 +43,14 @@ class _Spoken(NamedTuple):
     named: list[tuple[DatasetId, int]]
 
 
+class Terms(NamedTuple):
+    """What may be given."""
+
+    public_of: PublicOf
+    reach: Callable[[DatasetId], int]
+    """Blocks that policy passes on of a dataset that is public."""
+
+
 class ServingLibrary:
     """See the module."""
 
@@ -49,7 +59,7 @@ class ServingLibrary:
         database: Database,
         chains: ChainStore,
         objects: ObjectStore,
-        reach: Callable[[DatasetId], int],
+        terms: Terms,
         clock: Callable[[], Instant],
         damaged: OnDamage = lambda _dataset, _spot: None,
         evidence: Offering | None = None,
@@ -59,12 +69,12 @@ class ServingLibrary:
         self._database = database
         self._chains = chains
         self._objects = objects
-        self._reach = reach
+        self._public_of, self._reach = terms
         self._clock = clock
         self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
         """When it was computed, of which head, and the blocks within it."""
         self._moves = 0
-        """Times that something was signed: what was computed across one of them is not remembered."""
+        """Times that something moved: what was computed across one of them is not remembered."""
         self._spoken: dict[Multihash, _Spoken] = {}
         self._giving = Giving(objects)
         self._damaged = damaged
@@ -72,13 +82,15 @@ class ServingLibrary:
         self._lock = threading.Lock()
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
-        """As in the port. Every dataset is looked at, every few seconds: what was served is, until its head moves."""
-        return list(islice((one for one in self._chains.datasets() if self._size(one, TOLD_AGE)), limit))
+        """As in the port. Those that are public are looked at every few seconds: what was served is, until its head
+        moves."""
+        public = sorted(self._public_of(self._chains.datasets()))
+        return list(islice((one for one in public if self._size_of_public(one, TOLD_AGE)), limit))
 
     def size(self, dataset: DatasetId) -> int:
-        return self._size(dataset, 0)
+        return self._size_of_public(dataset, 0) if self._public_of([dataset]) else 0
 
-    def _size(self, dataset: DatasetId, given_age: int) -> int:
+    def _size_of_public(self, dataset: DatasetId, given_age: int) -> int:
         """By a reach that is no older than REACH_AGE or, where something was within it, ``given_age``."""
         head = self._chains.chain(dataset).head()
         if head is None:
@@ -95,8 +107,11 @@ class ServingLibrary:
                     self._reaches[dataset] = (now, head, blocks)
         return blocks
 
-    def signed(self, dataset: DatasetId) -> None:
-        """More of it may be within reach from now on. Before its head is told: whoever hears it asks at once."""
+    def moved(self, dataset: DatasetId) -> None:
+        """Its head was signed, or it was published or made private: another reach counts from now on.
+
+        Before others hear of it: whoever does asks at once.
+        """
         with self._lock:
             self._moves += 1
             self._reaches.pop(dataset, None)

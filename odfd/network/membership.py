@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 import trio
 
-from chain.errors import Environment, Invalid, Refused, Remote
+from chain.errors import Environment, Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId, parse_name
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
+from odfd.errors import sole_fault
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal, Life
 from odfd.network import memory
@@ -40,6 +41,10 @@ BLOCKED: Final = "blocked-peer"
 """Resource kind: a peer that a person shut out."""
 
 
+HERE: Final = ("/ip4/127.0.0.1/tcp/4150",)
+EVERYWHERE: Final = ("/ip4/0.0.0.0/tcp/4150",)
+
+
 class Network(msgspec.Struct, frozen=True, kw_only=True):
     """A membership, kept as a resource."""
 
@@ -51,7 +56,8 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How this node stands in any network."""
 
     seed: bytes
-    listen: tuple[str, ...]
+    listen: tuple[str, ...] | None
+    """Multiaddrs; ``None``: EVERYWHERE while a network is joined, else HERE."""
     limits: HostLimits
     announce: tuple[str, ...] = ()
     """Told to others in place of where we listen."""
@@ -92,28 +98,50 @@ class Membership:
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
         self._settled = trio.Event()
+        self._failure: Fault | None = None
+        """Why it could not listen where a change asks it to."""
 
     async def run(self, life: Life) -> None:
         """Until asked to stop. Raises Environment when it cannot listen."""
         self._network, self._blocked = await trio.to_thread.run_sync(self._kept)
+        try:
+            while not life.stopping.is_set():
+                await self._open(life, self._listen())
+        except BaseException as error:
+            self._failure = sole_fault(error)
+            self._settled.set()  # nobody waits for what cannot be
+            raise
+
+    def _listen(self) -> tuple[str, ...]:
+        """Where nobody said: nobody elsewhere has a reason to come before a network is joined."""
+        said = self._options.listen
+        return said if said is not None else HERE if self._network is None else EVERYWHERE
+
+    async def _open(self, life: Life, listen: tuple[str, ...]) -> None:
+        """Until asked to stop, or until it is to listen elsewhere."""
         options = self._options
-        opening = open_host(options.seed, options.listen, options.limits, options.announce)
+        opening = open_host(options.seed, listen, options.limits, options.announce)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
             self._shut_out = host.block
             self._shut_out(self._blocked)
-            try:
-                nursery.start_soon(self._memberships, network, life)
+
+            async def end() -> None:
                 await life.stopping.wait()
                 if self._driver is not None:
                     await self._driver.drain()
                 nursery.cancel_scope.cancel()
+
+            try:
+                nursery.start_soon(end)
+                await self._memberships(network, life, listen)
+                nursery.cancel_scope.cancel()
             finally:
                 self._host = None
 
-    async def _memberships(self, network: HostPort, life: Life) -> None:
-        """Replication in the joined network, begun anew whenever another is joined."""
-        while True:
+    async def _memberships(self, network: HostPort, life: Life, listen: tuple[str, ...]) -> None:
+        """Replication in the joined network, begun anew whenever another is joined, while we listen for it here."""
+        while self._listen() == listen:
             self._changed = trio.Event()
             try:
                 async with trio.open_nursery() as nursery:
@@ -205,9 +233,11 @@ class Membership:
                 rule="network-down", hint="try again in a moment; the log tells of failures",
             )  # fmt: skip
         self._network = network
-        self._settled = trio.Event()
+        self._settled, self._failure = trio.Event(), None
         self._changed.set()
         await self._settled.wait()
+        if self._failure is not None:
+            raise self._failure
 
     async def block(self, peer: PeerId, *, blocked: bool) -> PeerView:
         """Shut a peer out, or let it in again; kept over restarts."""
@@ -272,6 +302,11 @@ class Membership:
         """Nothing without a network: whoever joins later asks for what there is."""
         if self._driver is not None:
             await self._driver.announce(topic, envelope)
+
+    def look_again(self) -> None:
+        """What is served may be another: others are told at once."""
+        if self._driver is not None:
+            self._driver.look_again()
 
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
         return await self._joined().pull_statements(peer, datasets)

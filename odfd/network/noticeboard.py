@@ -36,13 +36,14 @@ from chain.statements.statement import (
 )
 from chain.store.base import ChainStore
 from chain.store.database import Database
+from odfd.datasets.visibility import PublicOf
 from odfd.network.room import Room
 from odfd.network.waiting import Waiting
 from odfd.trust import ties
 from odfd.trust.admission import EARLY_LIMIT, Outcome
 from odfd.trust.authorities import Authorities
 from odfd.trust.hearing import Heard, Hearing
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger import Ledger, subject_of
 from odfd.trust.networks import NetworkPolicies
 from odfd.trust.observations import Observations
 from odfd.trust.proofs import Proofs
@@ -98,9 +99,12 @@ class LedgerNoticeboard:
         database: Database,
         chains: ChainStore,
         clock: Callable[[], Instant],
+        public_of: PublicOf,
         hearers: Hearers | None = None,
         room: Room | None = None,
     ) -> None:
+        """``public_of``: of which datasets statements are passed on."""
+        self._public_of = public_of
         self._on_news, self._on_proof, self._on_cosignature = hearers or Hearers()
         self._database = database
         self._chains = chains
@@ -140,12 +144,19 @@ class LedgerNoticeboard:
                 *Proofs(connection).refs(),
                 *Cosignatures(connection).refs(),
                 *Observations(connection).refs(),
-                *NetworkPolicies(connection).refs(),
             ]
+            rules = NetworkPolicies(connection).refs()
         wanted = None if datasets is None else set(datasets)
-        return [StatementRef(sid, dataset) for dataset, sid in found if wanted is None or dataset in wanted]
+        public = self._public_of({dataset for dataset, _ in found if wanted is None or dataset in wanted})
+        said = [StatementRef(sid, dataset) for dataset, sid in found if dataset in public]
+        return [*said, *(StatementRef(sid, key) for key, sid in rules if wanted is None or key in wanted)]
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
+        with self._database.read() as connection:
+            dataset = subject_of(connection, sid)
+        return self._envelope(sid) if dataset is None or self._public_of([dataset]) else None
+
+    def _envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:
             found = Ledger(connection).envelope(sid)
             if found is not None:

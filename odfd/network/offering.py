@@ -1,7 +1,8 @@
 """Bundles of evidence for others: a manifest by the bundle's id, which is its hash, and then its objects by theirs.
 
 They are given by hash alone, whatever policy makes of the chains they are about: evidence must not depend on whoever is
-accused. A bundle is read whole, and every hash checked, when its manifest is first asked for; what an answer is cut
+accused. But a bundle holds blocks and rows of several datasets, and is given while all of them are public here. It is
+read whole, and every hash checked, when its manifest is first asked for; what an answer is cut
 from is compared again. Implements part of ``p2p.ports.Library``; called from worker threads; memory is bounded.
 """
 
@@ -15,9 +16,13 @@ from typing import Final
 import msgspec
 from zlib_ng import zlib_ng
 
+from chain.codec.blocks import decode_block
 from chain.errors import Environment, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.store.objects import disk
+from odfd.datasets.visibility import PublicOf
 from odfd.trust.bundle import Reader
 from odfd.trust.shelf import Shelf
 
@@ -38,13 +43,16 @@ class _Open(msgspec.Struct, frozen=True):
     path: Path
     manifest: bytes
     places: dict[Multihash, _Place]
+    datasets: frozenset[DatasetId]
+    """Whose chains it holds: each is there from its Seed on."""
 
 
 class Offering:
     """See the module."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, public_of: PublicOf) -> None:
         self._shelf = shelf
+        self._public_of = public_of
         self._open: OrderedDict[Multihash, _Open] = OrderedDict()
         self._spoilt: dict[Multihash, tuple[int, int]] = {}
         """Files that were found damaged, as they were then: nobody makes us read them again and again."""
@@ -76,9 +84,12 @@ class Offering:
 
     def _place(self, name: Multihash) -> tuple[Path, _Place] | None:
         for bundle in self._open.values():
-            if name in bundle.places:
+            if name in bundle.places and self._is_public(bundle):
                 return bundle.path, bundle.places[name]
         return None
+
+    def _is_public(self, bundle: _Open) -> bool:
+        return len(self._public_of(bundle.datasets)) == len(bundle.datasets)
 
     def _opened(self, name: Multihash) -> _Open | None:
         try:
@@ -91,7 +102,7 @@ class Offering:
         self._open.move_to_end(name)
         while len(self._open) > 1 and sum(len(each.places) for each in self._open.values()) > MAX_PLACES:
             self._open.popitem(last=False)
-        return self._open[name]
+        return self._open[name] if self._is_public(self._open[name]) else None
 
     def _open_it(self, name: Multihash, path: Path) -> bool:
         """Whether it is whole; one that is not is, for others, not here."""
@@ -131,10 +142,27 @@ class Offering:
 
 def _read_through(path: Path) -> _Open:
     """Raises Invalid for a bundle that is damaged."""
-    places = {}
+    places: dict[Multihash, _Place] = {}
+    datasets: set[DatasetId] = set()
     with disk(path), path.open("rb") as file:
         reader = Reader(file, path.name)
+        datasets.add(reader.manifest.accused()[0].dataset)
         for each, pieces in reader.objects():
-            offset, checks = file.tell(), tuple(zlib_ng.crc32(piece) for piece in pieces)
-            places[each.hash] = _Place(offset, each.size, checks)
-    return _Open(path, reader.manifest.encode(), places)
+            offset, start = file.tell(), b""
+            checks: list[int] = []
+            for piece in pieces:
+                start = piece if not checks else b""
+                checks.append(zlib_ng.crc32(piece))
+            places[each.hash] = _Place(offset, each.size, tuple(checks))
+            if each.sequence_number == 0 and (whose := _whose(start)) is not None:
+                datasets.add(whose)
+    return _Open(path, reader.manifest.encode(), places, frozenset(datasets))
+
+
+def _whose(raw: bytes) -> DatasetId | None:
+    """Of a first block."""
+    try:
+        event = decode_block(raw).event
+    except Invalid:
+        return None
+    return event.dataset_id if isinstance(event, Seed) else None

@@ -1,6 +1,7 @@
 """Statements on their way out: signed in worker threads, announced from the event loop, in order.
 
-Bounded: when nothing can be announced the oldest make room, since whoever missed one asks for what there is.
+Those that speak of a dataset leave if it is public when their turn comes. Bounded: when nothing can be announced the
+oldest make room, since whoever missed one asks for what there is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Final
 import trio
 
 from chain.errors import Remote
+from chain.ids import DatasetId
+from odfd.datasets.visibility import PublicOf
 from odfd.kit.rounds import UNTIL_POKED, Rounds
 from odfd.kit.supervision import Journal, Life
 from p2p.ports import Replication, Topic
@@ -21,15 +24,17 @@ WAITING: Final = 1024
 class Outbox:
     """``put`` may be called from any thread once ``run`` runs; before that, what is put waits."""
 
-    def __init__(self, replication: Replication, journal: Journal) -> None:
+    def __init__(self, replication: Replication, public_of: PublicOf, journal: Journal) -> None:
         self._replication = replication
+        self._public_of = public_of
         self._journal = journal
-        self._waiting: deque[tuple[Topic, bytes]] = deque(maxlen=WAITING)
+        self._waiting: deque[tuple[Topic, DatasetId | None, bytes]] = deque(maxlen=WAITING)
         self._token: trio.lowlevel.TrioToken | None = None
         self._rounds = Rounds(self._send)
 
-    def put(self, topic: Topic, envelope: bytes) -> None:
-        self._waiting.append((topic, envelope))
+    def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
+        """``dataset``: which one it speaks of; ``None``: it speaks of none."""
+        self._waiting.append((topic, dataset, envelope))
         if self._token is not None:
             self._token.run_sync_soon(self._rounds.poke)
 
@@ -39,7 +44,9 @@ class Outbox:
 
     async def _send(self) -> float:
         while self._waiting:
-            topic, envelope = self._waiting.popleft()
+            topic, dataset, envelope = self._waiting.popleft()
+            if dataset is not None and not await trio.to_thread.run_sync(self._public_of, [dataset]):
+                continue
             try:
                 await self._replication.announce(topic, envelope)
             except Remote as fault:

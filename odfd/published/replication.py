@@ -66,8 +66,15 @@ class WithPublished:
     """See the module."""
 
     def __init__(
-        self, network: Replication, source_of: SourceOf, board: Noticeboard, clock: Callable[[], Instant]
+        self,
+        network: Replication,
+        source_of: SourceOf,
+        board: Noticeboard,
+        clock: Callable[[], Instant],
+        is_elsewhere: Callable[[DatasetId], bool] = lambda _: False,
     ) -> None:
+        """``is_elsewhere``: whether a dataset is private and comes from a place: to ask peers would tell them."""
+        self._is_elsewhere = is_elsewhere
         self._network = network
         self._source_of = source_of
         self._board = board
@@ -126,11 +133,17 @@ class WithPublished:
         await self._network.announce(topic, envelope)
 
     async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        return 0 if peer in self._shown else await self._network.pull_statements(peer, datasets)
+        if peer in self._shown or (datasets is not None and not (datasets := await self._askable(datasets))):
+            return 0
+        return await self._network.pull_statements(peer, datasets)
+
+    async def _askable(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
+        """Those that peers may be asked about."""
+        return [each for each in datasets if not await trio.to_thread.run_sync(self._is_elsewhere, each)]
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         if peer not in self._shown:
-            return await self._network.chain_size(peer, dataset)
+            return await self._network.chain_size(peer, dataset) if await self._askable([dataset]) else 0
         edition = self._edition(peer, dataset)
         return 0 if edition is None else edition.head.size
 
@@ -179,7 +192,9 @@ class WithPublished:
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         """Of a place nothing is asked: what it gives is looked at whole, and it has no standing to lose."""
-        return peer not in self._shown and await self._network.holds(peer, dataset, tip)
+        if peer in self._shown or not await self._askable([dataset]):
+            return False
+        return await self._network.holds(peer, dataset, tip)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         others, places = self._parted(peers)
@@ -208,7 +223,7 @@ class WithPublished:
         await self._network.fetch_small(others, names, sink, pace)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        return await self._network.seek(dataset, beyond)
+        return await self._network.seek(dataset, beyond) if await self._askable([dataset]) else 0
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         """A place cannot be shut out; what it showed is looked at anew."""

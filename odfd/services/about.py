@@ -16,6 +16,7 @@ from chain import instant
 from chain.ids import DatasetId
 from odfd.control import wire
 from odfd.control.assembly import Ground
+from odfd.datasets.visibility import Visibility
 from odfd.kit.tasks import State
 from odfd.network.membership import Membership
 from odfd.services.doctor import Doctor, failed, ok
@@ -34,6 +35,7 @@ class Running(NamedTuple):
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
     signers: Signers
+    visibility: Visibility
 
 
 class AboutService:
@@ -55,6 +57,7 @@ class AboutService:
         self._membership = running.membership
         self._site = running.site
         self._signers = running.signers
+        self._visibility = running.visibility
         self._ground = ground
         self._name = name
         self._started = ground.clock.now()
@@ -74,7 +77,7 @@ class AboutService:
             )
 
     async def status(self) -> wire.Status:
-        states, disk = await trio.to_thread.run_sync(self._look)
+        states, published, disk = await trio.to_thread.run_sync(self._look)
         peer = self._membership.peer_id
         network = self._membership.network
         return wire.Status(
@@ -87,6 +90,7 @@ class AboutService:
             networks=(network.name,) if network else (),
             peers=sum(view.connected for view in self._membership.peers()),
             datasets=states,
+            published=published,
             engine=self._engine.view(),
             disk=disk,
             lost_journals=len(self._signers.lost),
@@ -100,16 +104,21 @@ class AboutService:
         """What another node writes after ``--bootstrap``."""
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
-    def _look(self) -> tuple[dict[str, int], wire.DiskView]:
+    def _look(self) -> tuple[dict[str, int], int, wire.DiskView]:
         with self._home.catalog() as catalog:
             entries = catalog.entries()
         states: Counter[str] = Counter(self._views.dataset(entry).state for entry in entries)
         usage = shutil.disk_usage(self._home.directory)
-        return dict(states), wire.DiskView(
-            path=str(self._home.directory),
-            total=usage.total,
-            free=usage.free,
-            database=(self._home.directory / DATABASE).stat().st_size,
+        published = len(self._visibility.public_of(entry.id for entry in entries))
+        return (
+            dict(states),
+            published,
+            wire.DiskView(
+                path=str(self._home.directory),
+                total=usage.total,
+                free=usage.free,
+                database=(self._home.directory / DATABASE).stat().st_size,
+            ),
         )
 
     async def doctor(self) -> Sequence[wire.Probe]:

@@ -15,7 +15,7 @@ from odfd.services.apply import Applying
 from odfd.services.authority import AuthorityService
 from odfd.services.clock_probe import ClockProbe
 from odfd.services.cosigning import witness_views
-from odfd.services.datasets import DatasetService
+from odfd.services.datasets import DatasetService, Others
 from odfd.services.doctor import Doctor
 from odfd.services.evidence import EvidenceDesk
 from odfd.services.flow import FlowService, Hands
@@ -30,6 +30,7 @@ from odfd.services.rules import RulesService
 from odfd.services.trust import Heads, TrustService
 from odfd.services.uploads import Uploads
 from odfd.services.verification import VerificationService
+from odfd.services.visibility import VisibilityService
 
 if TYPE_CHECKING:
     from odfd.services.node import NodeParts
@@ -42,13 +43,15 @@ class ControlPorts:
         home, ground = parts.home, parts.ground
         applying = Applying(home, parts.committer, parts.engine, ground, lambda: parts.ingest_shop.settings)
         clock = ClockProbe(home, ground.clock.now, parts.jumps.ahead)
-        doctor = Doctor(home, parts.heads.troubles, clock)
+        doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
         self.signers = parts.signers
         name = parts.settings.node.name
-        running = Running(parts.engine, parts.membership, parts.site, parts.signers)
+        running = Running(parts.engine, parts.membership, parts.site, parts.signers, parts.visibility)
         self.about = AboutService(home, parts.views, doctor, running, ground, name)
         holders = HolderCounts(parts.keeper, parts.membership.serving)
-        self.datasets = DatasetService(home, parts.views, applying, parts.keeper, ground, holders)
+        self.datasets = DatasetService(
+            home, parts.views, applying, parts.keeper, ground, Others(holders, parts.shown_otherwise)
+        )
         uploads = Uploads(
             home.folder(UPLOADS),
             lambda: parts.settings.limits.upload_bytes,
@@ -61,8 +64,10 @@ class ControlPorts:
             home, parts.committer, parts.keeper, ground, parts.moved, parts.following.apart
         )
         self.collection = parts.collection
-        self.mirrors = MirrorService(home, parts.keeper, parts.standing, ground.board, parts.places, holders)
+        terms = parts.standing, parts.visibility
+        self.mirrors = MirrorService(home, parts.keeper, terms, ground.board, parts.places, holders)
         self.publications = parts.publications
+        self.visibility = VisibilityService(home, parts.visibility, ground, parts.shown_otherwise, parts.signed)
         self.networks = NetworkService(home, parts.membership, holders)
         self.peers = PeerService(parts.membership)
         self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage, parts.keeper)

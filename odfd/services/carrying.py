@@ -20,6 +20,7 @@ from chain.statements.tree import Frontier
 from chain.store.base import BlockDamaged, ChainReader
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
+from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references
 from odfd.kit.clock import Clock
@@ -227,6 +228,7 @@ class Carrying:
             known = catalog.find(dataset)
             if known is None:
                 catalog.add(name, dataset, self._clock.now())
+            visibility.imported(connection, dataset)
             data = frontier.size if was_whole else checked.data
             Ledger(connection).grow(
                 dataset, checked.frontier, Checked(frontier, data, max(epoch, checked.epoch)), groups

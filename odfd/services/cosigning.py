@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def _tell(parts: NodeParts, made: Cosignature) -> None:
-    parts.outbox.put(Topic.HEADS, made.encode())
     tree = made.checkpoint
+    parts.outbox.put(Topic.HEADS, tree.dataset, made.encode())
     what = "versions of its authority" if tree.epoch is None else "blocks"
     text = f"{tree.size} {what}"
     parts.ground.events.emit("cosignature.signed", parts.name_of(tree.dataset), text, size=tree.size)
@@ -54,7 +54,7 @@ def witnessing_of(parts: NodeParts) -> Witnessing:
         """No proof joins two heads of one epoch: whoever holds the one history hears of the other by this."""
         for head in (question.kept, question.head):
             if head is not None:
-                parts.outbox.put(Topic.HEADS, head)
+                parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
         tree = question.tree
         text = f"{tree.size} blocks that are not shown to begin with the {question.old.size} cosigned last"
         ground.events.emit("cosignature.refused", parts.name_of(tree.dataset), text, size=tree.size)
@@ -70,10 +70,10 @@ def submissions_of(parts: NodeParts) -> Submissions:
     home, ground = parts.home, parts.ground
 
     def cosigned(made: Cosignature) -> None:
-        parts.outbox.put(Topic.HEADS, made.encode())
+        parts.outbox.put(Topic.HEADS, made.checkpoint.dataset, made.encode())
         parts.witnessed(made)
 
-    log = Log(home.database, home.chains, home.keys, Prover(home.database))
+    log = Log(home.database, home.chains, home.keys, Prover(home.database), parts.visibility.public_of)
     return Submissions(log, lambda: parts.policy.public, ground.clock, cosigned, ground.journal)
 
 

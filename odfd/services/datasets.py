@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -25,7 +25,7 @@ from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from odfd.control import wire
 from odfd.control.assembly import Ground
-from odfd.datasets import pushes, reading, row_counts
+from odfd.datasets import pushes, reading, row_counts, visibility
 from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
@@ -47,6 +47,14 @@ MAX_DIGITS: Final = 18
 T = TypeVar("T")
 
 
+class Others(NamedTuple):
+    """What others have and know of datasets that are here."""
+
+    holders: HolderCounts
+    gone: Callable[[DatasetId], None]
+    """Is told of one that was deleted."""
+
+
 class DatasetService:
     """See the module."""
 
@@ -57,9 +65,9 @@ class DatasetService:
         applying: Applying,
         keeper: MirrorKeeper,
         ground: Ground,
-        holders: HolderCounts,
+        others: Others,
     ) -> None:
-        self._holders = holders
+        self._holders, self._gone = others
         self._home = home
         self._keeper = keeper
         self._views = views
@@ -89,6 +97,7 @@ class DatasetService:
         entry = await _in_thread(lambda: self._unused(ref))
         async with self._keeper.still(entry.id):
             view = await _in_thread(lambda: self._delete(entry))
+        self._gone(entry.id)
         self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
         return view
 
@@ -234,6 +243,7 @@ class DatasetService:
             Catalog(resources).remove(entry.name, now)
             wishes.drop(resources, entry.id, now)
             resources.delete(BASE_KIND, str(entry.id), now)
+            visibility.deleted(connection, entry.id, now)
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)

@@ -20,6 +20,7 @@ from chain.store.sqlite import snapshot_of
 from odfd.control import wire
 from odfd.datasets import row_counts
 from odfd.datasets.references import references_hold
+from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.resources.store import IN_FORCE, WISHES
 from odfd.services.home import DATABASE, PARTIAL, Home
 from odfd.trust.ledger import SEALED, Ledger
@@ -39,9 +40,14 @@ class Doctor:
     """See the module. ``troubles`` tells which heads could not be signed, and why; ``clock`` is a probe of its own."""
 
     def __init__(
-        self, home: Home, troubles: Callable[[], Mapping[DatasetId, str]], clock: Callable[[], wire.Probe]
+        self,
+        home: Home,
+        visibility: Visibility,
+        troubles: Callable[[], Mapping[DatasetId, str]],
+        clock: Callable[[], wire.Probe],
     ) -> None:
         self._home = home
+        self._visibility = visibility
         self._clock = clock
         self._troubles = troubles
 
@@ -64,6 +70,7 @@ class Doctor:
             "heads": self._heads,
             "clock": self._clock,
             "damage": self._damage,
+            "published": self._published,
         }
 
     def _disk(self) -> wire.Probe:
@@ -120,7 +127,7 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            tables = (WISHES, IN_FORCE, VERIFIED, row_counts.COUNTS, *SEALED)
+            tables = (WISHES, IN_FORCE, VERIFIED, row_counts.COUNTS, MARKS, *SEALED)
             found = {table: list(table.damaged(connection)) for table in tables}
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]
@@ -177,6 +184,25 @@ class Doctor:
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(dataset)
         return newest is None or newest[0].size < head.size
+
+    def _published(self) -> wire.Probe:
+        """What others may see and take; what only an older version decided is for a person to look at."""
+        with self._home.catalog() as catalog:
+            names = {entry.id: entry.name for entry in catalog.entries()}
+        public = self._visibility.public_of(names)
+        counted = f"{len(public)} of {len(names)} datasets"
+        with self._home.database.read() as connection:
+            before = [
+                names[each] for each, mark in Marks(connection).all().items() if mark is Mark.BEFORE and each in names
+            ]
+        if before:
+            return wire.Probe(
+                name="published",
+                result="warning",
+                message=f"{counted}; given since before datasets were private: {_few(sorted(before))}",
+                hint="odfctl unpublish NAME makes one private; odfctl publish NAME confirms it",
+            )
+        return ok("published", counted)
 
     def _damage(self) -> wire.Probe:
         found: dict[str, str] = {}

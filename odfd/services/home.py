@@ -19,7 +19,7 @@ from chain.store.database import Database, open_database
 from chain.store.lock import StateLock
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import pushes, references, row_counts
+from odfd.datasets import pushes, references, row_counts, visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.kit.turns import Turns
@@ -90,7 +90,7 @@ class Home:
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for room in (references, row_counts, pushes, resources, ledger, damage, memory):
+        for room in (references, row_counts, pushes, resources, visibility, ledger, damage, memory):
             database.migrate(room.ROOM, room.STEPS)
         database.watch(_OF_ONE, _UNWATCHED)
 

@@ -18,9 +18,10 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
+from odfd.datasets.visibility import Visibility
 from odfd.ipfs.way import home_of
 from odfd.kit.tasks import Report, TaskBoard, outside
-from odfd.mirrors.keeper import Mirror, MirrorKeeper, State
+from odfd.mirrors.keeper import Mirror, MirrorKeeper, Shown, State
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
@@ -48,16 +49,16 @@ class MirrorService:
         self,
         home: Home,
         keeper: MirrorKeeper,
-        standing: Standing,
+        terms: tuple[Standing, Visibility],
         board: TaskBoard,
         places: Places,
         holders: HolderCounts,
     ) -> None:
+        self._standing, self._visibility = terms
         self._places = places
         self._holders = holders
         self._home = home
         self._keeper = keeper
-        self._standing = standing
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
@@ -65,7 +66,8 @@ class MirrorService:
         wish.check()
         if await trio.to_thread.run_sync(self._is_ours, wish.id):
             raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
-        mirror = await self._keeper.add(wish)
+        shown = Shown(private=request.private, held=await trio.to_thread.run_sync(self._is_held, wish.id))
+        mirror = await self._keeper.add(wish, shown)
 
         async def work(report: Report) -> wire.MirrorView:
             report.begin(f"mirroring {wish.name}", None, "bytes")
@@ -103,9 +105,12 @@ class MirrorService:
         mirror = await self._keeper.pause(dataset, paused=paused)
         return await self._shown(mirror)
 
+    def _is_held(self, dataset: DatasetId) -> bool:
+        return self._home.chains.chain(dataset).head() is not None
+
     def _is_ours(self, dataset: DatasetId) -> bool:
         """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
-        return self._home.keys.has_dataset_key(dataset) and self._home.chains.chain(dataset).head() is not None
+        return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
 
     async def _source(self, request: wire.MirrorRequest) -> tuple[DatasetId, str | None]:
         """The dataset, and where it is published and looked for."""
@@ -173,7 +178,7 @@ class MirrorService:
             network=wish.network,
             use=str(self._standing.use(wish.id)),
             serve=str(serve),
-            serving=known.size > 0 and reach.blocks == known.size,
+            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(wish.id),
             blocks=_blocks(tally, known),
             slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),

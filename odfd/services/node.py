@@ -24,6 +24,7 @@ from chain.statements.statement import Authority, HeadStatement, Observation, Po
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.control.assembly import Assembly, Ground
+from odfd.datasets.visibility import Visibility
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
@@ -42,7 +43,7 @@ from odfd.mirrors.sync import MirrorSync
 from odfd.mirrors.turning import following
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.forks import Contradiction, ForkFinder
-from odfd.network.library import ServingLibrary
+from odfd.network.library import ServingLibrary, Terms
 from odfd.network.membership import Membership
 from odfd.network.noticeboard import Hearers, LedgerNoticeboard, News
 from odfd.network.offering import Offering
@@ -67,7 +68,7 @@ from odfd.services.options import (
     spark_options,
 )
 from odfd.services.places import Places
-from odfd.services.publications import PublicationService
+from odfd.services.publications import Giving, PublicationService
 from odfd.services.repairing import Repairing
 from odfd.services.rerunning import observer_of, rechecking_of, validator_of
 from odfd.services.resolving import Docket
@@ -76,6 +77,7 @@ from odfd.services.shelf import open_site
 from odfd.services.signers import Signers
 from odfd.services.trust import proof_view
 from odfd.services.views import Views
+from odfd.services.visibility import is_elsewhere, settle_visibility
 from odfd.transform.driver import Workshop as TransformShop
 from odfd.trust.admission import Outcome
 from odfd.trust.policy import Expression, Policy
@@ -126,23 +128,27 @@ class NodeParts:
         self.standing = Standing(
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
         )
-        self.views = Views(home, self.standing)
+        self.visibility = Visibility(
+            home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
+        )
+        self.views = Views(home, self.standing, self.visibility)
         self.docket = Docket(home, self.standing)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), ground.journal
         )
         hearers = Hearers(self._heard, self._proven, self.witnessed)
-        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, hearers, self._room())
+        public_of = self.visibility.public_of
+        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, public_of, hearers, self._room())
         self.damage = DamageDesk(home, ground.clock, self._found_damaged)
         self.shelf = Shelf(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
             home.database,
             home.chains,
             home.objects,
-            self._served,
+            Terms(public_of, self._served),
             ground.clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
-            Offering(self.shelf),
+            Offering(self.shelf, public_of),
         )
         self.line = Line(settings.p2p.download_rate, settings.p2p.upload_rate)
         self.membership = membership(
@@ -153,13 +159,15 @@ class NodeParts:
             ground.journal,
             self._met_someone,
         )
-        self.site = open_site(settings, home, self.library, ground.journal, desk_of(self))
+        self.site = open_site(settings, home, (self.library, self.visibility), ground.journal, desk_of(self))
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
-        self.outbox = Outbox(self.membership, ground.journal)
+        self.outbox = Outbox(self.membership, public_of, ground.journal)
         self.jumps = JumpWatch(ground.clock)
         self.committer = self._committer()
         self.heads = HeadKeeper(home.chains, self.committer, self.name_of, ground.events, ground.journal)
-        self.places = Places(settings, self.line, home, self.membership, self.board, ground.clock, ipfs)
+        self.places = Places(
+            settings, self.line, home, (self.membership, self.board), ground.clock, ipfs, partial(is_elsewhere, self)
+        )
         self._hold_mirrors()
         self._settle()
         self.ingest_shop, self.transform_shop = self._shops()
@@ -168,11 +176,16 @@ class NodeParts:
         self.reviewing = Reviewing(
             home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
         )
+        self._hold_caretakers()
+
+    def _hold_caretakers(self) -> None:
+        """Who frees the disk, and who keeps on IPFS what is published there."""
+        home, ground, settings = self.home, self.ground, self.settings
         self.collection = CollectionService(
             home, ground.board, ground.events, ground.journal, settings.node.collect_hours, ground.clock.now
         )
         self.publications = PublicationService(
-            home, self.places.publisher, self._served, lambda: self.settings.policy.publish.ipfs, ground
+            home, self.places.publisher, Giving(self._served, self.visibility), self._on_ipfs, ground
         )
 
     def _committer(self) -> OwnerCommitter:
@@ -224,6 +237,7 @@ class NodeParts:
                 "what was committed last is lost: the database's log is damaged", pages=found.lost
             )
         found.settled, found.unsettled = self.carrying.mend()
+        settle_visibility(self)
         for name in found.settled:
             self.ground.journal.info("an import that was cut off is settled", dataset=name)
         for trouble in found.unsettled:
@@ -268,7 +282,7 @@ class NodeParts:
 
     def ruled(self, signed: Signed | None) -> None:
         if signed is not None:
-            self.outbox.put(Topic.HEADS, signed.envelope)
+            self.outbox.put(Topic.HEADS, None, signed.envelope)
         self.policy_changed()
 
     def _tell_notes(self) -> None:
@@ -316,6 +330,7 @@ class NodeParts:
         return dataset in self.policy.attended or wishes.of(Resources(connection), dataset) is not None
 
     def _served(self, dataset: DatasetId) -> int:
+        """Blocks that policy passes on of what is public."""
         return self.standing.reach(dataset, self.standing.serve(dataset)).blocks
 
     def _usable(self, dataset: DatasetId) -> int | None:
@@ -329,8 +344,8 @@ class NodeParts:
             return catalog.name_of(dataset)
 
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
-        self.library.signed(dataset)
-        self.outbox.put(Topic.HEADS, signed.envelope)
+        self.library.moved(dataset)
+        self.outbox.put(Topic.HEADS, dataset, signed.envelope)
         if self._token is not None:
             for part in (self.publications, self.submissions):
                 self._token.run_sync_soon(part.rounds.touch, dataset)
@@ -347,8 +362,8 @@ class NodeParts:
     def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
 
-    def _attested(self, _: DatasetId, signed: Signed) -> None:
-        self.outbox.put(Topic.ATTEST, signed.envelope)
+    def _attested(self, dataset: DatasetId, signed: Signed) -> None:
+        self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 
     def _heard(self, news: News) -> None:
         """From a worker thread: act in the event loop."""
@@ -362,7 +377,7 @@ class NodeParts:
     def _proven(self, proof: Proof, made_here: bool) -> None:
         """From a worker thread. What was made here nobody else has: it is gossiped once; others' goes on by itself."""
         if made_here:
-            self.outbox.put(Topic.PROOFS, proof.raw)
+            self.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
         if self._token is not None:
             view = proof_view(self.name_of(proof.dataset), proof)
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
@@ -419,6 +434,17 @@ class NodeParts:
         self.moved(dataset)
         self.heads.rounds.poke()
 
+    def _on_ipfs(self) -> bool:
+        return self.settings.policy.publish.ipfs
+
+    def shown_otherwise(self, dataset: DatasetId) -> None:
+        """It was published or made private, came or went: what others are told of this node changes at once."""
+        self.library.moved(dataset)
+        if self._token is not None:
+            self._token.run_sync_soon(self.membership.look_again)
+            for part in (self.publications, self.submissions):
+                self._token.run_sync_soon(part.rounds.touch, dataset)
+
     def _may_sign_again(self) -> None:
         self.heads.rounds.poke()
         self.validator.rounds.touch_all()
@@ -462,6 +488,7 @@ class NodeParts:
             journal=ground.journal,
             announce=self._attested,
             name_of=self.name_of,
+            public_of=self.visibility.public_of,
         )
 
     def _untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from chain.errors import Invalid
@@ -32,12 +33,15 @@ class Places:
         settings: Settings,
         line: Line,
         home: Home,
-        network: Replication,
-        board: Noticeboard,
+        network: tuple[Replication, Noticeboard],
         clock: Clock,
         ipfs: Ipfs | None,
+        is_elsewhere: Callable[[DatasetId], bool],
     ) -> None:
-        """``ipfs`` stands for the Kubo that the settings name; with neither there is no IPFS."""
+        """``ipfs`` stands for the Kubo that the settings name; with neither there is no IPFS.
+
+        ``is_elsewhere``: whether a dataset is private and comes from a place, so that peers are not asked for it.
+        """
         said = settings.ipfs
         self._ipfs = Kubo(said.api, said.token, pace=line.down) if ipfs is None and said.api else ipfs
         self._web = Web(pace=line.down)
@@ -48,7 +52,7 @@ class Places:
         self._from_ipfs = (
             None if self._ipfs is None else Source(IpfsWay(self._ipfs, lambda: self.reserve), staged / "ipfs")
         )
-        self.replication = WithPublished(network, self._source_of, board, clock.now)
+        self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, is_elsewhere)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
         )

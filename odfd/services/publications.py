@@ -23,6 +23,7 @@ from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
+from odfd.datasets.visibility import Visibility
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.way import no_ipfs
@@ -66,6 +67,14 @@ class Kept(NamedTuple):
     done: Published
 
 
+class Giving(NamedTuple):
+    """What may be given of datasets."""
+
+    served: Callable[[DatasetId], int]
+    """Blocks that policy passes on of a public one."""
+    visibility: Visibility
+
+
 class PublicationService:
     """See the module. ``publisher`` is ``None`` where the settings name no Kubo."""
 
@@ -73,14 +82,14 @@ class PublicationService:
         self,
         home: Home,
         publisher: Publisher | None,
-        served: Callable[[DatasetId], int],
+        giving: Giving,
         all_of_ours: Callable[[], bool],
         ground: Ground,
     ) -> None:
-        """``served``: blocks that may be passed on. ``all_of_ours``: whether policy publishes whatever is ours."""
+        """``all_of_ours``: whether policy puts there whatever is ours and public."""
         self._home = home
         self._publisher = publisher
-        self._served = served
+        self._served, self._visibility = giving
         self._all_of_ours = all_of_ours
         self._board = ground.board
         self._events = ground.events
@@ -93,6 +102,7 @@ class PublicationService:
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         entry = await trio.to_thread.run_sync(self._entry, request.ref)
         publisher = self._with_kubo()
+        await trio.to_thread.run_sync(self._need_public, entry.id)
         delegation = await trio.to_thread.run_sync(self._delegation, publisher, entry.id, request.delegation)
 
         async def work(report: Report) -> wire.PublicationView:
@@ -124,12 +134,17 @@ class PublicationService:
             return float("inf")
         touched = self.rounds.take()
         kept = await trio.to_thread.run_sync(self._kept)
-        wanted = {dataset for dataset, each in kept.items() if each.wish.standing}
+        public = await trio.to_thread.run_sync(self._visibility.public_of, kept)
+        for dataset in kept.keys() - public:
+            await self._take_back(self._publisher, dataset)
+        wanted = {dataset for dataset, each in kept.items() if each.wish.standing and dataset in public}
         if self._all_of_ours():
-            wanted.update(each for each in await trio.to_thread.run_sync(self._ours) if each not in kept)
+            ours = await trio.to_thread.run_sync(self._ours)
+            wanted.update(each for each in ours if each not in kept)
         for dataset in sorted(wanted if touched is None else wanted & touched):
             await self._consider(self._publisher, dataset, kept.get(dataset))
-        self._troubles = {dataset: said for dataset, said in self._troubles.items() if dataset in wanted}
+        concerned = wanted | (kept.keys() - public)
+        self._troubles = {dataset: said for dataset, said in self._troubles.items() if dataset in concerned}
         for dataset in self._troubles:
             self.rounds.leave(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
@@ -146,6 +161,20 @@ class PublicationService:
             return
         self._troubles.pop(dataset, None)
 
+    async def _take_back(self, publisher: Publisher, dataset: DatasetId) -> None:
+        """It is private now, or gone: it leaves our Kubo; what others took of it stays theirs."""
+        try:
+            async with self._alone(dataset):
+                await publisher.withdraw(dataset)
+                await trio.to_thread.run_sync(self._forget, dataset)
+        except Fault as fault:
+            if self._troubles.get(dataset) != str(fault):
+                self._journal.error("not withdrawn", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+            self._troubles[dataset] = str(fault)
+            return
+        self._troubles.pop(dataset, None)
+        self._events.emit("publication.withdrawn", self._name(dataset), "it is private")
+
     async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
         signed = await trio.to_thread.run_sync(self._signed, dataset)
         aged = not 0 <= self._clock.now() - known.at < RENEW
@@ -155,6 +184,7 @@ class PublicationService:
         self, publisher: Publisher, dataset: DatasetId, *, standing: bool, delegation: bytes | None = None
     ) -> tuple[Publication, Kept]:
         async with self._alone(dataset):
+            await trio.to_thread.run_sync(self._need_public, dataset)
             signed = await trio.to_thread.run_sync(self._signed, dataset)
             served = await trio.to_thread.run_sync(self._served, dataset)
             now = self._clock.now()
@@ -178,6 +208,11 @@ class PublicationService:
         )
         return done, kept
 
+    def _need_public(self, dataset: DatasetId) -> None:
+        if not self._visibility.is_public(dataset):
+            name = self._name(dataset)
+            raise Refused(f"{name} is private", rule="private", hint=f"first: odfctl publish {name}")
+
     @asynccontextmanager
     async def _alone(self, dataset: DatasetId) -> AsyncIterator[None]:
         async with self._busy.setdefault(dataset, trio.Lock()):
@@ -197,7 +232,8 @@ class PublicationService:
             return catalog.name_of(dataset)
 
     def _ours(self) -> Sequence[DatasetId]:
-        return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
+        public = self._visibility.public_of(self._home.chains.datasets())
+        return [each for each in public if self._home.keys.has_dataset_key(each)]
 
     def _signed(self, dataset: DatasetId) -> str | None:
         with self._home.database.read() as connection:

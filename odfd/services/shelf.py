@@ -8,6 +8,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from config.model import Settings
+from odfd.datasets.visibility import Visibility
 from odfd.kit.supervision import Journal
 from odfd.network.library import ServingLibrary
 from odfd.published.packs import MAX_PACK, PACK, packed
@@ -21,9 +22,10 @@ from odfd.site.server import SiteServer
 class HomeShelf:
     """See the module. ``library`` applies the policy, and hashes what leaves."""
 
-    def __init__(self, home: Home, library: ServingLibrary) -> None:
+    def __init__(self, home: Home, library: ServingLibrary, visibility: Visibility) -> None:
         self._home = home
         self._library = library
+        self._visibility = visibility
 
     def datasets(self, limit: int) -> Sequence[Shown]:
         with self._home.catalog() as catalog:
@@ -35,6 +37,11 @@ class HomeShelf:
         return shown
 
     def find(self, ref: str) -> DatasetId | None:
+        """A private one is not there, whatever of it is asked for."""
+        found = self._find(ref)
+        return found if found is not None and self._visibility.is_public(found) else None
+
+    def _find(self, ref: str) -> DatasetId | None:
         for text in (ref, DID_ODF + ref):
             try:
                 with self._home.catalog() as catalog:
@@ -80,9 +87,9 @@ class HomeShelf:
 
 
 def open_site(
-    settings: Settings, home: Home, library: ServingLibrary, journal: Journal, desk: Desk | None
+    settings: Settings, home: Home, given: tuple[ServingLibrary, Visibility], journal: Journal, desk: Desk | None
 ) -> SiteServer | None:
     """``None`` where the settings name no address for one."""
     addresses = settings.http.listen
-    site = Site(HomeShelf(home, library), journal, desk if settings.http.witness else None)
+    site = Site(HomeShelf(home, *given), journal, desk if settings.http.witness else None)
     return SiteServer(addresses, site, journal) if addresses else None

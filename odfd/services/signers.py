@@ -106,7 +106,8 @@ class Signers:
     async def _ask(self) -> None:
         """Until enough have told all they know, or everybody was asked."""
         ours = [DatasetId.from_public_key(key.public_key) for key in self.lost if key != self._post.keys.node_key().did]
-        for dataset in ours[:SOUGHT]:
+        public = await trio.to_thread.run_sync(self._post.public_of, ours)
+        for dataset in [each for each in ours if each in public][:SOUGHT]:
             await self._peers.seek(dataset)
         asked = set(self._told)
         while len(self._told) < ENOUGH and (chosen := choose(self._peers.peers(), asked, ENOUGH - len(self._told))):

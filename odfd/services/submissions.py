@@ -24,6 +24,7 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.submission import MAX_ANSWER
 from chain.store.base import ChainStore
 from chain.store.database import Database
+from odfd.datasets.visibility import PublicOf
 from odfd.kit.clock import Clock
 from odfd.kit.rounds import TouchedRounds
 from odfd.kit.supervision import Journal, Life
@@ -49,6 +50,8 @@ class Log(NamedTuple):
     chains: ChainStore
     keys: KeyStore
     prover: Prover
+    public_of: PublicOf
+    """Only trees of these leave the node."""
 
 
 class Miss(NamedTuple):
@@ -118,7 +121,8 @@ class Submissions:
             return ROUND_SECONDS
         poster = await self._open()
         touched = self.rounds.take()
-        datasets = sorted(touched) if touched is not None else await trio.to_thread.run_sync(self._log.chains.datasets)
+        held = touched if touched is not None else await trio.to_thread.run_sync(self._log.chains.datasets)
+        datasets = sorted(await trio.to_thread.run_sync(self._log.public_of, held))
         self._forget(witnesses)
         async with trio.open_nursery() as nursery:
             for witness in witnesses:

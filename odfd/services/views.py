@@ -22,6 +22,7 @@ from engines.contract import RowCounts
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Entry
+from odfd.datasets.visibility import Visibility
 from odfd.services.home import Home
 from odfd.trust.judge import STOPS, Reach
 from odfd.trust.policy import Policy
@@ -48,8 +49,9 @@ class Views:
     Holds the view of each dataset, about a kilobyte, as long as nothing that it rests on changes.
     """
 
-    def __init__(self, home: Home, standing: Standing) -> None:
+    def __init__(self, home: Home, standing: Standing, visibility: Visibility) -> None:
         self._home = home
+        self._visibility = visibility
         self._standing = standing
         self._kept: dict[DatasetId, _Kept] = {}
         self._entries: tuple[int, Sequence[Entry]] = (-1, ())
@@ -113,6 +115,7 @@ class Views:
             state=DAMAGED,
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=0, fact=fault.message),
+            published=self._visibility.is_public(entry.id),
         )
 
     def _readable(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
@@ -133,6 +136,7 @@ class Views:
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
             conditions=tuple(_conditions(known)),
+            published=self._visibility.is_public(entry.id),
         )
 
     def detail(self, entry: Entry) -> wire.DatasetDetail:

@@ -381,3 +381,17 @@ class Ledger:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
         for table in _CONCLUDED:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
+
+
+_SUBJECT: Final = (
+    "SELECT dataset FROM trust_live WHERE sid = ?1 UNION ALL SELECT dataset FROM trust_authorities WHERE sid = ?1"
+    " UNION ALL SELECT dataset FROM trust_cosignatures WHERE id = ?1"
+    " UNION ALL SELECT dataset FROM trust_observed WHERE sid = ?1"
+    " UNION ALL SELECT dataset FROM trust_proofs WHERE id = ?1"
+)
+
+
+def subject_of(connection: sqlite3.Connection, sid: Multihash) -> DatasetId | None:
+    """The dataset that a live statement, a cosignature or a proof speaks of; ``None``: it is none that is here."""
+    row = connection.execute(_SUBJECT, (sid,)).fetchone()
+    return None if row is None else DatasetId(row[0])

@@ -9,6 +9,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.statements.envelope import Signed
 from chain.store.database import Database
+from odfd.datasets.visibility import PublicOf
 from odfd.kit.clock import Clock
 from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
@@ -25,3 +26,4 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     journal: Journal
     announce: Callable[[DatasetId, Signed], None]
     name_of: Callable[[DatasetId], str]
+    public_of: PublicOf

@@ -109,16 +109,17 @@ class Speaker:
         return signed
 
     def _inputs(self, dataset: DatasetId) -> list[InputTree]:
-        """The trees that were read."""
+        """The trees that were read; of private ones nothing is said."""
         trees = []
         transform = load_state(self._chains.chain(dataset)).set_transform
+        read_from = [DatasetId.parse(each.dataset_ref) for each in (transform.inputs if transform else ())]
+        public = self._post.public_of(read_from)
         with self._post.database.read() as connection:
             ledger = Ledger(connection)
-            for each in transform.inputs if transform else ():
-                read = DatasetId.parse(each.dataset_ref)
+            for read in read_from:
                 checked = ledger.chain(read)
                 tree = checked.frontier
-                if tree.size:
+                if tree.size and read in public:
                     trees.append(InputTree(dataset=read, epoch=checked.epoch, size=tree.size, root_hash=tree.root))
         return trees
 

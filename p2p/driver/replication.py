@@ -143,6 +143,10 @@ class ReplicationDriver:
         """Close every connection to a peer; it may come again."""
         await self._host.disconnect(peer)
 
+    def look_again(self) -> None:
+        """What the library serves may be another: our presence says so at once."""
+        self._discovery.look_again()
+
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         self._discovery.look_again()
         await self._statements.announce(topic, envelope)

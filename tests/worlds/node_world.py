@@ -158,6 +158,9 @@ class Member:
         self.asked = 0
         """Questions put to others."""
         self.bytes = 0
+        self.looks = 0
+        """Times that what is served was to be told anew."""
+        self.announced: list[tuple[Topic, bytes]] = []
 
     async def run(self, life: Life) -> None:
         self._wires.members[self.peer_id] = self
@@ -190,10 +193,14 @@ class Member:
     def addresses(self) -> Sequence[str]:
         return ()
 
+    def look_again(self) -> None:
+        self.looks += 1
+
     def peers(self) -> Sequence[PeerView]:
         return [PeerView(peer=peer, connected=True, network=other.block) for peer, other in self._others().items()]
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
+        self.announced.append((topic, envelope))
         for other in list(self._others().values()):
             async with other.gate:
                 if other.peer_id in self._wires.members:
@@ -401,6 +408,12 @@ class Node:
         request = wire.PullRequest(refs=refs, all=not refs, **more)
         return list((await self.done(self.api.flow.pull(request))).items)
 
+    async def publish(self, *refs: str) -> Sequence[wire.VisibilityView]:
+        return await self.api.visibility.publish(wire.VisibilityRequest(refs=refs, all=not refs))
+
+    async def unpublish(self, *refs: str) -> Sequence[wire.VisibilityView]:
+        return await self.api.visibility.unpublish(wire.VisibilityRequest(refs=refs, all=not refs))
+
     async def sign_again(self, *, alone: bool = False) -> wire.SigningView:
         return await self.api.signers.sign_again(wire.SignRequest(alone=alone))
 
@@ -417,6 +430,12 @@ class Node:
         return mirror
 
 
+def in_the_open(node: Node) -> Node:
+    """All that nobody said anything of is published, as by ``policy.publish.datasets``, and imports too."""
+    node.parts.visibility._publishes_all = node.parts.visibility._has_key = lambda *_: True
+    return node
+
+
 class World:
     """A folder with nodes in it."""
 
@@ -428,23 +447,27 @@ class World:
         self.may_dial: MayDial = is_public
         self._open = ExitStack()
 
-    def node(self, name: str, policy: model.Policy | None = None, **more: Any) -> Node:
+    def node(self, name: str, policy: model.Policy | None = None, *, private: bool = False, **more: Any) -> Node:
+        """``private``: as nodes are; else ``in_the_open``, for worlds that have nothing to hide."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
         settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
         home = self._open.enter_context(open_home(folder / "state"))
-        return Node(home, self.wires, settings, self.clock)
+        made = Node(home, self.wires, settings, self.clock)
+        return made if private else in_the_open(made)
 
     @asynccontextmanager
     async def running(
-        self, name: str, policy: model.Policy | None = None, ipfs: Any = None, **more: Any
+        self, name: str, policy: model.Policy | None = None, ipfs: Any = None, *, private: bool = False, **more: Any
     ) -> AsyncIterator[Node]:
-        """From open state directory to closed one, as often as one likes."""
+        """From open state directory to closed one, as often as one likes; ``private`` as for ``node``."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
         settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
         with open_home(folder / "state") as home:
             node = Node(home, self.wires, settings, self.clock, ipfs, self.may_dial)
+            if not private:
+                in_the_open(node)
             lives: list[Life] = []
             runs = [child.run for child in (*node.assembly.foundations, *node.assembly.workers)]
             async with trio.open_nursery() as nursery:

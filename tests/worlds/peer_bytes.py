@@ -283,7 +283,7 @@ def negotiated(raw: bytes) -> object:
 @contextmanager
 def noticeboard(folder: Path) -> Iterator[Decode]:
     with open_home(folder) as home:
-        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW)
+        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW, frozenset)
 
         def judge(raw: bytes) -> object:
             """As it came, and as what somebody signs: then the signature keeps nothing out."""

@@ -56,7 +56,8 @@ def _register_add(actions: Any) -> None:
             "Wish to hold a dataset, and fetch what there is of it now.\n"
             "EXPR is an expression of facts: chain, data, reproduced, attested:K, fresh, with & | and ( ).\n"
             "With --keep 30d data of the newest block's last 30 days is held, and older data let go; blocks all stay.\n"
-            "Data that was never here was never looked at: of such a mirror rely on chain, not on data."
+            "Data that was never here was never looked at: of such a mirror rely on chain, not on data.\n"
+            "What is found in a network is passed on there; what comes from a web server is private: odfctl publish."
         ),
         epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
     )
@@ -81,6 +82,7 @@ def _register_add(actions: Any) -> None:
     add.add_argument("--use", metavar="EXPR", help="what must be known before it is used here")
     add.add_argument("--serve", metavar="EXPR", help="what must be known before it is passed on")
     add.add_argument("--expect", metavar="HASH", help="a block that the chain must contain")
+    add.add_argument("--private", action="store_true", default=None, help="say and give nothing of it to others")
     add.set_defaults(run=_add)
 
 
@@ -108,6 +110,7 @@ def _add(args: argparse.Namespace) -> int:
         "serve": args.serve,
         "expect": args.expect,
         "via": args.via,
+        "private": args.private,
     }
     mirror = follow(session, session.client.post("/mirrors", wish))
     session.answer(mirror, lambda row: _mirrors(session, [row]))

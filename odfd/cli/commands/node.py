@@ -81,7 +81,12 @@ def status_text(status: dict[str, Any]) -> str:
             ("http", "\n         ".join(status.get("http", []))),
             ("networks", ", ".join(status.get("networks", [])) or "none: odfctl network join NAME --bootstrap ADDRESS"),
             ("peers", str(status["peers"])),
-            ("datasets", f"{total}  ({counted})" if counted else "none: odfctl apply, odfctl mirror add"),
+            (
+                "datasets",
+                f"{total}  ({counted}), {status.get('published', 0)} published"
+                if counted
+                else "none: odfctl apply, odfctl mirror add",
+            ),
             ("engine", shown),
             ("disk", _disk(disk)),
             ("signing", _signing(status.get("lostJournals", 0))),

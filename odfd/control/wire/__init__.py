@@ -126,6 +126,7 @@ from odfd.control.wire.value import (
     Request,
     Value,
 )
+from odfd.control.wire.visibility import VisibilityRequest, VisibilityView
 
 __all__ = [
     "AcceptRequest",
@@ -229,6 +230,8 @@ __all__ = [
     "Value",
     "VerifyReport",
     "VerifyRequest",
+    "VisibilityRequest",
+    "VisibilityView",
     "Why",
     "WitnessRulesRequest",
     "WitnessView",

@@ -36,6 +36,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     rely_on: Reliance | None = None
     peers: int | None = None
     """Connected peers that say they serve it; so in every answer about datasets."""
+    published: bool = False
+    """Whether anything of it is said or given to others."""
     conditions: tuple[str, ...] = ()
     """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
 

@@ -57,6 +57,8 @@ class Status(Value, frozen=True, kw_only=True):
     """Connected now."""
     datasets: dict[str, int] = msgspec.field(default_factory=dict)
     """Count by state."""
+    published: int = 0
+    """Of them, those of which anything is said or given to others."""
     engine: EngineView | None = None
     disk: DiskView | None = None
     lost_journals: int = 0

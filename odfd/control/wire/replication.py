@@ -33,6 +33,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     """Hash that the chain must contain: a head learned from a person, not from the network."""
     via: str | None = None
     """Look there too: a place as in ``source``, or ``ipfs`` for the name that is made of the dataset's key."""
+    private: bool | None = None
+    """Whether nothing of it is said or given to others; ``None``: it is of what comes from a web server."""
 
 
 MirrorState = Literal["syncing", "current", "waiting", "stalled", "refused", "failed", "paused"]

@@ -41,7 +41,7 @@ class FakeNode:
         self.release = trio.Event()
         self.about = self.datasets = self.flow = self.mirrors = self.networks = self.peers = self
         self.verification = self.trust = self.authority = self.rewriting = self.collection = self.resolving = self
-        self.proving = self.policies = self.signers = self
+        self.proving = self.policies = self.signers = self.visibility = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
 
     async def status(self) -> wire.Status:
@@ -129,6 +129,21 @@ class FakeNode:
             )
 
         return task_ref(self.board.submit("compact", ref, work))
+
+    async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+        return self._shown(request, published=True)
+
+    async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+        return self._shown(request, published=False)
+
+    def _shown(self, request: wire.VisibilityRequest, *, published: bool) -> list[wire.VisibilityView]:
+        self.asked.append(request)
+        chosen = [view for name, view in self.views.items() if request.all or name in request.refs]
+        notes = ("it is a note",)
+        return [
+            wire.VisibilityView(name=view.name, id=view.id, published=published, changed=True, notes=notes)
+            for view in chosen
+        ]
 
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
         if not request.alone:

@@ -57,6 +57,7 @@ class Daemon:
             "PYTHONWARNINGS": "ignore",
             "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
             "ODFD_ENGINE_QUICK_START": "true",
+            "ODFD_POLICY_PUBLISH_DATASETS": "true",
             "ODFD_ENGINE_IDLE_SECONDS": "60",
             **self.more,
         }

@@ -58,7 +58,7 @@ class Peer:
         self.chains = SqliteChains(database, DiskObjects(folder / f"objects-{name}", database))
         database.migrate(ledger.ROOM, ledger.STEPS)
         self.now = START
-        self.board = LedgerNoticeboard(database, self.chains, lambda: self.now)
+        self.board = LedgerNoticeboard(database, self.chains, lambda: self.now, frozenset)
 
     def hold(self, blocks: Sequence[Block], dataset: DatasetId) -> None:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=list(blocks))])

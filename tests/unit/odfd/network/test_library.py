@@ -11,7 +11,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.store.base import Head
-from odfd.network.library import REACH_AGE, TOLD_AGE, ServingLibrary
+from odfd.network.library import REACH_AGE, TOLD_AGE, ServingLibrary, Terms
 
 MANY = [DatasetId.from_public_key(bytes([number]) * 32) for number in range(5)]
 ONE = MANY[0]
@@ -26,7 +26,13 @@ class World:
         self.within = dict.fromkeys(MANY, 5)
         self.computed: list[DatasetId] = []
         nothing: Any = None
-        self.library = ServingLibrary(nothing, self, nothing, self.reach, lambda: self.now)  # type: ignore[arg-type]
+        self.library = ServingLibrary(
+            nothing,
+            self,
+            nothing,
+            Terms(frozenset, self.reach),
+            lambda: self.now,  # type: ignore[arg-type]
+        )
 
     def datasets(self) -> Sequence[DatasetId]:
         return MANY
@@ -67,7 +73,7 @@ def test_what_moved_is_looked_at_at_once(moved: str) -> None:
     if moved == "head":
         world.blocks[ONE] += 1
     elif moved == "signed":
-        world.library.signed(ONE)
+        world.library.moved(ONE)
     else:
         world.library.policy_changed()
     world.computed.clear()

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import trio
 
+from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.kit.clock import SystemClock
-from odfd.kit.supervision import Child, Restart, run_tree
-from odfd.network.membership import HostOptions, Membership, Network
+from odfd.kit.supervision import Child, Life, Restart, run_tree
+from odfd.network import membership
+from odfd.network.membership import EVERYWHERE, HERE, HostOptions, Membership, Network
 from odfd.resources import store as resources
 from p2p.host.limits import HostLimits
 
@@ -81,3 +83,50 @@ async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pyt
             stop.set()
     finally:
         database.close()
+
+
+async def test_without_a_network_it_listens_on_this_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody said otherwise; in a network on all addresses, and no longer once it is left."""
+    monkeypatch.setattr(membership, "HERE", ("/ip4/127.0.0.1/tcp/0",))
+    monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/127.0.0.2/tcp/0",))  # loopback too: it is a test
+    assert all("/127.0.0.1/" in one for one in HERE)
+    assert all("/0.0.0.0/" in one for one in EVERYWHERE)
+    database = open_database(tmp_path / "db")
+    database.migrate(resources.ROOM, resources.STEPS)
+    empty: Any = Empty()
+    options = HostOptions(seed=b"m" * 32, listen=None, limits=HostLimits())
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    life = Life()
+
+    def at() -> set[str]:
+        return {one.split("/")[2] for one in member.addresses()}
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.run, life)
+            await life.wait_ready()
+            assert at() == {"127.0.0.1"}
+            with trio.fail_after(DEADLINE):
+                await member.join(Network(name="demo"))
+                assert at() == {"127.0.0.2"}
+                await member.leave("demo")
+                assert at() == {"127.0.0.1"}
+                monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/192.0.2.1/tcp/0",))
+                with pytest.raises(Environment):  # not this machine's: it is told, and not waited for
+                    await member.join(Network(name="demo"))
+                life.stopping.set()
+    except* Environment:
+        pass  # whoever keeps the node's parts alive begins it anew
+    finally:
+        database.close()
+
+
+def test_an_address_that_is_set_stands(tmp_path: Path) -> None:
+    options = HostOptions(seed=b"m" * 32, listen=("/ip4/127.0.0.1/tcp/1",), limits=HostLimits())
+    nothing: Any = None
+    member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), lambda: None)
+    assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)
+    member._network = Network(name="demo")
+    assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)

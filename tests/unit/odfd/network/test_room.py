@@ -74,7 +74,7 @@ class Board:
         self.database, self.now = database, NOW
         self.news: list[Any] = []
         chains: Any = SqliteChains(database, DiskObjects(folder / "objects", database))
-        self.board = LedgerNoticeboard(database, chains, lambda: self.now, Hearers(self.news.append), room)
+        self.board = LedgerNoticeboard(database, chains, lambda: self.now, frozenset, Hearers(self.news.append), room)
 
     def hear(self, raw: bytes, peer: PeerId = PEER, topic: Topic = Topic.HEADS) -> Judgement:
         return self.board.judge(topic, raw, peer)

@@ -301,7 +301,7 @@ def reset_to(node: Any, dataset: Any, size: int) -> bytes:
 
     plan = rewriting.plan_reset(chain, dataset, chain.block_at(size - 1).hash)
     home.chains.rewrite(rewriting.prepare(chain, home.objects, plan, now), together)
-    node.parts.outbox.put(Topic.HEADS, raw)
+    node.parts.outbox.put(Topic.HEADS, dataset, raw)
     assert node.parts.committer.sign_unsigned(dataset)
     return raw
 

@@ -156,7 +156,8 @@ def findings(node: Any, truth: Truth, name: str) -> list[str]:
             found += [f"verify: {failure.rule}: {failure.message}" for failure in report.failures]
         except Fault as fault:
             found.append(f"verify: {fault.rule}: {fault}")
-    for probe in Doctor(node.home, dict, lambda: wire.Probe(name="clock", result="ok")).deep():
+    clock = wire.Probe(name="clock", result="ok", message="")
+    for probe in Doctor(node.home, node.parts.visibility, dict, lambda: clock).deep():
         if probe.result == "failed":
             assert probe.hint, probe
             found.append(f"{probe.name}: {probe.message}")

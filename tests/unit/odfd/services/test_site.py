@@ -42,7 +42,10 @@ async def test_a_node_is_mirrored_over_http_alone(world: Any, worlds: Any) -> No
         async with world.running("bob") as bob:
             for source, name in ((f"{url_of(alice)}/cities", "a"), (f"{url_of(alice)}/{cities.multibase}", "a")):
                 view = await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=source, as_name=name)))
-                assert (view.id, view.state, view.serving) == (str(cities), "current", True)
+                assert (view.id, view.state, view.serving) == (str(cities), "current", False)
+            await bob.publish("a")
+            (view,) = await bob.api.mirrors.list()
+            assert view.serving
             await grown(world, alice, 1)
             await bob.pull("a")
             ours, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 100)) for node in (alice, bob))

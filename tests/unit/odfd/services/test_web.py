@@ -158,7 +158,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
         blocks = blocks_of(alice, cities)
     async with world.running("bob") as bob:
         view = await bob.done(bob.api.mirrors.add(wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")))
-        assert (view.id, view.state, view.serving, view.via) == (str(cities), "current", True, f"{site.url}/cities")
+        assert (view.id, view.state, view.serving, view.via) == (str(cities), "current", False, f"{site.url}/cities")
         assert (view.peers, blocks_of(bob, cities)) == (1, blocks)
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
     async with world.running("alice") as alice:

@@ -71,7 +71,7 @@ class Node:
             database.migrate(room.ROOM, room.STEPS)
         self.database, self.now = database, NOW
         self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
-        self.board = LedgerNoticeboard(database, self.chains, self.clock)
+        self.board = LedgerNoticeboard(database, self.chains, self.clock, frozenset)
         self.standing = Standing(database, self.chains, lambda: POLICY, SigningKey(b"n" * 32).did, self.clock)
         self.changes = 0
         self.events = EventLog(FixedClock(NOW))

@@ -137,7 +137,7 @@ class Node:
         self.policy = policy
         self.told: list[tuple[proof.Proof, bool]] = []
         self.board = LedgerNoticeboard(
-            database, self.chains, lambda: self.now, Hearers(proof=lambda *told: self.told.append(told))
+            database, self.chains, lambda: self.now, frozenset, Hearers(proof=lambda *told: self.told.append(told))
         )
         me = SigningKey(b"n" * 32).did
         self.standing = Standing(database, self.chains, lambda: self.policy, me, lambda: self.now)

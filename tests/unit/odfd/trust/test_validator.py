@@ -74,6 +74,7 @@ class Node:
             journal=self.journal,
             announce=lambda _, signed: self.said.append(signed),
             name_of=str,
+            public_of=frozenset,
         )
         self.validator = Validator(post, settings)
 

@@ -1,0 +1,58 @@
+"""``publish``, ``unpublish``: what is given to others, and what is nobody else's business."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli.session import Session
+from odfd.cli.table import Column, render
+from odfd.errors import ExitCode, Usage
+
+
+def register(subparsers: Any) -> None:
+    publish = subparsers.add_parser(
+        "publish",
+        help="let others see and take datasets",
+        description=(
+            "Let others see datasets and take them: peers of the network, and over HTTP and IPFS where the settings\n"
+            "say so. Until then nothing of a dataset leaves the node, not even that it is here. With --all those that\n"
+            "are here now; policy.publish.datasets of the settings publishes later ones too."
+        ),
+        epilog="example:  odfctl publish nyc.flights",
+    )
+    unpublish = subparsers.add_parser(
+        "unpublish",
+        help="say and give no more of them",
+        description=(
+            "Say and give no more of datasets: they are private again, also after a restart. What others took of them\n"
+            "stays theirs."
+        ),
+        epilog="example:  odfctl unpublish nyc.flights",
+    )
+    for parser, path in ((publish, "/publish"), (unpublish, "/unpublish")):
+        parser.add_argument("refs", nargs="*", metavar="NAME")
+        parser.add_argument("--all", action="store_true", help="every dataset that is here now")
+        parser.set_defaults(run=_say, path=path)
+
+
+def _say(args: argparse.Namespace) -> int:
+    word = args.path.strip("/")
+    if bool(args.refs) == args.all:
+        raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
+    session = Session(args)
+    rows = session.client.post(args.path, {"refs": args.refs, "all": args.all})
+    session.answer(rows, lambda rows: render(_COLUMNS, rows))
+    for row in rows:
+        for note in row.get("notes", ()):
+            session.remark(f"{row['name']}: {note}")
+    if not rows:
+        session.remark("no datasets yet")
+    return ExitCode.OK
+
+
+_COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("DONE", lambda row: "unchanged" if not row["changed"] else "published" if row["published"] else "private"),
+    Column("ID", lambda row: row["id"], most=90),
+)

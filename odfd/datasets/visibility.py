@@ -1,0 +1,205 @@
+"""Which datasets this node speaks of to others, and gives: private until published, and every way out asks here.
+
+A mark is a person's word, or says how a dataset came. Without one a dataset whose key is here is private unless the
+settings publish all of them; one that is held, with no mark, came from a folder and is private; and of one that is not
+held at all there are only words of others, which are passed on. A mark that is damaged counts as none given: private.
+What is written here holds for whatever is asked after it: nothing is remembered between questions. ADR 19.
+"""
+
+from __future__ import annotations
+
+import enum
+import sqlite3
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeAlias
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.store.base import ChainStore
+from chain.store.database import Database
+from chain.store.seals import Sealed
+
+ROOM: Final = "visibility"
+MARKS: Final = Sealed(
+    "visibility", ("dataset", "mark", "at"), "until then it is private: odfctl publish NAME, or odfctl unpublish NAME"
+)
+STEPS: Final = (
+    """
+    CREATE TABLE visibility (
+        dataset BLOB PRIMARY KEY,
+        mark TEXT NOT NULL,
+        at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO visibility VALUES (x'', 'unsettled', 0);
+    """,
+    MARKS.step,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
+_UNSETTLED: Final = b""
+"""Stands for all datasets until it is settled, once, which of them an older version gave to others."""
+
+PublicOf: TypeAlias = Callable[[Iterable[DatasetId]], Collection[DatasetId]]
+"""Those of some datasets that may be spoken of and given."""
+
+
+class Mark(enum.Enum):
+    PUBLISHED = "published"
+    """By a person."""
+    MIRRORED = "mirrored"
+    """It was found in a network, where it is public already."""
+    BEFORE = "before"
+    """This node gave it when datasets were not private yet, and nobody said otherwise since."""
+    PRIVATE = "private"
+    """By a person, or because it was mirrored from a place that not everybody reaches."""
+    DELETED = "deleted"
+
+    @property
+    def is_public(self) -> bool:
+        return self in (Mark.PUBLISHED, Mark.MIRRORED, Mark.BEFORE)
+
+
+class Marks:
+    """The marks, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def of(self, dataset: DatasetId) -> Mark | None:
+        """``None``: there is none."""
+        row, whole = MARKS.look(self._db, "dataset = ?", (dataset,))
+        return None if row is None else _mark(row[1], whole=whole)
+
+    def all(self) -> dict[DatasetId, Mark]:
+        rows = MARKS.every(self._db)
+        return {DatasetId(row[0]): _mark(row[1], whole=whole) for row, whole in rows if row[0] != _UNSETTLED}
+
+    def put(self, dataset: DatasetId, mark: Mark, now: Instant) -> None:
+        MARKS.put(self._db, dataset, mark.value, now)
+
+    def drop(self, dataset: DatasetId, *marks: Mark) -> None:
+        """Where it has one of these."""
+        if self.of(dataset) in marks:
+            self._db.execute("DELETE FROM visibility WHERE dataset = ?", (dataset,))
+
+    def settle(self) -> bool:
+        """Whether it was unsettled what an older version gave: true once in the life of a state directory."""
+        gone = self._db.execute("DELETE FROM visibility WHERE dataset = ?", (_UNSETTLED,))
+        return gone.rowcount > 0
+
+
+class Visibility:
+    """See the module. Safe to use from any thread. All raise Environment."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: ChainStore,
+        has_key: Callable[[DatasetId], bool],
+        publishes_all: Callable[[], bool],
+    ) -> None:
+        """``has_key``: whether a dataset is this node's own, held or not. ``publishes_all``: as the settings say."""
+        self._database = database
+        self._chains = chains
+        self._has_key = has_key
+        self._publishes_all = publishes_all
+
+    def is_public(self, dataset: DatasetId) -> bool:
+        """Whether anything of a dataset may be said or given to others."""
+        with self._database.read() as connection:
+            mark = Marks(connection).of(dataset)
+        if mark is not None:
+            return mark.is_public
+        if self._has_key(dataset):
+            return self._publishes_all()
+        return self._chains.chain(dataset).head() is None
+
+    def public_of(self, datasets: Iterable[DatasetId]) -> frozenset[DatasetId]:
+        """The same of many, in a few questions."""
+        asked = set(datasets)
+        if len(asked) <= _FEW:
+            return frozenset(filter(self.is_public, asked))
+        with self._database.read() as connection:
+            marks = Marks(connection).all()
+        held, all_of_ours = frozenset(self._chains.datasets()), self._publishes_all()
+
+        def is_public(dataset: DatasetId) -> bool:
+            if (mark := marks.get(dataset)) is not None:
+                return mark.is_public
+            return all_of_ours if self._has_key(dataset) else dataset not in held
+
+        return frozenset(filter(is_public, asked))
+
+    def mark(self, dataset: DatasetId) -> Mark | None:
+        with self._database.read() as connection:
+            return Marks(connection).of(dataset)
+
+    def publish(self, dataset: DatasetId, now: Instant) -> bool:
+        """A person's word; whether it was private before."""
+        return self._say(dataset, Mark.PUBLISHED, now)
+
+    def unpublish(self, dataset: DatasetId, now: Instant) -> bool:
+        """A person's word; whether it was public before."""
+        return self._say(dataset, Mark.PRIVATE, now)
+
+    def _say(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
+        before = self.is_public(dataset)
+        with self._database.write() as connection:
+            Marks(connection).put(dataset, mark, now)
+        return before is not mark.is_public
+
+    def is_unsettled(self) -> bool:
+        """Whether ``settle`` has not been called yet in the life of this state directory."""
+        with self._database.read() as connection:
+            return MARKS.look(connection, "dataset = ?", (_UNSETTLED,))[0] is not None
+
+    def settle(self, mirrors: Iterable[DatasetId], now: Instant, *, gave: bool) -> list[DatasetId]:
+        """At a start, once: mirrors of networks are public, and so is what an older version gave; the latter.
+
+        ``gave``: whether this node was where others could ask it.
+        """
+        held = self._chains.datasets()
+        with self._database.write() as connection:
+            marks = Marks(connection)
+            if not marks.settle():
+                return []
+            given = sorted(set(held) - set(mirrors)) if gave else []
+            for dataset in given:
+                marks.put(dataset, Mark.BEFORE, now)
+            for dataset in mirrors:
+                marks.put(dataset, Mark.MIRRORED, now)
+        return given
+
+
+_FEW: Final = 4
+"""Datasets that are asked for one by one."""
+
+
+def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:
+    """In the transaction that wishes for a mirror. Unless a person says it now, what was said of it before stays."""
+    marks = Marks(connection)
+    if is_said or marks.of(dataset) in (None, Mark.DELETED):
+        marks.put(dataset, mark, now)
+
+
+def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """In the transaction that names what came from a folder: it is here again."""
+    Marks(connection).drop(dataset, Mark.DELETED)
+
+
+def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
+    """In the transaction that forgets it: from then on nothing is said of it, and what others say is not passed on.
+
+    A mirror of what is public in a network is public there without it: evidence about its owner must not end with it.
+    """
+    marks = Marks(connection)
+    if marks.of(dataset) is Mark.MIRRORED:
+        marks.drop(dataset, Mark.MIRRORED)
+    else:
+        marks.put(dataset, Mark.DELETED, now)
+
+
+def _mark(text: str, *, whole: bool) -> Mark:
+    try:
+        return Mark(text) if whole else Mark.PRIVATE
+    except ValueError:
+        return Mark.PRIVATE
