@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.tables import BARE_KEY, BARE_PART
-from engines.spark.plans import HIDDEN_ROUND, carried, inlined, items, project
+from engines.spark.analysis.tables import BARE_KEY, BARE_PART, LISTS, MERGED_BY
+from engines.spark.plans import HIDDEN_ROUND, carried, inlined, is_aggregate, items, kind_of, project, replaced
 from engines.spark.rows import frame_of_rows
 
 
@@ -28,6 +28,12 @@ class Partials:
     @classmethod
     def of(cls, session: SparkSession, plan: Any) -> Partials:
         return cls(session, inlined(session, plan))
+
+    def merge(self) -> dict[str, str]:
+        """By name of each part the function that merges it."""
+        kinds = [kind_of(part.aggregateFunction()) for part in _aggregates(_core(self.plan))]
+        return {f"{BARE_PART}{number}": LISTS if kind == "CollectList" else MERGED_BY[kind]
+                for number, kind in enumerate(kinds)}  # fmt: skip
 
     def parts(self) -> pa.Table:
         """Keys, bare aggregates and the round of each, of the rows in the views."""
@@ -55,23 +61,11 @@ class Partials:
             return node.withNewChildren(children.updated(0, self._over(children.apply(0), source)))
         columns = {attribute.name(): attribute for attribute in items(source.output())}
         keys = [(key, columns[f"{BARE_KEY}{at}"]) for at, key in enumerate(items(node.groupingExpressions()))]
-        numbers = iter(range(len(columns)))
-
-        def replaced(expression: Any) -> Any:
-            if _is_aggregate(expression):
-                return columns[f"{BARE_PART}{next(numbers)}"]
-            for key, column in keys:
-                if expression.semanticEquals(key):
-                    return column
-            children = expression.children()
-            for position, child in enumerate(items(children)):
-                children = children.updated(position, replaced(child))
-            return expression.withNewChildren(children) if children.size() else expression
-
+        parts = [(part, columns[f"{BARE_PART}{at}"]) for at, part in enumerate(_aggregates(node))]
         made = node.aggregateExpressions()
         for position, each in enumerate(items(made)):
-            inner = each.child() if each.getClass().getSimpleName() == "Alias" else each
-            made = made.updated(position, self._named(replaced(inner), each.name(), each.exprId()))
+            inner = each.child() if kind_of(each) == "Alias" else each
+            made = made.updated(position, self._named(replaced(inner, parts, keys), each.name(), each.exprId()))
         return project(self.session, made, source)
 
     def _named(self, expression: Any, name: str, identity: Any = None) -> Any:
@@ -96,12 +90,8 @@ def _aggregates(core: Any) -> list[Any]:
     stack = items(core.aggregateExpressions())[::-1]
     while stack:
         expression = stack.pop()
-        if _is_aggregate(expression):
+        if is_aggregate(expression):
             found.append(expression)
         else:
             stack += items(expression.children())[::-1]
     return found
-
-
-def _is_aggregate(expression: Any) -> bool:
-    return bool(expression.getClass().getSimpleName() == "AggregateExpression")

@@ -214,3 +214,26 @@ def inline_always(jvm: Any) -> Any:
 def project(session: SparkSession, columns: Any, child: Any) -> Any:
     """A projection of named expressions."""
     return session._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
+
+
+def kind_of(node: Any) -> str:
+    """The class of an operator or expression, without its package."""
+    return str(node.getClass().getSimpleName())
+
+
+def is_aggregate(expression: Any) -> bool:
+    return kind_of(expression) == "AggregateExpression"
+
+
+def replaced(expression: Any, known: Sequence[tuple[Any, Any]], keys: Sequence[tuple[Any, Any]]) -> Any:
+    """An expression over what an aggregation gave: ``known`` pairs its aggregates with columns, ``keys`` its keys."""
+    for whole, column in known:
+        if expression.fastEquals(whole):
+            return column
+    for key, column in keys:
+        if expression.semanticEquals(key):
+            return column
+    children = expression.children()
+    for position, child in enumerate(items(children)):
+        children = children.updated(position, replaced(child, known, keys))
+    return expression.withNewChildren(children) if children.size() else expression

@@ -22,7 +22,7 @@ from pyspark.sql import types as st
 from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from engines.contract import Vocabulary
-from engines.spark.analysis.tables import BARE_KEY, TableShape
+from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
 from engines.spark.arranged import Kept, Tables
 from engines.spark.buckets import Shelf, hashes_of
 from engines.spark.changes import (
@@ -172,7 +172,8 @@ def accumulate(
     both = pa.concat_tables([old.cast(parts.schema), parts])
     keys = row_codes(both.select(by))
     touched = np.isin(keys, keys[old.num_rows :])
-    merged = _merged(session, shape.merge or {}, by, both.filter(pa.array(touched)))
+    functions = (shape.merge or {}) if bare is None else bare.merge()
+    merged = _merged(session, functions, by, both.filter(pa.array(touched)))
     keys, ticks = row_codes(merged.select(by)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
     rounds = rounds_of(keys, ticks, times)
     at = np.searchsorted(rounds.places, keys * len(times) + ticks)
@@ -214,7 +215,9 @@ def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str]
     for field in frame.schema:
         name = quoted[field.name]
         function = merge.get(field.name)
-        over = f"{function}({name}) over ({by} rows between unbounded preceding and current row)"
+        called = f"{'collect_list' if function == LISTS else function}({name})"
+        over = f"{called} over ({by} rows between unbounded preceding and current row)"
+        over = f"array_sort(flatten({over}))" if function == LISTS else over
         made.append(name if function is None else f"cast({over} as {field.dataType.simpleString()}) as {name}")
     return frame.selectExpr(*made).toArrow().cast(parts.schema)
 

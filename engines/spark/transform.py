@@ -34,6 +34,7 @@ from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.checkpoint import Checkpoint
 from engines.spark.declarations import Declarations, Late, Policy, Query, read_query
+from engines.spark.exact import complete_plan, run_exactly
 from engines.spark.facts import SliceReader, rows_before
 from engines.spark.foreign import blocks_of, kept_rows
 from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_step
@@ -215,10 +216,12 @@ class Transaction:
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """The query over rows in memory, with the round that each is for carried through."""
-        return carried(self._session, self._plan_over(rows), (HIDDEN_ROUND,)).toArrow()
+        return run_exactly(
+            self._session, self._plan_over(rows), lambda plan: carried(self._session, plan, (HIDDEN_ROUND,)).toArrow()
+        )
 
     def _split(self, rows: Mapping[str, pa.Table]) -> Partials:
-        return Partials.of(self._session, self._plan_over(rows))
+        return Partials.of(self._session, complete_plan(self._session, self._plan_over(rows)))
 
     def _plan_over(self, rows: Mapping[str, pa.Table]) -> Any:
         for alias, table in rows.items():
@@ -313,18 +316,24 @@ class Transaction:
             name_view(self._inputs.view(self._session, alias, reads, origin), alias)
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
-        plan = run_queries(self._session, self._query.steps)
         hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
         one_by_one = shape.mode is Mode.LOG or ruling.reach
-        frame = carried(self._session, plan, hidden) if one_by_one else frame_of(self._session, plan)
-        self._control.progress()
+        large = shape.mode is Mode.FINAL and not ruling.reach and is_large(step.paths)
         request = self._request
-        if shape.mode is Mode.FINAL and not ruling.reach and is_large(step.paths):
+
+        def run(plan: Any) -> pa.Table | int:
+            frame = carried(self._session, plan, hidden) if one_by_one else frame_of(self._session, plan)
+            self._control.progress()
+            if not large:
+                return frame.toArrow()
             return write_in_runs(
                 self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time_column,
                 lambda run, before: self._settled(run, before, step, schema, shape.operation),
             )  # fmt: skip
-        result = frame.toArrow()
+
+        result = run_exactly(self._session, run_queries(self._session, self._query.steps), run, shape.exact)
+        if isinstance(result, int):
+            return result
         if shape.mode is Mode.LOG:
             rows, ops = log_rows(result.drop_columns(list(shape.dropped)), schema)
             if shape.operation is not None:

@@ -76,6 +76,8 @@ class Classification:
     """In table mode."""
     correction: Correction | None = None
     """In final mode how late rows could count."""
+    exact: bool = False
+    """Whether there are aggregates that are not computed as Spark does."""
 
     def changelog(self, inputs: Iterable[bool | None]) -> bool | None:
         """Whether output rows can be taken back, given the same of the inputs; ``None``: not known."""
@@ -154,7 +156,9 @@ def classify(
     )
     mode = Mode.LOG if linear else Mode.FINAL
     late = None if linear else correction(root, walk, relation, influence, output.event_time_column)
-    return Verdict(Classification(mode, paths, tuple(names), dropped, operation=stated, correction=late), ())
+    return Verdict(
+        Classification(mode, paths, tuple(names), dropped, operation=stated, correction=late, exact=walk.exact), ()
+    )
 
 
 def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
@@ -173,7 +177,7 @@ def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) 
             shape = Finding(HISTORY.code, HISTORY.message, HISTORY.replace, walk.tables[0].node)
         if isinstance(shape, TableShape):
             names = tuple(name for name, _ in relation.columns)
-            return Verdict(Classification(Mode.TABLE, (), names, table=shape), ())
+            return Verdict(Classification(Mode.TABLE, (), names, table=shape, exact=walk.exact), ())
         findings.append(shape)
     return Verdict(None, tuple(_once(findings)))
 

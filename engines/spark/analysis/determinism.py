@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from engines.spark.analysis.exact import is_exact
 from engines.spark.analysis.functions import (
     ADDS_IN_DOUBLE,
     ALLOWED,
@@ -189,8 +190,9 @@ def _aggregate(node: Node) -> Finding | None:
     function = node.children[0]
     if function.kind in ORDER_FREE or function.kind in DENIED or not function.children:
         return None
-    argument = function.children[0]
-    name = _sql_name(function.kind)
+    name, distinct = _sql_name(function.kind), "distinct " if node.fields.get("isDistinct") else ""
+    if computed_exactly(node):
+        return None
     if function.kind in ADDS_IN_DOUBLE:
         return Finding(
             "float-aggregate",
@@ -202,17 +204,24 @@ def _aggregate(node: Node) -> Finding | None:
         return Finding(
             "float-aggregate",
             f"{name} over floating point: the result depends on the order of the rows",
-            f"{name}(cast(x as decimal(38,12)))",
+            f"{name}({distinct}cast(x as decimal(38,12)))",
             function,
         )
-    if function.kind in INTEGER_IN_DOUBLE and _integer(argument):
+    if function.kind in INTEGER_IN_DOUBLE and _integer(function.children[0]):
         return Finding(
             "float-aggregate",
             f"{name} over whole numbers adds them in floating point, inexactly beyond 2^53",
-            f"{name}(cast(x as decimal(20,0)))",
+            f"{name}({distinct}cast(x as decimal(20,0)))",
             function,
         )
     return None
+
+
+def computed_exactly(node: Node) -> bool:
+    """Whether an expression is an aggregate over floating point, or an average, that needs no order of the rows."""
+    if node.kind != "AggregateExpression":
+        return False
+    return is_exact(node, any(is_float(child) for child in node.children[0].children))
 
 
 def _integer(node: Node) -> bool:

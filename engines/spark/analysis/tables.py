@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.determinism import Finding, computed_exactly
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
 from engines.spark.analysis.relation import Relation, source_of
@@ -22,6 +22,10 @@ MERGED_BY: Final[Mapping[str, str]] = {
     "BoolOr": "bool_or", "BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor",
 }  # fmt: skip
 """Aggregates of parts that can be put together, and by which function."""
+EXACTLY: Final = "exactly"
+"""Of aggregates over floating point: by the parts that they are made of, each by a function of its own."""
+LISTS: Final = "lists"
+"""How lists of numbers are merged: into one, in order."""
 BARE_KEY: Final = "__odf_key"
 BARE_PART: Final = "__odf_part"
 """Keys and aggregates of an aggregation as state, with their numbers."""
@@ -41,7 +45,9 @@ class TableShape:
     grouping: Mapping[str, tuple[str, ...]]
     """By alias the columns of an input that decide which keys a row bears on; some may be left out."""
     bare: bool = False
-    """Whether ``merge`` is of the aggregates alone, ``BARE_PART`` and a number each, and the query computes of them."""
+    """Whether ``merge`` is of the aggregates alone, ``BARE_PART`` and a number each, and the query computes of them.
+    How parts of those are merged that are computed exactly, their plan says.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +206,11 @@ def _merge(
         if names[0] is None or names[0] in keys:
             continue
         inner = each.only if each.kind == "Alias" else each
-        function = MERGED_BY.get(inner.only.kind) if inner.kind == "AggregateExpression" else None
+        function = MERGED_BY.get(inner.children[0].kind) if inner.kind == "AggregateExpression" else None
         if function is None or inner.fields.get("isDistinct"):
             return None
+        if computed_exactly(inner) and function not in ("min", "max"):
+            return None  # the rounded value of a part is not what the whole is made of
         found[names[0]] = function
     return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
 
@@ -213,9 +221,13 @@ def _bare(core: Node) -> Mapping[str, str] | None:
         return None
     found = [part for each in core.expressions("aggregateExpressions") for part in each.preorder()
              if part.kind == "AggregateExpression"]  # fmt: skip
-    functions = [None if part.fields.get("isDistinct") else MERGED_BY.get(part.children[0].kind) for part in found]
+    functions = [None if part.fields.get("isDistinct") else _merged_by(part) for part in found]
     known = {f"{BARE_PART}{number}": name for number, name in enumerate(functions) if name is not None}
     return known if len(known) == len(functions) else None
+
+
+def _merged_by(part: Node) -> str | None:
+    return EXACTLY if computed_exactly(part) else MERGED_BY.get(part.children[0].kind)
 
 
 def _only_names(operator: Node) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
-from engines.spark.analysis.determinism import Finding, examine, is_float, is_map
+from engines.spark.analysis.determinism import Finding, computed_exactly, examine, is_float, is_map
 from engines.spark.analysis.influence import (
     Fields,
     Influence,
@@ -100,6 +100,8 @@ class Walk:
     settled: list[Core] = field(default_factory=list)
     """Operators that put rows together within windows of event time."""
     shared: dict[int, Node] = field(default_factory=dict)
+    exact: bool = False
+    """Whether there are aggregates that are not computed as Spark does."""
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
     _pairs: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
@@ -124,6 +126,7 @@ class Walk:
         for name in _EXPRESSIONS.get(node.kind, ()):
             for expression in node.expressions(name):
                 self.findings.extend(examine(expression))
+                self.exact = self.exact or any(map(computed_exactly, expression.preorder()))
         rule = _RULES.get(node.kind)
         if rule is not None:
             relation = rule(self, node)

@@ -200,7 +200,7 @@ class Changing:
             table = each.rows.take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
             visible = [quoted(name) for name in each.rows.column_names]
             name_view(frame_of_rows(ground.session, table).selectExpr(*visible), alias)
-        plan = run_queries(ground.session, ground.query.steps)
+        plan = ground.plan()
         result = carried(ground.session, plan, (HIDDEN_ROUND,)).toArrow()
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
         mine = self._of_key(result, key)
@@ -244,7 +244,7 @@ class Changing:
             offsets = np.asarray(each.rows.column(ground.inputs.vocabs[alias].offset_column))[now]
             source = ground.aliases.index(alias)
             places += [(source, int(o), int(e)) for o, e in zip(offsets, each.ended_by[now], strict=True)]
-        plan = run_queries(ground.session, ground.query.steps)
+        plan = ground.plan()
         traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
         result = frame_of(ground.session, traced.plan).toArrow()
         return traced, result.filter(pa.array(self._of_key(result, key))), shown, places

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from engines.spark.analysis.classify import Classification
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.checkpoint import Checkpoint
 from engines.spark.declarations import Query, read_query
+from engines.spark.exact import complete_plan
 from engines.spark.facts import SliceReader
 from engines.spark.incremental import BlockFacts, InputFacts, Read, Step, next_checkpoint, plan_step
 from engines.spark.input_windows import InputWindows
@@ -31,7 +32,7 @@ from engines.spark.lateness import rule
 from engines.spark.output import same_rows, stated_ops
 from engines.spark.provenance.tracing import ROW
 from engines.spark.provenance.witnesses import ROWS
-from engines.spark.queries import Analyst, as_text
+from engines.spark.queries import Analyst, as_text, run_queries
 from engines.spark.rows import event_times, frame_of_rows, read_rows
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
@@ -95,6 +96,11 @@ class Ground:
     def step_numbers(self) -> dict[str, int]:
         """Number of each query that has a name."""
         return {step.alias: number for number, step in enumerate(self.query.steps) if step.alias}
+
+    def plan(self) -> Any:
+        """The query over the views of the session, its aggregates as exact as when it ran."""
+        plan = run_queries(self.session, self.query.steps)
+        return complete_plan(self.session, plan) if self.shape.exact else plan
 
     def place_of(self, offset: int) -> int:
         """Where a record stands in its slice. Raises Invalid."""

@@ -26,7 +26,6 @@ from engines.spark.provenance.ground import Ground, Shown, microseconds_of, numb
 from engines.spark.provenance.reach import reaching
 from engines.spark.provenance.tracing import LINEAGE, trace
 from engines.spark.provenance.witnesses import pick
-from engines.spark.queries import run_queries
 from engines.spark.versions import Versions, advance
 
 
@@ -51,7 +50,7 @@ class Settled:
             shown.show(alias, self._rows(alias, reads, at))
         for alias, versions in self._versions.items():
             shown.show(alias, versions.seen)
-        plan = run_queries(ground.session, ground.query.steps)
+        plan = ground.plan()
         traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
         result = self._alike(frame_of(ground.session, traced.plan), place).toArrow()
         instants = pc.floor_temporal(

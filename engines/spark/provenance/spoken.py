@@ -16,7 +16,6 @@ from engines.spark.plans import HIDDEN, carried, frame_of
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.ground import Ground, Shown, numbers, rows_of
 from engines.spark.provenance.tracing import LINEAGE, trace
-from engines.spark.queries import run_queries
 from engines.spark.rows import read_rows
 from engines.spark.views import name_view
 
@@ -29,7 +28,7 @@ class Spoken:
         self._reads = ground.steps()[1].reads
         for number, (alias, reads) in enumerate(self._reads.items()):
             name_view(ground.inputs.view(ground.session, alias, reads, number), alias)
-        frame = carried(ground.session, run_queries(ground.session, ground.query.steps), HIDDEN)
+        frame = carried(ground.session, ground.plan(), HIDDEN)
         result = frame.toArrow().drop_columns(list(ground.shape.dropped))
         self._rows, self._ops, self._places = placed_log_rows(result, ground.data.schema)
         if ground.shape.operation is not None:
@@ -49,7 +48,7 @@ class Spoken:
                 own = np.asarray(read.column(ground.inputs.vocabs[alias].offset_column)) == offset
                 rows, others = read.filter(pa.array(own)), self._other_half(alias, read, offset)
             shown.show(alias, rows)
-        plan = run_queries(ground.session, ground.query.steps)
+        plan = ground.plan()
         traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
         result = frame_of(ground.session, traced.plan).toArrow()
         same = np.flatnonzero(ground.matching(result, place))

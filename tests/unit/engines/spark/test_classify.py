@@ -79,6 +79,7 @@ def test_verdict(name):
     found = verdict.classification
     assert found.mode.value == case["mode"]
     assert found.operation == case.get("operation")
+    assert found.exact == case.get("exact", False)
     if "keys" in case:
         table = found.table
         assert table.bare == case.get("bare", False)

@@ -1,0 +1,93 @@
+"""Which aggregates over floating point are computed exactly, in which grids of numbers. Pure; ADR 19 says why.
+
+``engines.spark.exact`` makes the plans. Engine semantics, section 11.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from engines.spark.analysis.tree import Node
+
+SUMS: Final = frozenset({"Sum", "Average"})
+"""Of floating point; averages of whole numbers too."""
+MOMENTS: Final = frozenset({
+    "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "Corr", "CovPopulation", "CovSample", "RegrSlope",
+    "RegrIntercept", "RegrR2", "RegrSXX", "RegrSYY", "RegrSXY", "RegrAvgX", "RegrAvgY",
+})  # fmt: skip
+"""Made of sums of numbers and of products of two: they turn whatever they are given into floating point first."""
+EXTREMES: Final = frozenset({"Min", "Max"})
+"""Exact as they are, but for which of 0.0 and -0.0, and which NaN, stands for the others: both are made one."""
+
+
+def is_exact(aggregate: Node, floating: bool) -> bool:
+    """Whether this aggregate is computed exactly. ``floating``: an argument is, or holds, floating point."""
+    function = aggregate.children[0]
+    if aggregate.fields.get("isDistinct") or not function.children:
+        return False
+    if function.kind in MOMENTS:
+        return True
+    if function.kind == "Average":
+        return (floating and _single(function.only)) or not floating
+    return floating and function.kind in SUMS | EXTREMES and _single(function.only)
+
+
+def _single(argument: Node) -> bool:
+    """Whether a value that holds floating point is one number, and not made of several."""
+    for part in argument.preorder():
+        kind = part.fields.get("dataType")
+        if part.kind.startswith("Create") or (kind is not None and not isinstance(kind, str)):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Multiples of ``2**low`` below ``2**(low + width * limbs)``, split into ``limbs`` whole numbers of ``width`` bits.
+
+    Of a group of up to ``2**(63 - width)`` rows each limb's sum is a BIGINT.
+    """
+
+    low: int
+    width: int
+    limbs: int
+
+    @property
+    def top(self) -> int:
+        return self.low + self.width * self.limbs
+
+    def holds(self, x: str) -> str:
+        """SQL: whether the double is on the grid."""
+        scaled = f"{x} * {_power(-self.low)}"
+        return f"(abs({x}) < {_power(self.top)} and rint({scaled}) = {scaled})"
+
+    def limb(self, x: str, number: int) -> str:
+        """SQL: one limb of a double on the grid, the lowest first. Limbs are signed, and exact: each is the difference
+        of two roundings of the number, which double precision has room for.
+        """
+        at = self.low + self.width * number
+        here = f"rint({x} * {_power(-at)})"
+        if number + 1 < self.limbs:
+            here = f"{here} - rint({x} * {_power(-at - self.width)}) * {_power(self.width)}"
+        return f"cast({here} as bigint)"
+
+
+def _power(exponent: int) -> str:
+    return f"{2.0**exponent!r}D"
+
+
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """Of numbers, and of products of two such numbers."""
+
+    numbers: Grid
+    products: Grid
+
+
+QUICK: Final = Grids(Grid(-96, 40, 4), Grid(-192, 40, 8))
+"""For groups of up to 8 million rows."""
+COMPLETE: Final = Grids(Grid(-96, 32, 5), Grid(-192, 32, 10))
+"""For groups of up to two thousand million rows; numbers that are not on it are collected."""
+FINEST: Final = -1074
+"""All doubles are multiples of two to this power."""

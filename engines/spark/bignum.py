@@ -1,0 +1,174 @@
+"""Arithmetic of ``java.math.BigInteger`` as Catalyst expressions: what is worked out once for every group.
+
+Expressions call the methods of the JDK (``Invoke``), so nothing has to be compiled or shipped, and executors of a
+cluster have it too. Every method returns an expression (a JVM object); nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from engines.spark.analysis.exact import FINEST
+
+_BITS: Final = 66
+"""Of a quotient or root before it is rounded: more than a double has, and one for whether anything is left over."""
+
+
+class BigIntegers:
+    """Makes expressions in one JVM."""
+
+    def __init__(self, jvm: Any, read: Callable[[str], Any]) -> None:
+        """``read``: parses SQL to an expression."""
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        types = jvm.org.apache.spark.sql.types
+        named = jvm.java.lang.Class.forName
+        self._jvm = jvm
+        self._read = read
+        self._expressions = expressions
+        self._objects = expressions.objects
+        self._integer, self._decimal, self._math = (
+            named(f"java.{name}") for name in ("math.BigInteger", "math.BigDecimal", "lang.Math")
+        )
+        self._big = types.ObjectType(self._integer)
+        self._exact = types.ObjectType(self._decimal)
+        self._int, self._long, self._double, self._bytes = (
+            _one(types, name) for name in ("IntegerType", "LongType", "DoubleType", "BinaryType")
+        )
+        self._none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
+        self._empty = jvm.PythonUtils.toSeq([])
+        self.one = self.whole(1)
+
+    def whole(self, value: int) -> Any:
+        """A constant of 64 bits."""
+        return self.of_long(self._literal(value, self._long))
+
+    def of_long(self, value: Any) -> Any:
+        """Of a BIGINT; null counts as 0."""
+        return self._static(self._integer, self._big, "valueOf", self._or_zero(value))
+
+    def limbs(self, sums: Sequence[Any], width: int) -> Any:
+        """What sums of limbs stand for, in units of the grid; the lowest first."""
+        total = self.of_long(sums[-1])
+        for each in reversed(sums[:-1]):
+            total = self.add(self.shifted(total, width), self.of_long(each))
+        return total
+
+    def add(self, one: Any, other: Any) -> Any:
+        return self._call(one, "add", self._big, other)
+
+    def minus(self, one: Any, other: Any) -> Any:
+        return self._call(one, "subtract", self._big, other)
+
+    def times(self, one: Any, other: Any) -> Any:
+        return self._call(one, "multiply", self._big, other)
+
+    def at_least_one(self, value: Any) -> Any:
+        return self._call(value, "max", self._big, self.one)
+
+    def shifted(self, value: Any, bits: Any) -> Any:
+        """To the left. ``bits``: an expression or a number."""
+        return self._call(value, "shiftLeft", self._big, self._number(bits))
+
+    def stored(self, value: Any) -> Any:
+        """As BINARY, which a column can be."""
+        return self._call(value, "toByteArray", self._bytes)
+
+    def read(self, column: Any) -> Any:
+        return self._new(self._integer, self._big, column)
+
+    def sum_of(self, values: Any, element: Any, fields: Sequence[int | None]) -> Any:
+        """The sum over an array (of elements of type ``element``) of the product of one or two doubles each, a field
+        of the element or (``None``) the element itself; in units of two to ``FINEST`` for each factor.
+        """
+        fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId
+        variable = self._expressions.NamedLambdaVariable
+        cell = self._jvm.java.util.concurrent.atomic.AtomicReference
+        total = variable("total", self._big, True, fresh(), cell())
+        each = variable("each", element, True, fresh(), cell())
+        unit = self.shifted(self.one, -FINEST * len(fields))
+        product = self._new(self._decimal, self._exact, unit)
+        for at in fields:
+            number = each if at is None else self._expressions.GetStructField(each, at, self._none)
+            product = self._call(product, "multiply", self._exact, self._new(self._decimal, self._exact, number))
+        added = self.add(total, self._call(product, "toBigInteger", self._big))
+        merge = self._expressions.LambdaFunction(added, self._jvm.PythonUtils.toSeq([total, each]), False)
+        result = variable("result", self._big, True, fresh(), cell())
+        finish = self._expressions.LambdaFunction(result, self._jvm.PythonUtils.toSeq([result]), False)
+        return self._expressions.ArrayAggregate(values, self.whole(0), merge, finish)
+
+    def rounded(self, number: Any, by: Any, exponent: int) -> Any:
+        """``number / by * 2**exponent`` as the nearest double; ``by`` is positive."""
+        shift = self._sum(self._number(_BITS), self._bits(by), self._minus(self._bits(number)))
+        whole = self.shifted(self._call(number, "abs", self._big), self._at_least_zero(shift))
+        by = self.shifted(by, self._at_least_zero(self._minus(shift)))
+        quotient, rest = (self._call(whole, name, self._big, by) for name in ("divide", "mod"))
+        size = self._scaled(quotient, rest, self._sum(self._number(exponent - 1), self._minus(shift)))
+        return self.with_sign(size, number)
+
+    def root(self, number: Any, by: Any, exponent: int) -> Any:
+        """The root of ``number / by * 2**exponent`` as the nearest double. ``number`` is not negative, ``by`` positive,
+        the exponent even.
+        """
+        bits = self._sum(self._number(2 * _BITS), self._bits(by), self._minus(self._bits(number)))
+        half = self._static(self._math, self._int, "floorDiv", bits, self._number(2))
+        up, down = self._at_least_zero(half), self._at_least_zero(self._minus(half))
+        whole, by = self.shifted(number, self._sum(up, up)), self.shifted(by, self._sum(down, down))
+        root = self._call(self._call(whole, "divide", self._big, by), "sqrt", self._big)
+        rest = self.minus(whole, self.times(self.times(root, root), by))
+        return self._scaled(root, rest, self._sum(self._number(exponent // 2 - 1), self._minus(half)))
+
+    def with_sign(self, size: Any, of: Any) -> Any:
+        """The double ``size`` with the sign of a whole number."""
+        return self._static(self._math, self._double, "copySign", size, self._call(of, "doubleValue", self._double))
+
+    def _scaled(self, whole: Any, rest: Any, exponent: Any) -> Any:
+        """``whole`` and a last bit that says whether there is a rest, times two to ``exponent``."""
+        more = self.of_long(self._static(self._math, self._long, "multiplyFull", self.sign(rest), self._number(1)))
+        number = self._call(self.add(self.shifted(whole, 1), more), "doubleValue", self._double)
+        return self._static(self._math, self._double, "scalb", number, exponent)
+
+    def sign(self, value: Any) -> Any:
+        """-1, 0 or 1, an INT."""
+        return self._call(value, "signum", self._int)
+
+    def _bits(self, value: Any) -> Any:
+        return self._call(value, "bitLength", self._int)
+
+    def _sum(self, first: Any, *others: Any) -> Any:
+        for each in others:
+            first = self._static(self._math, self._int, "addExact", first, each)
+        return first
+
+    def _minus(self, value: Any) -> Any:
+        return self._static(self._math, self._int, "negateExact", value)
+
+    def _at_least_zero(self, value: Any) -> Any:
+        return self._static(self._math, self._int, "max", value, self._number(0))
+
+    def _or_zero(self, value: Any) -> Any:
+        return self._expressions.Coalesce(self._seq(value, self._literal(0, self._long)))
+
+    def _number(self, value: Any) -> Any:
+        return self._literal(value, self._int) if isinstance(value, int) else value
+
+    def _literal(self, value: int, kind: Any) -> Any:
+        return self._read(f"{value}L" if kind is self._long else str(value))
+
+    def _static(self, of: Any, kind: Any, name: str, *arguments: Any) -> Any:
+        return self._objects.StaticInvoke(
+            of, kind, name, self._seq(*arguments), self._empty, True, False, True, self._none
+        )
+
+    def _call(self, target: Any, name: str, kind: Any, *arguments: Any) -> Any:
+        return self._objects.Invoke(target, name, kind, self._seq(*arguments), self._empty, True, False, True)
+
+    def _new(self, of: Any, kind: Any, *arguments: Any) -> Any:
+        return self._objects.NewInstance(of, self._seq(*arguments), self._empty, True, kind, self._none)
+
+    def _seq(self, *values: Any) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(values))
+
+
+def _one(types: Any, name: str) -> Any:
+    return getattr(getattr(types, name + "$"), "MODULE$")

@@ -1,0 +1,247 @@
+"""Aggregates over floating point: the nearest double of the exact value, however rows come, on the real Spark.
+
+The oracle is arithmetic of fractions. What Spark itself says is not asked: it depends on the order of rows.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pyarrow as pa
+import pytest
+
+from conformance.case import Case
+from conformance.coordinator import Bed
+from conformance.histories import changes, grows, schedule
+from conformance.oracles import day
+from conformance.runs import world
+from engines.spark.exact import complete_plan, run_exactly
+from engines.spark.plans import analysed, frame_of
+
+pytestmark = pytest.mark.engine
+WILD = (1e300, -1e300, 5e-324, -2.5e-310, 1e-200, 1.7e308, 3.0)
+PLAIN = (0.1, 0.2, -0.3, 1e-9, 1e12, 20.05, -0.0, 0.0, 1 / 3)
+KINDS = {
+    "plain": PLAIN,
+    "far apart": (1e17, 1.0, -1e17, 0.1, 3.3e-5),
+    "beyond the grid": WILD,
+    "not a number": (math.nan, 1.0),
+    "infinite": (math.inf, 1.0),
+    "both infinities": (math.inf, -math.inf, 2.0),
+    "always the same": (2.5,),
+}
+
+
+def nearest(value):
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def root(value):
+    """The nearest double: of the candidates around it the one whose square is next."""
+    if not value:
+        return 0.0
+    shift = 2 * (140 - (value.numerator.bit_length() - value.denominator.bit_length()) // 2)
+    whole = math.isqrt((value.numerator << shift) // value.denominator if shift >= 0
+                       else value.numerator // (value.denominator << -shift))  # fmt: skip
+    return nearest(Fraction(2 * whole + 1, 2) * Fraction(2) ** (-shift // 2))
+
+
+def same(one, other):
+    """NaN is NaN here, and null is null."""
+    if one is None or other is None:
+        return one is other
+    return one == other or (one != one and other != other)
+
+
+def linear(numbers, divide):
+    if not numbers:
+        return None
+    if any(x != x for x in numbers) or {math.inf, -math.inf} <= set(numbers):
+        return math.nan
+    infinite = [x for x in numbers if math.isinf(x)]
+    if infinite:
+        return infinite[0]
+    return nearest(sum(map(Fraction, numbers)) / (len(numbers) if divide else 1))
+
+
+def spread(xs, ys):
+    n = len(xs)
+    return n * sum(x * y for x, y in zip(xs, ys, strict=True)) - sum(xs) * sum(ys)
+
+
+def moments(xs, ys):
+    """Of finite pairs, or NaN; by name."""
+    n = len(xs)
+    names = ("stddev", "var_pop", "covar_samp", "corr", "slope", "intercept", "r2", "sxy")
+    if not n:
+        return dict.fromkeys(names)
+    if not all(map(math.isfinite, (*xs, *ys))):
+        found = dict.fromkeys(names, math.nan)
+        return found | (dict.fromkeys(("stddev", "covar_samp", "corr", "slope", "intercept", "r2")) if n == 1 else {})
+    xs, ys = ([Fraction(each) for each in side] for side in (xs, ys))
+    a, b, c = spread(xs, xs), spread(ys, ys), spread(xs, ys)
+    known = {"var_pop": nearest(a / n**2), "sxy": nearest(c / n)}
+    known["stddev"] = root(a / (n * (n - 1))) if n > 1 else None
+    known["covar_samp"] = nearest(c / (n * (n - 1))) if n > 1 else None
+    known["corr"] = (root(c * c / (a * b)) if c > 0 else -root(c * c / (a * b))) if a and b and n > 1 else None
+    known["slope"] = nearest(c / b) if b else None
+    known["intercept"] = (
+        nearest((sum(xs) * sum(y * y for y in ys) - sum(ys) * sum(x * y for x, y in zip(xs, ys, strict=True))) / b)
+        if b else None
+    )  # fmt: skip
+    known["r2"] = None if not b else 1.0 if not a else nearest(c * c / (a * b))
+    return known
+
+
+def groups(seed):
+    rng = random.Random(seed)
+    rows = []
+    for number, values in enumerate(KINDS.values()):
+        for part in range(4):
+            for _ in range(rng.choice((1, 2, 3, 40))):
+                x, y = (rng.choice(values) if rng.random() > 0.1 else None for _ in range(2))
+                rows.append((4 * number + part, x, y, rng.choice((2**63 - 1, -(2**63), 5, None))))
+    rng.shuffle(rows)
+    return rows
+
+
+def laid(spark, rows):
+    columns = list(zip(*rows, strict=True))
+    kinds = (pa.int64(), pa.float64(), pa.float64(), pa.int64())
+    table = pa.table([pa.array(each, kind) for each, kind in zip(columns, kinds, strict=True)], names=list("gxyl"))
+    spark.createDataFrame(table).repartition(3).createOrReplaceTempView("r")
+
+
+def by_group(rows, at):
+    found = {}
+    for row in rows:
+        found.setdefault(row[0], [])
+        if row[at] is not None:
+            found[row[0]].append(row[at])
+    return found
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["first quickly", "complete"])
+def test_sums_and_averages_are_the_nearest_double_of_the_exact_value(spark, quick):
+    rows = groups(1)
+    laid(spark, rows)
+    plan = analysed(spark, "select g, sum(x) as s, avg(x) as a, avg(l) as w, try_sum(l) as t, max(x) as high, "
+                           "avg(x) filter (where y > 0) as f from r group by g")  # fmt: skip
+    run = lambda made: frame_of(spark, made).toArrow().to_pylist()  # noqa: E731
+    found = run_exactly(spark, plan, run) if quick else run(complete_plan(spark, plan))
+    xs, ls = by_group(rows, 1), by_group(rows, 3)
+    some = by_group([row for row in rows if row[2] is not None and (row[2] > 0 or row[2] != row[2])], 1)
+    assert len(found) == 4 * len(KINDS)
+    for row in found:
+        mine, whole = xs[row["g"]], ls[row["g"]]
+        assert same(row["s"], linear(mine, False)), row
+        assert same(row["a"], linear(mine, True)), row
+        assert same(row["f"], linear(some.get(row["g"], []), True)), row
+        assert same(row["w"], nearest(Fraction(sum(whole), len(whole))) if whole else None), row
+        assert row["t"] == (sum(whole) if whole and -(2**63) <= sum(whole) < 2**63 else None), row
+        assert math.copysign(1, row["high"]) == 1 if row["high"] == 0 else True
+
+
+@pytest.mark.parametrize("kinds", [("plain", "far apart", "infinite", "always the same"), tuple(KINDS)], ids=str)
+def test_moments_are_the_nearest_double_of_the_exact_value(spark, kinds):
+    """Without numbers beyond the grid the quick plan answers; with them the complete one."""
+    among = {at for at, name in enumerate(KINDS) if name in kinds}
+    rows = [row for row in groups(2) if row[0] // 4 in among]
+    laid(spark, rows)
+    plan = analysed(spark, "select g, stddev(x) as stddev, var_pop(x) as var_pop from r where x is not null "
+                           "group by g")  # fmt: skip
+    xs = by_group(rows, 1)
+    for row in run_exactly(spark, plan, lambda made: frame_of(spark, made).toArrow()).to_pylist():
+        wanted = moments(xs[row["g"]], xs[row["g"]])
+        assert all(same(row[name], wanted[name]) for name in ("stddev", "var_pop")), (row, wanted)
+    plan = analysed(spark, "select g, covar_samp(x, y) as covar_samp, corr(x, y) as corr, regr_slope(x, y) as slope, "
+                           "regr_intercept(x, y) as intercept, regr_r2(x, y) as r2, regr_sxy(x, y) as sxy "
+                           "from r group by g")  # fmt: skip
+    pairs = [row for row in rows if row[1] is not None and row[2] is not None]
+    xs, ys = by_group(pairs, 1), by_group(pairs, 2)
+    for row in run_exactly(spark, plan, lambda made: frame_of(spark, made).toArrow()).to_pylist():
+        wanted = moments(xs.get(row["g"], []), ys.get(row["g"], []))
+        if len(xs.get(row["g"], [])) > 1 and all(map(math.isfinite, (*xs[row["g"]], *ys[row["g"]]))):
+            for name in ("covar_samp", "corr", "slope", "intercept", "r2", "sxy"):
+                assert same(row[name], wanted[name]), (name, row, wanted)
+
+
+def test_a_sum_of_whole_numbers_fails_by_its_value_and_not_by_its_way(spark):
+    """On the way it leaves a BIGINT, at the end it does not."""
+    laid(spark, [(1, None, None, each) for each in (2**63 - 1, 2**63 - 1, -(2**63), -5)])
+    plan = analysed(spark, "select sum(l) as s from r")
+    [row] = run_exactly(spark, plan, lambda made: frame_of(spark, made).toArrow(), exact=False).to_pylist()
+    assert row["s"] == 2**63 - 7
+
+
+def test_over_a_range_of_time(spark):
+    spark.createDataFrame(
+        pa.table({"t": [1, 2, 3, 4], "x": [0.1, 1e17, -1e17, 0.2], "k": ["a"] * 4})
+    ).createOrReplaceTempView("r")  # fmt: skip
+    sql = (
+        "select t, avg(x) over (order by t range between 2 preceding and current row) as m, count(*) over () as c "
+        "from r"
+    )
+    made = run_exactly(spark, analysed(spark, sql), lambda plan: frame_of(spark, plan).toArrow())
+    rows = sorted(made.to_pylist(), key=lambda row: row["t"])
+    assert [row["m"] for row in rows] == [0.1, nearest((Fraction(0.1) + 10**17) / 2), nearest(Fraction(0.1) / 3),
+                                          nearest(Fraction(0.2) / 3)]  # fmt: skip
+    assert made.column_names == ["t", "m", "c"]
+
+
+X = "cast(v as double) * 0.1 + 1e15 * (v % 2)"
+
+
+def number(v):
+    return v * 0.1 + 1e15 * math.fmod(v, 2)
+
+
+CASES = {
+    "days": Case("exact-days", "select time_bucket(interval '1' day, event_time) as event_time, k, "
+                 f"avg({X}) as m, sum({X}) as s, stddev({X}) as d, max({X}) as h from a group by 1, 2",
+                 {"a": grows}, lambda *_: None),
+    "a table over what grows": Case(
+        "exact-table",
+        f"select k, max(event_time) as event_time, avg({X}) as m, avg(v) as w, sum(v) as t from a group by k",
+        {"a": grows}, lambda *_: None),
+    "a table over a changelog": Case(
+        "exact-changes", f"select k, max(event_time) as event_time, avg({X}) as m, corr({X}, v) as c from a group by k",
+        {"a": changes}, lambda *_: None, changelogs=("a",)),
+    "corrected days": Case(
+        "exact-late", "select time_bucket(interval '1' day, event_time) as event_time, k, "
+        f"avg({X}) as m from a group by 1, 2", {"a": grows}, lambda *_: None,
+        head="SET odf.late = 'apply within 90 days'; "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_however_the_input_is_cut(name, spark_root, analyst, tmp_path):
+    case = CASES[name]
+    here = world(case, 1, Bed(spark_root.newSession, analyst), tmp_path)
+    whole = here.at_once()
+    assert len(whole.rows) > 5
+    pieces = here.coordinator("pieces").run([(takes, None) for takes in schedule(here.rng, here.sizes)], here.rng, None)
+    for got in (pieces, here.block_by_block("a")):
+        assert (got.rows, got.state, got.watermark) == (whole.rows, whole.state, whole.watermark)
+    if name == "days":
+        assert _days_checked(here, whole) > 3
+
+
+def _days_checked(here, whole):
+    """How many days had all their rows in time, whose values are what fractions say."""
+    found = {}
+    for row in (row for block in here.histories["a"] for row in block.rows if row.time is not None):
+        found.setdefault((day(row.time), row.k), []).append(number(row.v))
+    checked = 0
+    for _, time, k, mean, total, _, high in whole.rows:
+        numbers = found[time, k]
+        if len(numbers) > 1 and linear(numbers, False) == total:
+            assert mean == linear(numbers, True)
+            assert high == max(numbers)
+            checked += 1
+    return checked
