@@ -105,7 +105,7 @@ def test_tables_that_cannot_be_kept_up_are_refused_with_place_and_rewrite(handle
 
 
 def test_the_right_one_of_two_is_pointed_at(handler):
-    sql = "select window(event_time, '1 day').start as event_time, sum(v) as a,\n sum(cast(v as double)) as b"
+    sql = "select window(event_time, '1 day').start as event_time, sum(v) as a,\n sum(distinct cast(v as double)) as b"
     sql += " from `nyc.flights` group by 1"
     only, *rest = handler.validate(validation(sql)).diagnostics
     assert not rest

@@ -32,6 +32,9 @@ QUERIES = {
     "sums": (f"select {DAY} as event_time, k, sum(v) as s, avg(cast(v as decimal(20, 2))) as m, upper(min(k)) as u, "
              "array_sort(collect_list(v)) as l, approx_count_distinct(v) as n, "
              "listagg(k, ',') within group (order by k) as t from a group by 1, 2", "a", ""),
+    "floating": (f"select {DAY} as event_time, k, avg(v / 7.0D + 1e15 * (v % 2)) as m, sum(v * 0.1D) as s, "
+                 "stddev(v / 3.0D) as d, max(v * -0.0D) as h, avg(v) as w, "
+                 "avg(1e-300D * v) as tiny from a group by 1, 2", "a", ""),
     "percentile": (f"select {DAY} as event_time, k, percentile(v, 0.3) as p from a group by 1, 2", "a", ""),
     "best": ("select event_time, k, v from (select event_time, k, v, row_number() over (partition by "
              "time_bucket(interval '3' day, event_time) order by v desc, k, event_time) as n from a) where n < 4",
