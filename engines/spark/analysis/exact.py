@@ -35,8 +35,16 @@ def is_exact(aggregate: Node, floating: bool) -> bool:
 
 def _single(argument: Node) -> bool:
     """Whether a value that holds floating point is one number, and not made of several."""
-    for part in argument.preorder():
+    stack = [argument]
+    while stack:
+        part = stack.pop()
         kind = part.fields.get("dataType")
+        if part.kind == "GetStructField" and part.only.kind == "AttributeReference":
+            whole, ordinal = part.only.fields.get("dataType"), part.fields.get("ordinal")
+            fields = whole.get("fields") if isinstance(whole, dict) else None
+            kind = fields[ordinal].get("type") if isinstance(fields, list) and isinstance(ordinal, int) else None
+        else:
+            stack.extend(part.children)
         if part.kind.startswith("Create") or (kind is not None and not isinstance(kind, str)):
             return False
     return True

@@ -60,23 +60,14 @@ DENIED = {
         "layout-dependent", ROW.format("hash(k, v)"),
     ),
     "adding floating point": [
-        *each(GROUP, ["sum(d)", "avg(d)", "mean(d)", "try_sum(d)", "try_avg(d)", "regr_avgx(d, d)", "regr_avgy(d, d)",
-                      "sum(st.f)", "sum(v / 2)", "sum(distinct d)"],
-              "float-aggregate", GROUP.format("sum(cast(d as decimal(38,12)))")),
-        *each(GROUP, ["avg(v)"], "float-aggregate", GROUP.format("avg(cast(v as decimal(20,0)))")),
-        *each(GROUP, [f"{name}({argument})" for argument in "dvx"
-                      for name in ("stddev", "std", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp",
-                                   "skewness", "kurtosis")],
+        *each(GROUP, ["sum(distinct d)", "avg(distinct d)"], "float-aggregate",
+              GROUP.format("sum(distinct cast(d as decimal(38,12)))")),
+        *each(GROUP, ["avg(distinct v)"], "float-aggregate", GROUP.format("avg(distinct cast(v as decimal(20,0)))")),
+        *each(GROUP, [f"{name}({argument})" for argument in "dvx" for name in ("skewness", "kurtosis")],
               "float-aggregate", GROUP.format("sum(x * x) as a, sum(x * x * x) as b, sum(x) as c, count(x)")),
-        *each(GROUP, [f"{name}({argument}, {argument})" for argument in "dx"
-                      for name in ("corr", "covar_pop", "covar_samp", "regr_slope", "regr_intercept", "regr_r2",
-                                   "regr_sxx", "regr_syy", "regr_sxy")],
-              "float-aggregate", GROUP.format("sum(x * cast(v as decimal(18,0))) as a, sum(x) as b, count(x)")),
-        (f"select event_time,\n |sum(d) over (partition by {DAY}) as z from a", "float-aggregate",
-         f"select event_time, sum(cast(d as decimal(38,12))) over (partition by {DAY}) as z from a"),
     ],
     "comparing floating point": [
-        *each(GROUP, ["min(d)", "max(d)", "max(struct(d, v))", "min(st)", "min(array(d))"],
+        *each(GROUP, ["max(struct(d, v))", "min(st)", "min(array(d))"],
               "float-aggregate", GROUP.format("max(cast(d as decimal(38,12)))")),
         (f"select {DAY} as event_time,\n d, count(*) as c from a |group by 1, 2", "float-key",
          f"select {DAY} as event_time, cast(d as decimal(38,12)) as d, count(*) as c from a group by 1, 2"),
@@ -196,6 +187,25 @@ def test_denied_with_code_place_and_rewrite(handler, row):
         if here != [(code, line, column)]:
             wrong.append((sql, here))
     assert not wrong
+
+
+EXACT = ("sum(d)", "avg(d)", "mean(d)", "try_sum(d)", "try_avg(d)", "avg(v)", "sum(st.f)", "sum(v / 2)", "min(d)",
+         "max(d)", "try_sum(v)", *(f"{name}({argument})" for argument in "dvx" for name in (
+             "stddev", "std", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp")),
+         *(f"{name}({argument}, d)" for argument in "dvx" for name in (
+             "corr", "covar_pop", "covar_samp", "regr_slope", "regr_intercept", "regr_r2", "regr_sxx", "regr_syy",
+             "regr_sxy", "regr_avgx", "regr_avgy")))  # fmt: skip
+"""What people write, of which the value does not depend on the order of rows here."""
+
+
+def test_aggregates_over_floating_point_are_accepted(handler):
+    refused = {}
+    for template in (GROUP, f"select event_time,\n  {{}} over (partition by {DAY}) as z from a"):
+        for call in EXACT:
+            found = asked(handler, template.format(call)).diagnostics
+            if found:
+                refused[call] = found[0].code
+    assert not refused
 
 
 @pytest.mark.parametrize("row", DENIED)
