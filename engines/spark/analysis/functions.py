@@ -85,7 +85,7 @@ ALLOWED: Final = _STRUCTURE | _LOGIC | _NUMBERS | TEXT_FUNCTIONS | _TIME | _COLL
 
 _CLOCK = Denial("not-data", "its value is not in the data", "use a column, such as event_time")
 _LAYOUT = Denial("layout-dependent", "it depends on how rows are spread over machines", "use hash() of columns")
-_TIES = Denial("arbitrary-row", "which row it takes is not determined", "use min(x), or max(struct(y, x)).x")
+_TIES = Denial("arbitrary-row", "which row it takes is not determined", "min(x), or max(struct(y, x)).x")
 _ORDER = Denial(
     "arbitrary-order",
     "the order of its elements is not determined",
