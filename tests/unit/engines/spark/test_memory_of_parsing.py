@@ -8,7 +8,8 @@ import pytest
 
 from bench.parsing import STEPS, peak_apart
 
-SIZE = 16 << 20
+SIZE = 32 << 20
+"""Two ranges of a text: what one takes is bounded whatever the file, and more than six times a small one."""
 MOST = 6.0
 
 
