@@ -73,6 +73,9 @@ class Flow(Protocol):
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         """Result: PullResult with one item."""
 
+    async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+        """Result: PullResult with one item. Refused for what is no root of this node's own."""
+
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         """Result: PullResult."""
 

@@ -54,6 +54,10 @@ async def _stage(node: Node, request: Request) -> object:
         return await node.flow.stage(request.query_params.get("name", "-"), chunks)
 
 
+async def _set_watermark(node: Node, request: Request) -> object:
+    return await node.flow.set_watermark(_name(request), await body(request, wire.WatermarkRequest))
+
+
 async def _ingest(node: Node, request: Request) -> object:
     return await node.flow.ingest(_name(request), await body(request, wire.IngestRequest))
 
@@ -134,6 +138,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/datasets/{ref}/tail", lambda n, r: n.datasets.tail(_name(r), _rows(r))),
     ("GET", "/datasets/{ref}/schema", lambda n, r: n.datasets.schema(_name(r))),
     ("POST", "/datasets/{ref}/ingest", _ingest),
+    ("PUT", "/datasets/{ref}/watermark", _set_watermark),
     ("POST", "/datasets/{ref}/export", _export),
     ("POST", "/datasets/{ref}/verify", _verify),
     ("POST", "/datasets/{ref}/prove", _prove),

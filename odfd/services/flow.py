@@ -30,6 +30,7 @@ from odfd.datasets.pushes import PushLog
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
+from odfd.ingest.marking import set_watermark
 from odfd.ingest.push import PushTerms, push_files
 from odfd.kit.tasks import Report, outside
 from odfd.mirrors.keeper import MirrorKeeper, State
@@ -123,6 +124,22 @@ class FlowService:
             return wire.PullResult(items=(self._ingested(entry, outcome),))
 
         return task_ref(self._board.submit("ingest", entry.name, work))
+
+    async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+        entry, to = await trio.to_thread.run_sync(self._resolve, ref), instant.parse(request.time)
+
+        async def work(report: Report) -> wire.PullResult:
+            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                done = await set_watermark(self._ingest, entry.id, to, ahead=request.ahead)
+            said = f"the watermark is {instant.render(to)}"
+            if done.head is None:
+                return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=said),))
+            self._events.emit("dataset.appended", entry.name, said, blocks=1, records=0)
+            head = str(done.head.hash)
+            item = wire.PullItem(ref=entry.name, outcome="updated", message=said, blocks=1, head=head)
+            return wire.PullResult(items=(item,))
+
+        return task_ref(self._board.submit("watermark", entry.name, work))
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         entries = await trio.to_thread.run_sync(self._wanted, request)

@@ -83,7 +83,7 @@ def _ingest(args: argparse.Namespace) -> int:
         "again": args.again,
     }
     result = follow(session, session.client.post(f"/datasets/{part(args.ref)}/ingest", wish))
-    return _outcome(session, result)
+    return outcome(session, result)
 
 
 def _send(session: Session, name: str) -> Any:
@@ -103,7 +103,7 @@ def _pull(args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
     wish = {"refs": args.refs, "all": args.all, "recursive": args.recursive, "repair": args.repair}
-    return _outcome(session, follow(session, session.client.post("/pull", wish)))
+    return outcome(session, follow(session, session.client.post("/pull", wish)))
 
 
 _COLUMNS = (
@@ -120,7 +120,7 @@ def _beside(item: dict[str, Any]) -> str:
     return "; ".join(part for part in (item.get("message", ""), rows_text(item.get("rows"))) if part)
 
 
-def _outcome(session: Session, result: dict[str, Any]) -> int:
+def outcome(session: Session, result: dict[str, Any]) -> int:
     session.answer(result, lambda value: render(_COLUMNS, value["items"]))
     code = ExitCode.OK
     for item in result["items"]:

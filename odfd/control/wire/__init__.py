@@ -43,6 +43,7 @@ from odfd.control.wire.datasets import (
     SkippedFile,
     TransferResult,
     Upload,
+    WatermarkRequest,
 )
 from odfd.control.wire.lineage import (
     Lineage,
@@ -232,6 +233,7 @@ __all__ = [
     "VerifyRequest",
     "VisibilityRequest",
     "VisibilityView",
+    "WatermarkRequest",
     "Why",
     "WitnessRulesRequest",
     "WitnessView",

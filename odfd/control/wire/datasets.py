@@ -219,6 +219,13 @@ class IngestRequest(Request, frozen=True, kw_only=True):
     """Take it in although it was before."""
 
 
+class WatermarkRequest(Request, frozen=True, kw_only=True):
+    time: str
+    """To which the watermark of a root moves."""
+    ahead: bool = False
+    """Also when that is more than a day ahead of the clock."""
+
+
 class PullRequest(Request, frozen=True, kw_only=True):
     refs: tuple[str, ...] = ()
     all: bool = False

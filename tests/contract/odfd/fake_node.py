@@ -99,6 +99,12 @@ class FakeNode:
         self.uploads[name] = data
         return wire.Upload(id=name, name=name, size=len(data))
 
+    async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+        async def work(_: Any) -> wire.PullResult:
+            return wire.PullResult(items=(wire.PullItem(ref=ref, outcome="updated", blocks=1, message=request.time),))
+
+        return task_ref(self.board.submit("watermark", ref, work))
+
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         async def work(report: Report) -> wire.PullResult:
             report.begin("reading", len(request.uploads), "files")

@@ -1,0 +1,31 @@
+"""``watermark``: say that nothing older will come."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from odfd.cli.commands.flow import outcome
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.control.client import part
+
+
+def register(subparsers: Any) -> None:
+    watermark = subparsers.add_parser(
+        "watermark",
+        help="say that nothing older will come",
+        description="Move the watermark of a root dataset by hand, as when its source has gone quiet: windows over it\n"
+        "close up to there, and what comes later with an earlier time is late. It never goes back.",
+        epilog="example:  odfctl watermark nyc.flights 2013-12-31T00:00:00Z",
+    )
+    watermark.add_argument("ref", metavar="REF")
+    watermark.add_argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z")
+    watermark.add_argument("--ahead", action="store_true", help="also when it is more than a day ahead of the clock")
+    watermark.set_defaults(run=_watermark)
+
+
+def _watermark(args: argparse.Namespace) -> int:
+    session = Session(args)
+    wish = {"time": args.time, "ahead": args.ahead}
+    return outcome(session, follow(session, session.client.put(f"/datasets/{part(args.ref)}/watermark", wish)))

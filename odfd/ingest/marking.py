@@ -1,0 +1,78 @@
+"""A watermark that its owner sets: a root whose source has gone quiet says that nothing older will come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Conflict, Refused
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import AddData
+from chain.state import ChainState
+from chain.store.base import Head
+from odfd.datasets.times import TOLERANCE, block_time
+from odfd.ingest.driver import Workshop, load
+from odfd.ingest.plan import require_root
+
+ATTEMPTS: Final = 5
+"""Times that it is tried anew because somebody else moved the head."""
+
+
+class Marked(msgspec.Struct, frozen=True, kw_only=True):
+    """``head`` is ``None`` where the watermark was there already."""
+
+    head: Head | None
+    watermark: Instant
+
+
+async def set_watermark(shop: Workshop, dataset: DatasetId, to: Instant, *, ahead: bool = False) -> Marked:
+    """One block with a watermark and no rows. ``ahead``: it may be later than the clock.
+
+    Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.
+    """
+    for attempt in range(ATTEMPTS):
+        state = await trio.to_thread.run_sync(load, shop, dataset)
+        time = block_time(state, shop.now())
+        event = marking(state, to, time, ahead=ahead)
+        if event is None or state.head is None:
+            return Marked(head=None, watermark=to)
+        try:
+            expected = Head(state.head, state.sequence_number)
+            head = await shop.committer.commit(dataset, expected, [event], (), time)
+        except Conflict:
+            if attempt + 1 == ATTEMPTS:
+                raise
+            continue
+        return Marked(head=head, watermark=to)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def marking(state: ChainState, to: Instant, now: Instant, *, ahead: bool = False) -> AddData | None:
+    """The event that moves the watermark there, ``None`` where it is; of the source nothing changes. Raises Refused."""
+    require_root(state)
+    if to % MILLISECOND:
+        raise Refused("a watermark is in whole milliseconds", rule="watermark-millis", hint="cut the other digits")
+    if state.watermark is not None and to < state.watermark:
+        raise Refused(
+            f"the watermark is {instant.render(state.watermark)} and does not go back",
+            rule="watermark-monotonic",
+            hint="name a later time; odfctl reset gives up blocks together with their watermark",
+        )
+    if to > now + TOLERANCE and not ahead:
+        raise Refused(
+            f"{instant.render(to)} is more than a day ahead of the clock: all that comes until then would be late",
+            rule="event-time-ahead",
+            hint="is it mistyped? if it is meant: --ahead",
+        )
+    if to == state.watermark:
+        return None
+    return AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_watermark=to,
+        new_source_state=state.source_state,
+    )
