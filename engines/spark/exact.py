@@ -8,7 +8,7 @@ is exact in the same way.
 
 Numbers that are not on the grid are rare: below about 1e-13 with all their digits, or beyond 1.8e19. The quick plan
 only notices them (or a sum that leaves its BIGINT), and then the complete plan runs instead, which collects them. Both
-give the same value for every group, so it does not show which of them ran. ADR 19.
+give the same value for every group, so it does not show which of them ran. ADR 20.
 """
 
 from __future__ import annotations

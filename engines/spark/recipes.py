@@ -1,7 +1,7 @@
 """Expressions that compute one aggregate exactly: projections below the aggregation, sums, and what is made of these.
 
 Texts of SQL where SQL can say it, ``BigIntegers`` where it cannot. Made once for a JVM and a kind of call, over columns
-with ids of their own, and then used in any plan. ADR 19.
+with ids of their own, and then used in any plan. ADR 20.
 """
 
 from __future__ import annotations

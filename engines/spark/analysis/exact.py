@@ -1,4 +1,4 @@
-"""Which aggregates over floating point are computed exactly, in which grids of numbers. Pure; ADR 19 says why.
+"""Which aggregates over floating point are computed exactly, in which grids of numbers. Pure; ADR 20 says why.
 
 ``engines.spark.exact`` makes the plans. Engine semantics, section 11.
 """
