@@ -40,6 +40,7 @@ from engines.contract import (
 )
 from engines.service import Control, RequestCancelled
 from engines.spark.analysis.determinism import opaque
+from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.declarations import Query, Reading, read_query
 from engines.spark.facts import SliceReader
@@ -49,7 +50,8 @@ from engines.spark.jvm import REAPED_SECONDS, Jvm
 from engines.spark.lateness import rule
 from engines.spark.limits import DiskWatch, limit_met
 from engines.spark.output import schema_in_force
-from engines.spark.plans import analysed, frame_of, json_of, refuse_commands
+from engines.spark.parsing import analysed, as_json, parsed
+from engines.spark.plans import frame_of
 from engines.spark.provenance.derive import derive
 from engines.spark.queries import Analyst, InputView, blames_query, first_lines
 from engines.spark.spark_types import as_written, slice_types, struct_type
@@ -94,7 +96,7 @@ class SparkHandler:
             found = self._bench.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
-            schema = schema_in_force(found.columns, request.vocab, None)
+            stated = from_arrow(schema_in_force(found.columns, request.vocab, None))
             can_change = {view.alias: False if view.log else view.changes for view in views}
             shape = rule(query, found.classification, can_change).shape
             check_tick(shape, query)
@@ -103,7 +105,7 @@ class SparkHandler:
         return ValidateResponse(
             ok=True,
             mode=shape.mode.value,
-            schema=from_arrow(schema),
+            schema=stated,
             changelog=bool(shape.changelog(can_change.values())),
             determinism="strict",
         )
@@ -203,10 +205,12 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
         columns = struct_type(newest.schema)
     name_view(session.read.schema(columns).parquet(*request.input_data_paths), RAW_VIEW)
     steps = read_query(request.transform).steps
+    sizes: dict[str, Size] = {}
     for step in steps:
-        refuse_commands(session, step.query)
-        plan = analysed(session, step.query)
-        found = opaque(parse_plan(json_of(plan)))
+        query = parsed(session, step.query, sizes)
+        sizes[step.alias or ""] = query.judgement.size
+        plan = analysed(session, query)
+        found = opaque(parse_plan(as_json(plan)))
         if found:
             return InvalidQuery(message=f"{found[0].message} [{found[0].code}]")
         frame = frame_of(session, plan)

@@ -1,6 +1,6 @@
-"""The JVM side of plans: parse a text, analyse it without running it, find places in it, carry hidden columns through.
+"""The JVM side of analysed plans: make frames of them, find places in them, carry hidden columns through them.
 
-Statements are never executed to be looked at: a CREATE or an INSERT would act. Everything here works on one session.
+Everything here works on one session. Texts become plans in ``parsing``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, Final
 
-from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame, SparkSession
 
-from chain.errors import Invalid
 from engines.spark.analysis.tree import Node
 
 HIDDEN_OFFSET: Final = "__odf_offset"
@@ -31,34 +29,6 @@ HIDDEN_OF_ADDITIONS: Final = (HIDDEN_OFFSET,)
 """Where besides nothing is ever taken back."""
 _INLINE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 _IDS: Final = re.compile(r"#(\d+)")
-
-
-def analysed(session: SparkSession, sql: str) -> Any:
-    """The analysed plan of a text (a JVM object). Raises Spark's ParseException and AnalysisException."""
-    state = session._jsparkSession.sessionState()
-    skip = session._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-    return state.executePlan(state.sqlParser().parsePlan(sql), skip).analyzed()
-
-
-def refuse_commands(session: SparkSession, sql: str) -> None:
-    """Raises Invalid for a text that is not a query: CREATE, INSERT, SET, … anywhere in it; Spark's ParseException."""
-    plan = session._jsparkSession.sessionState().sqlParser().parsePlan(sql)
-    gateway = session.sparkContext._gateway
-    logical = "org.apache.spark.sql.catalyst.plans.logical."
-    for node in _operators(plan):
-        if any(
-            is_instance_of(gateway, node, logical + kind) for kind in ("Command", "ParsedStatement", "InsertIntoDir")
-        ):
-            raise Invalid(
-                "a statement that is not a query", rule="not-a-query",
-                hint="write SELECT over the inputs; declarations SET odf.… come first",
-            )  # fmt: skip
-
-
-def _operators(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in items(plan.children()):
-        yield from _operators(child)
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
@@ -82,6 +52,12 @@ def json_of(plan: Any) -> str:
             rows = [items(row) for row in items(operator.projections())]
             node["projections"] = [[json.loads(each.toJSON()) for each in row] for row in rows]
     return json.dumps(nodes)
+
+
+def _operators(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in items(plan.children()):
+        yield from _operators(child)
 
 
 def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:

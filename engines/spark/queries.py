@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
@@ -22,12 +22,14 @@ from chain.model.source import SqlQueryStep
 from engines.contract import Diagnostic, InvalidQuery, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
+from engines.spark.analysis.parsed import Refused, Size
 from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.refusals import HOP_CALENDAR
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone
-from engines.spark.plans import analysed, frame_of, json_of, place_of, refuse_commands
+from engines.spark.parsing import analysed, as_json, parsed
+from engines.spark.plans import frame_of, place_of
 from engines.spark.spark_types import slice_types
 from engines.spark.views import empty_view, name_view
 from engines.spark.zones import zones_in
@@ -114,9 +116,12 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
 
     Only for queries that ``Analyst`` accepted.
     """
+    sizes: dict[str, Size] = {}
     for step in steps[:-1]:
-        name_view(frame_of(session, analysed(session, step.query)), step.alias or "")
-    return analysed(session, steps[-1].query)
+        query = parsed(session, step.query, sizes)
+        sizes[step.alias or ""] = query.judgement.size
+        name_view(frame_of(session, analysed(session, query)), step.alias or "")
+    return analysed(session, parsed(session, steps[-1].query, sizes))
 
 
 def _analyse(
@@ -129,15 +134,19 @@ def _analyse(
     for view in inputs:
         _check_versions(view)
         name_view(empty_view(session, view.columns), view.alias)
+    sizes: dict[str, Size] = {}
     for number, step in enumerate(steps):
-        found = literals(step.query)
         last = number == len(steps) - 1
         try:
-            refuse_commands(session, step.query)
-            plan = analysed(session, step.query)
-        except (ParseException, AnalysisException, IllegalArgumentException) as fault:
+            query = parsed(session, step.query, sizes)
+            plan = analysed(session, query)
+            text = as_json(plan)
+        except PySparkException as fault:
             return Analysis(None, None, (_spark_diagnostic(fault, step.query, number),))
-        text = json_of(plan)
+        except Invalid as fault:
+            return Analysis(None, None, (_of_fault(fault, number),))
+        sizes[step.alias or ""] = query.judgement.size
+        found = literals(query.judgement.undated)
         if last:
             verdict = classify(text, event_times, vocab, temporal, readings, zones)
             found.extend(verdict.findings)
@@ -184,7 +193,14 @@ def _check_versions(view: InputView) -> None:
 
 def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
     left_out = (*found.dropped, found.operation) if found is not None else ()
-    return slice_types(field for field in frame.schema if field.name not in left_out)
+    kept = [field for field in frame.schema if field.name not in left_out]
+    for field in kept:
+        if "timestamp_ntz" in field.dataType.simpleString():
+            raise Invalid(
+                f"column {field.name} is of type {field.dataType.simpleString()}, which a dataset cannot hold: a time "
+                "without a zone", rule="output-type", hint=f"cast({field.name} as timestamp)",
+            )  # fmt: skip
+    return slice_types(kept)
 
 
 def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:
@@ -199,6 +215,14 @@ def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:
         column=column,
         replace=finding.replace,
     )
+
+
+def _of_fault(fault: Invalid, query: int) -> Diagnostic:
+    line, column = (fault.at if isinstance(fault, Refused) else None) or (None, None)
+    return Diagnostic(
+        code=fault.rule or "invalid", severity=Severity.ERROR, message=fault.message, query=query, line=line,
+        column=column, replace=fault.hint or None,
+    )  # fmt: skip
 
 
 def _spark_diagnostic(fault: PySparkException, text: str, query: int) -> Diagnostic:

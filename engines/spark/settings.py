@@ -49,6 +49,8 @@ SPREAD: Final[tuple[tuple[str, str, str], ...]] = (
 
 CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.runSQLOnFiles", "false", "no parquet.`/path` in a query: inputs are the views alone"),
+    ("spark.sql.parser.eagerEvalOfUnresolvedInlineTable", "false", "else VALUES is computed while a text is parsed"),
+    ("spark.sql.scripting.enabled", "false", "a query is one statement"),
     ("spark.sql.catalogImplementation", "in-memory", "no metastore, no state beyond the process"),
     ("spark.sql.variable.substitute", "false", "no ${env:…} in a query"),
     ("spark.ui.enabled", "false", "no web server"),

@@ -93,7 +93,18 @@ def slice_types(columns: Iterable[spark.StructField], finest: str = "ms") -> pa.
 
 def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.DataType:
     """The type of what a query computes. Raises Invalid."""
+    if _has_void(kind):
+        raise Invalid(
+            f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
+            hint=f"say what it is of, as in: cast({column} as array<string>)",
+        )  # fmt: skip
     return _logical(to_arrow_type(kind, timezone="UTC"), column, finest)
+
+
+def _has_void(kind: spark.DataType) -> bool:
+    if isinstance(kind, spark.ArrayType):
+        return isinstance(kind.elementType, spark.NullType) or _has_void(kind.elementType)
+    return isinstance(kind, spark.StructType) and any(_has_void(field.dataType) for field in kind)
 
 
 def _was(field: spark.StructField) -> pa.DataType | None:

@@ -27,10 +27,11 @@ from chain.model.events import (
     MetadataEvent,
     SetPollingSource,
     SetTransform,
+    SetVocab,
 )
 from chain.model.source import TransformSql
 from chain.refs import parse_own_name
-from chain.state import ChainState, load_state
+from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from engines.contract import Diagnostic, Engine, Severity
 from odfd.control import wire
@@ -245,6 +246,8 @@ class Applying:
     async def _validate(self, events: Sequence[MetadataEvent], wish: Wish, state: ChainState | None) -> tuple[str, ...]:
         """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
         warnings: list[str] = []
+        stated = [event for event in events if isinstance(event, SetVocab)]
+        names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
         for event in events:
             if isinstance(event, SetPollingSource | AddPushSource):
                 self._check_source(event, wish)
@@ -257,7 +260,7 @@ class Applying:
                     hint="write engine: spark",
                     place=wish.transform_place(),
                 )
-            answer = await self._check.validate(event)
+            answer = await self._check.validate(event, names)
             if answer is None:
                 warnings.append("an input has no schema yet: the query will be checked when its first data comes")
                 continue

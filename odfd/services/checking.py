@@ -6,11 +6,12 @@ import trio
 
 from chain.ids import DatasetId
 from chain.model.events import SetTransform
-from chain.state import load_state
-from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse, Vocabulary
+from chain.state import Vocab, load_state
+from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
 from odfd.datasets.creation import input_ids
 from odfd.services.home import Home
 from odfd.services.schemas import expected_schema
+from odfd.transform.plan import vocabulary
 
 
 class TransformCheck:
@@ -20,18 +21,18 @@ class TransformCheck:
         self._home = home
         self._engine = engine
 
-    async def validate(self, event: SetTransform) -> ValidateResponse | None:
-        """``None`` while an input has no schema yet."""
+    async def validate(self, event: SetTransform, names: Vocab) -> ValidateResponse | None:
+        """``None`` while an input has no schema yet. ``names``: system columns of the dataset that is derived."""
         inputs = await self.inputs(event)
         if inputs is None:
             return None
-        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=Vocabulary())
+        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=vocabulary(names))
         return await self._engine.validate(request)
 
     async def determinism(self, dataset: DatasetId) -> str:
         """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""
         state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
-        answer = await self.validate(state.set_transform) if state.set_transform else None
+        answer = await self.validate(state.set_transform, state.vocab) if state.set_transform else None
         return answer.determinism if answer else "unknown"
 
     async def inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
@@ -43,18 +44,12 @@ class TransformCheck:
             expected = await expected_schema(state, self._engine)
             if expected is None:
                 return None
-            names = state.vocab
             found.append(
                 ValidateInput(
                     query_alias=each.alias or each.dataset_ref,
                     dataset_id=dataset,
                     schema=expected.schema,
-                    vocab=Vocabulary(
-                        offset_column=names.offset,
-                        operation_type_column=names.operation_type,
-                        system_time_column=names.system_time,
-                        event_time_column=names.event_time,
-                    ),
+                    vocab=vocabulary(state.vocab),
                     changelog=bool(expected.changelog),
                     unsaid=True if expected.changelog is None else None,
                 )

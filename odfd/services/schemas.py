@@ -15,9 +15,10 @@ from chain.model.events import DatasetKind
 from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Timestamp, TimeUnit
 from chain.model.source import ReadStep
 from chain.state import ChainState, Vocab
-from engines.contract import Engine, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import Engine, ValidateInput, ValidateRequest
 from engines.spark.source_declarations import read_source
 from odfd.transform.inputs import is_changelog
+from odfd.transform.plan import vocabulary
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -48,11 +49,11 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
                         query_alias="input",
                         dataset_id=state.dataset or DatasetId(),
                         schema=columns,
-                        vocab=Vocabulary(),
+                        vocab=vocabulary(state.vocab),
                         changelog=False,
                     ),
                 ),
-                vocab=Vocabulary(),
+                vocab=vocabulary(state.vocab),
             )
         )
         if not answer.ok or answer.schema is None:

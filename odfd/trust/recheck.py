@@ -22,7 +22,7 @@ from chain.model.events import ExecuteTransform
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.statements.statement import Actual
-from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequest
 from engines.provision.warm import EnginePool
 from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.transform.driver import fresh_folder
@@ -196,7 +196,7 @@ class _Recheck:
                     unsaid=True if view.changelog is None else None,
                 )
             )
-        request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=Vocabulary())
+        request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=vocabulary(plan.state.vocab))
         return (await self._engine.validate(request)).determinism
 
     def _unable(self, reason: str, identity: EngineIdentity) -> Answer:

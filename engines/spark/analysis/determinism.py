@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,16 +17,18 @@ from engines.spark.analysis.functions import (
     ADDS_IN_DOUBLE,
     ALLOWED,
     BY_ORDER,
+    BYTES,
     DENIED,
     HOLDS_ITS_ARGUMENTS,
     INTEGER_IN_DOUBLE,
     MAKES_FLOAT,
     MAKES_MAP,
+    NESTED,
     NEVER_FLOAT,
     ORDER_FREE,
     SUBQUERIES,
 )
-from engines.spark.analysis.moving import moving_cast, moving_literals
+from engines.spark.analysis.moving import reads_todays_time
 from engines.spark.analysis.tree import Node, same
 
 _INTEGERS: Final = {"byte", "short", "integer", "long"}
@@ -47,6 +50,8 @@ _COMPARISON: Final = [
     *("If", "GreaterThan", "left", "right", "1", "0"),
 ]
 """Spark's own comparison of ``array_sort``, in preorder."""
+_A_PATTERN: Final = "give the pattern: to_timestamp(k, 'yyyy-MM-dd HH:mm:ss'), of JSON and CSV over the text"
+_TRUNCATED: Final = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", "mm", "week"})
 _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a column"
 
 
@@ -63,13 +68,13 @@ class Finding:
     """(line, column) from one, where there is no node."""
 
 
-def literals(sql: str) -> list[Finding]:
-    """``date'today'`` and its like: constants once parsed, so only the text still shows them."""
+def literals(undated: Iterable[tuple[str, int, int]]) -> list[Finding]:
+    """Findings for typed literals of a time without a day (text, line, column): constants once parsed."""
     return [
         Finding(
             "not-data", f"'{text}' is another time whenever the query runs, not data", _A_CONSTANT, place=(line, at)
         )
-        for text, line, at in moving_literals(sql)
+        for text, line, at in undated
     ]
 
 
@@ -89,7 +94,7 @@ def examine(expression: Node) -> list[Finding]:
             # Whether rows tie is looked into by ``over``.
             stack.extend((part, ours) for part in (*_aggregated(node.children[0]).children, node.children[1]))
             continue
-        finding = _function(node, ours) or _aggregate(node) or _cast(node)
+        finding = _function(node, ours) or _aggregate(node) or _cast(node) or _misused(node)
         if finding is not None:
             found.append(finding)
             continue
@@ -232,9 +237,48 @@ def _integer(node: Node) -> bool:
 
 
 def _cast(node: Node) -> Finding | None:
-    if not moving_cast(node):
+    if not reads_todays_time(node):
         return None
-    return Finding("not-data", "a text that may be another time whenever the query runs is not data", _A_CONSTANT, node)
+    constant = not any(part.kind == "AttributeReference" for part in node.preorder())
+    return Finding(
+        "not-data", "a text read as a time has the day on which the query runs, where it states none of its own",
+        _A_CONSTANT if constant else _A_PATTERN, node,
+    )  # fmt: skip
+
+
+def _misused(node: Node) -> Finding | None:
+    """Functions that are the same everywhere for some arguments alone."""
+    if node.kind == "FormatString":
+        template = node.children[0]
+        hashes = template.kind != "Literal" or re.search(r"%[^a-zA-Z%]*[hH]", str(template.fields.get("value")))
+        if hashes or any(_is_nested(argument) for argument in node.children[1:]):
+            return Finding(
+                "object-identity",
+                "format_string prints where lists, structures and bytes lie in memory, and %h numbers like them",
+                "to_json(x), array_join(x, ',') or hex(x), and a constant format without %h", node,
+            )  # fmt: skip
+    if node.kind == "TruncDate" and node.children[1].kind == "Literal":
+        unit = str(node.children[1].fields.get("value")).lower()
+        if unit not in _TRUNCATED:
+            return Finding(
+                "always-null", f"trunc(…, '{unit[:40]}') is null for every row", "date_trunc('day', event_time)", node
+            )
+    return None
+
+
+def _is_nested(node: Node) -> bool:
+    """Whether a value is, or may be, a list, a structure, a map or bytes."""
+    stated = node.fields.get("dataType")
+    if stated is not None:
+        return not isinstance(stated, str) or stated == "binary"
+    if node.kind in NESTED or node.kind in BYTES:
+        return True
+    if node.kind in ("GetStructField", "GetArrayItem", "ElementAt", "Get", "TryElementAt", "GetMapValue"):
+        inner = json.dumps(
+            _field_type(node) if node.kind == "GetStructField" else node.children[0].fields.get("dataType")
+        )
+        return "binary" in inner or inner.count('"type"') > (node.kind != "GetStructField")
+    return node.kind in HOLDS_ITS_ARGUMENTS and any(_is_nested(child) for child in node.children)
 
 
 def _aggregated(node: Node) -> Node:

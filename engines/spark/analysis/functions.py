@@ -148,7 +148,10 @@ HOLDS_ITS_ARGUMENTS: Final = _words("""
     Alias CreateArray CreateNamedStruct CaseWhen If Coalesce Nvl Nvl2 NullIf KnownNullable KnownNotNull ArrayRepeat
 """)
 """Functions whose value is one of their arguments, or made of them."""
-MAKES_FLOAT: Final = _words("MonthsBetween Pi EulerNumber Percentile Median Average JsonToStructs CsvToStructs")
+MAKES_FLOAT: Final = _words("""
+    MonthsBetween Pi EulerNumber Percentile PercentileCont Median Average TryAverage JsonToStructs CsvToStructs
+    JaroWinkler PercentRank CumeDist
+""")
 """Functions whose result is floating point (or may hold it) though no argument is."""
 NEVER_FLOAT: Final = _words("""
     And Or Not EqualTo EqualNullSafe GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual In InSet IsNull IsNotNull
@@ -156,4 +159,14 @@ NEVER_FLOAT: Final = _words("""
     RoundFloor Count CountIf Size ArraySize ArrayContains Hex DateFormatClass FormatNumber FormatString
 """)
 """Functions whose result is not floating point though an argument may be."""
+NOT_TEXT: Final = (_NUMBERS | _TIME) - _words("DateFormatClass DayName MonthName FromUnixTime")
+"""Functions whose result is never a text that could be read as a time of day."""
+NESTED: Final = _COLLECTIONS - _words("""
+    ArrayContains ArrayExists ArrayForAll ArrayJoin ArrayPosition ArraySize ArraysOverlap ElementAt Get GetArrayItem
+    GetMapValue GetStructField MapContainsKey Size TryElementAt ArrayMax ArrayMin ArrayAggregate Reverse Explode
+    PosExplode Inline Stack GeneratorOuter
+""")
+"""Functions whose result is a list, a structure or a map."""
+BYTES: Final = _words("Unhex UnBase64 UnBase32 Encode ToBinary TryToBinary")
+"""Functions whose result is binary."""
 SUBQUERIES: Final = _words("ScalarSubquery Exists ListQuery InSubquery LateralSubquery FunctionTableSubqueryArgument")

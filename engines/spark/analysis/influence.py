@@ -219,7 +219,7 @@ def _after(argument: Node, scope: Scope, low: Function, high: Function | None = 
 
 
 def _cast(node: Node, scope: Scope) -> Influence | None:
-    target = node.fields.get("dataType")
+    target = node.type_name
     if target == "date":
         return _after(node.only, scope, (Floor(DAY),))
     return _after(node.only, scope, IDENTITY) if target in ("timestamp", "timestamp_ntz") else None
@@ -351,12 +351,12 @@ def _remainder(time: Node, case: Node) -> Floor | None:
 
 def _integer(node: Node) -> int | None:
     """The whole number that a literal (also cast, also negated) stands for."""
-    if node.kind == "Cast" and node.fields.get("dataType") in ("integer", "long"):
+    if node.kind == "Cast" and node.type_name in ("integer", "long"):
         return _integer(node.only)
     if node.kind == "UnaryMinus":
         inner = _integer(node.only)
         return None if inner is None else -inner
-    if node.kind != "Literal" or node.fields.get("dataType") not in ("integer", "long", "short", "byte"):
+    if node.kind != "Literal" or node.type_name not in ("integer", "long", "short", "byte"):
         return None
     value = node.fields.get("value")
     return None if value is None else int(value)

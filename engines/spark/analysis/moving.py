@@ -1,66 +1,63 @@
-"""Texts that mean another instant on another day: ``date'today'``, ``cast('now' as timestamp)``. Pure.
+"""Texts that mean another instant on another day, read as times: ``cast(k as timestamp)`` of '12:34' is today's. Pure.
 
-Spark replaces them while it parses or optimises, so a typed literal shows only in the text of a query, and a cast only
-in its analysed plan, before the optimiser has seen it. Engine semantics, section 11.
+Spark takes the day of the clock where a text of a timestamp has none, in casts that are written, casts that it adds by
+itself, and in JSON and CSV. A pattern always has a day: 1970-01-01 where it states none. Dates and
+local timestamps refuse such texts, but constants among them may be words such as 'today'. Engine semantics, section 11.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import json
 from typing import Final
 
-from engines.spark.analysis.functions import TEXT_FUNCTIONS
+from engines.spark.analysis.functions import NOT_TEXT
+from engines.spark.analysis.lexical import MOVES, says_its_day
 from engines.spark.analysis.tree import Node
 
-_STRING: Final = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-_COMMENT: Final = r"--[^\n]*|/\*.*?\*/"
-_TOKENS: Final = re.compile(
-    rf"(?is){_COMMENT}|`[^`]*`"
-    rf"|\b(?:timestamp_ltz|timestamp_ntz|timestamp|date)(?:\s|{_COMMENT})*(?P<text>{_STRING})"
-    rf"|{_STRING}"
-)
-"""From the left: what only looks like a literal inside a comment, a name or a text is passed over as a whole."""
-_MOVES: Final = re.compile(r"\s*(now|today|yesterday|tomorrow)\b", re.IGNORECASE)
-"""Spark takes these words in any case, and a zone after them."""
-_TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
-_PARSERS: Final = frozenset({"ParseToDate", "ParseToTimestamp", "TryToTimestamp"})
-"""Casts, unless they are given a pattern, which knows no such words."""
-_PASSING_ON: Final = frozenset({"CaseWhen", "If", "Coalesce", "Nvl", "Nvl2", "NullIf", "Greatest", "Least"})
+_DATES: Final = frozenset({"date", "timestamp_ntz"})
+_STAMPS: Final = {"ParseToTimestamp": "timestamp", "TryToTimestamp": "timestamp", "ParseToDate": "date"}
+"""Casts, unless they are given a pattern."""
 _COLUMNS: Final = frozenset({"AttributeReference", "NamedLambdaVariable", "OuterReference"})
+_DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 
 
-def moving_literals(sql: str) -> Iterator[tuple[str, int, int]]:
-    """(text, line, column) of each typed literal that moves, both from one.
+def reads_todays_time(node: Node) -> bool:
+    """Whether an expression reads a text as a time that may lack its day.
 
-    One with an escape in it may spell anything, and nobody needs one: it counts as moving.
+    Of constants the text is looked at; one that is computed may spell anything, since it is not evaluated here.
     """
-    for token in _TOKENS.finditer(sql):
-        text = token["text"]
-        if text is None or not (_MOVES.match(text[1:-1]) or "\\" in text):
-            continue
-        before = sql[: token.start()]
-        yield text[1:-1].strip(), before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-
-
-def moving_cast(node: Node) -> bool:
-    """Whether an expression casts a constant text to a time that may move: Spark folds only constants that way.
-
-    A column that holds 'now' is an error under ANSI when the row comes. A constant that is computed is taken to move,
-    since it is not evaluated here.
-    """
-    by_pattern = len(node.children) != 1
-    if by_pattern or not (node.kind in _PARSERS or (node.kind == "Cast" and node.fields.get("dataType") in _TIMES)):
+    if node.kind in _DOCUMENTS:
+        return '"timestamp"' in json.dumps(node.fields.get("schema"))  # its options are not in a plan's JSON
+    target = node.type_name if node.kind == "Cast" else _STAMPS.get(node.kind, "")
+    if not target or len(node.children) != 1:
         return False
     child = node.only
     if child.kind == "Literal":
-        return child.fields.get("dataType") == "string" and bool(_MOVES.match(str(child.fields.get("value"))))
-    return _is_text(child) and not any(part.kind in _COLUMNS for part in child.preorder())
+        text = str(child.fields.get("value"))
+        moves = bool(MOVES.match(text)) or (target == "timestamp" and not says_its_day(text))
+        return target in ("timestamp", *_DATES) and child.type_name == "string" and moves
+    if target == "timestamp":
+        return may_be_text(child)
+    constant = not any(part.kind in _COLUMNS for part in child.preorder())
+    return target in _DATES and constant and may_be_text(child)
 
 
-def _is_text(node: Node) -> bool:
-    if node.kind in ("Literal", "Cast"):
-        return node.fields.get("dataType") == "string"
-    if node.kind in _PASSING_ON:
-        return any(_is_text(child) for child in node.children)
-    return node.kind in TEXT_FUNCTIONS
+def may_be_text(node: Node) -> bool:
+    """Whether an expression's value could be a text, as far as a plan's JSON tells: it has types of columns alone."""
+    stated = node.fields.get("dataType")
+    if stated is not None and node.kind in ("AttributeReference", "Cast", "Literal", "NamedLambdaVariable"):
+        return isinstance(stated, str) and stated.startswith(("string", "char", "varchar"))
+    if node.kind in NOT_TEXT:
+        return False
+    if node.kind == "GetStructField" and isinstance(node.only.fields.get("dataType"), dict):
+        ordinal, fields = node.fields.get("ordinal"), node.only.fields["dataType"].get("fields")
+        if isinstance(fields, list) and isinstance(ordinal, int):
+            return str(fields[ordinal].get("type")).startswith(("string", "char", "varchar"))
+    if node.kind == "If":
+        return any(may_be_text(child) for child in node.children[1:])
+    return not node.children or any(may_be_text(child) or _holds_text(child) for child in node.children)
+
+
+def _holds_text(node: Node) -> bool:
+    stated = node.fields.get("dataType")
+    return isinstance(stated, dict) and '"string' in json.dumps(stated)

@@ -45,6 +45,12 @@ class Node:
         return identity["id"] if isinstance(identity, dict) else None
 
     @property
+    def type_name(self) -> str:
+        """Of a simple type, as Spark writes it; empty for arrays, structs and maps, which the JSON spells out."""
+        stated = self.fields.get("dataType")
+        return stated if isinstance(stated, str) else ""
+
+    @property
     def name(self) -> str:
         return str(self.fields.get("name", ""))
 

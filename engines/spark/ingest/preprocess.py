@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -21,12 +21,14 @@ from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
 from engines.spark.analysis.determinism import literals, opaque
 from engines.spark.analysis.functions import DENIED
+from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.plans import refuse_commands
+from engines.spark.parsing import analysed, as_json, parsed
+from engines.spark.plans import frame_of
 from engines.spark.spark_types import as_written, slice_types, struct_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 INPUT: Final = "input"
 ENGINE: Final = "spark"
@@ -42,19 +44,25 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
     Raises Invalid; Spark's own errors for queries that it refuses pass through.
     """
     steps = _steps(transform)
-    _check(spark, steps)
     frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in parts]
     nothing = spark.createDataFrame([], struct_type(schema))
     source = functools.reduce(lambda one, other: one.unionAll(other), frames) if frames else nothing
     source.createOrReplaceTempView(INPUT)
     views = [INPUT]
     try:
-        for step in steps[:-1]:
-            alias = step.alias or ""
-            spark.sql(step.query).createOrReplaceTempView(alias)
-            views.append(alias)
-        result = spark.sql(steps[-1].query)
-        plan = _check_plan(result)
+        sizes: dict[str, Size] = {}
+        for step in steps:
+            query = parsed(spark, step.query, sizes)
+            for finding in literals(query.judgement.undated):
+                raise _refusal(finding.message, finding.replace)
+            found = analysed(spark, query)
+            plan = _check_plan(found)
+            result = frame_of(spark, found)
+            if step is not steps[-1]:
+                alias = step.alias or ""
+                sizes[alias] = query.judgement.size
+                result.createOrReplaceTempView(alias)
+                views.append(alias)
         table = as_written(result.toArrow(), slice_types(result.schema))
         return table if _keeps_order(plan) else _totally_ordered(table)
     finally:
@@ -78,21 +86,12 @@ def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
     return steps
 
 
-def _check(session: SparkSession, steps: Sequence[SqlQueryStep]) -> None:
-    """Refuses texts that do more than ask, before any of them is given to Spark, which would do it at once."""
-    for step in steps:
-        refuse_commands(session, step.query)
-        for finding in literals(step.query):
-            raise _refusal(finding.message, finding.replace)
-
-
-def _check_plan(result: DataFrame) -> str:
+def _check_plan(plan: Any) -> str:
     """The analysed plan's JSON. What a block holds follows from its input, never from a clock, chance or the machine.
 
     Floating point is let through, unlike in transforms: an ingest is not computed again by others.
     """
-    plan = result._jdf.queryExecution().analyzed()
-    text = str(plan.toJSON())
+    text = as_json(plan)
     for finding in opaque(parse_plan(text)):
         raise _refusal(finding.message, finding.replace)
     for kind in _kinds(msgspec.json.decode(text)):

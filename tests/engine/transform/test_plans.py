@@ -15,8 +15,10 @@ from pyspark.sql import types as st
 
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
+from engines.spark.analysis.parsed import Refused
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
-from engines.spark.plans import analysed, json_of
+from engines.spark.parsing import analysed, parsed
+from engines.spark.plans import json_of
 from engines.spark.views import empty_view, name_view
 
 pytestmark = pytest.mark.engine
@@ -40,12 +42,18 @@ VERSIONS = st.StructType([*COLUMNS, *(st.StructField(name, st.TimestampType()) f
 
 def test_recorded_plans_are_those_of_this_spark(spark):
     times = {"a": "event_time", "b": "event_time"}
-    differing = []
+    differing, unseen = [], []
     for name, case in yaml.safe_load((PLANS / "queries.yaml").read_text()).items():
         temporal = {alias: tuple(keys) for alias, keys in case.get("temporal", {}).items()}
         for alias in times:
             name_view(empty_view(spark, VERSIONS if alias in temporal else COLUMNS), alias)
-        plan = json_of(analysed(spark, case["sql"])).encode()
+        try:
+            query = parsed(spark, case["sql"])
+        except Refused as fault:
+            # Never analysed; the recorded plan is from before, and shows that a second look would refuse it too.
+            unseen.append(fault.rule)
+            continue
+        plan = json_of(analysed(spark, query)).encode()
         path = PLANS / f"{name}.json.gz"
         if os.environ.get("ODF_RECORD"):
             path.write_bytes(gzip.compress(plan, mtime=0))
@@ -57,3 +65,4 @@ def test_recorded_plans_are_those_of_this_spark(spark):
         if facts[0] != facts[1]:
             differing.append(name)
     assert not differing
+    assert set(unseen) <= {"opaque-function"}

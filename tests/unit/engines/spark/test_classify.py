@@ -12,7 +12,6 @@ import yaml
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
-from engines.spark.analysis.determinism import literals
 from engines.spark.analysis.influence import Session, Versions
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
 from engines.spark.analysis.readings import Readings
@@ -92,32 +91,6 @@ def test_verdict(name):
     assert {written(path.low) for path in found.paths} == lows
     assert {written(path.high) for path in found.paths} == ({case["high"]} if "high" in case else lows)
     assert len(found.paths) == case.get("paths", 1 if "low" in case else 0)
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "select date'today'",
-        "select timestamp 'now'",
-        'where t > TIMESTAMP_NTZ " yesterday "',
-        "date /* x */ 'tomorrow'",
-    ],
-)
-def test_moving_literals_are_found_in_the_text(sql):
-    assert [finding.code for finding in literals(sql)] == ["not-data"]
-
-
-def test_moving_literals_are_found_where_they_stand():
-    sql = (
-        "select 'x -- y', `date`, /* date'now' */\n  -- 'it''s'\n timestamp'now', \"date'today'\" , date -- so\n'today'"
-    )
-    assert [finding.place for finding in literals(sql)] == [(3, 2), (3, 34)]
-    assert [finding.place for finding in literals("date't\\u006fday'")] == [(1, 1)]
-
-
-@pytest.mark.parametrize("sql", ["select 'today'", "select date'2024-01-01' -- not date'now'", "select today from a"])
-def test_other_texts_are_left_alone(sql):
-    assert not literals(sql)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[1]", '[{"class":"x"}]', '[{"class":"x","num-children":2}]', "[[]]"])

@@ -1,0 +1,145 @@
+"""Words of a query as Spark's own lexer cuts them: what is judged of a text before it is parsed. Pure.
+
+A parser recurses as deep as brackets nest, and forgets how a constant was written: ``date'today'`` and ``time '12:00'``
+are plain constants in its plan. So depth, size and typed literals are looked at here. The words come from the lexer of
+the pinned Spark, so comments, escapes and odd spellings are what they are to Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chain.errors import Invalid
+
+MAX_WORDS: Final = 50_000
+"""Of one query; 20,000 columns take 60,000 and are not written by hand."""
+MAX_BRACKETS: Final = 100
+"""How deep brackets and CASE nest: the parser's time grows with the square of it."""
+MAX_TYPES: Final = 16
+"""How deep ``array<array<...`` nests: a hundred take the parser three seconds."""
+MAX_PREFIXES: Final = 32
+"""Signs and NOTs in a row, and arrows of lambdas in one expression."""
+TOO_LARGE: Final = "plan-too-large"
+_SPLIT: Final = "split the query: make an inner part a dataset of its own"
+_HEAD: Final = re.compile(r"\[@-?\d+,(\d+):(\d+)='")
+_TAIL: Final = re.compile(r"',<(-?\d+)>(?:,channel=(\d+))?,(\d+):(\d+)\](?:, )?")
+_OPEN: Final = {"LEFT_PAREN": "RIGHT_PAREN", "LEFT_BRACKET": "RIGHT_BRACKET", "CASE": "END"}
+_CLOSE: Final = frozenset(_OPEN.values())
+_PREFIXES: Final = frozenset({"PLUS", "MINUS", "TILDE", "NOT", "BANG"})
+_NESTED_TYPES: Final = frozenset({"ARRAY", "MAP", "STRUCT"})
+_STRINGS: Final = frozenset({"STRING_LITERAL", "DOUBLEQUOTED_STRING"})
+_TIMES: Final = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
+_DATED: Final = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}){0,2}(?![\d:])", re.ASCII)
+"""A time that says its day: a year, a month or a day stands first."""
+MOVES: Final = re.compile(r"\s*(now|today|yesterday|tomorrow)\b", re.IGNORECASE)
+"""Spark takes these words in any case, and a zone after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A token of the default channel."""
+
+    kind: str
+    """Symbolic name in Spark's grammar."""
+    text: str
+    line: int
+    column: int
+    """Both from one."""
+
+
+def read_words(rendered: str, sql: str, name_of: Callable[[int], str]) -> list[Word]:
+    """From what a Java list of tokens shows of itself. ``name_of``: the symbolic name of a token type.
+
+    A token shows its text in quotes, which may hold anything; but where it stands in ``sql`` comes first, so its text
+    is known before it is read. Raises Invalid for what is not such a list, and for more than ``MAX_WORDS``.
+    """
+    words: list[Word] = []
+    at = 1
+    while at < len(rendered) - 1:
+        head = _HEAD.match(rendered, at)
+        if head is None:
+            raise Invalid("the query cannot be cut into words", rule="parse")
+        text = sql[int(head[1]) : int(head[2]) + 1]
+        shown = text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+        tail = _TAIL.match(rendered, head.end() + len(shown))
+        if tail is None:
+            raise Invalid("the query cannot be cut into words", rule="parse")
+        at = tail.end()
+        if tail[2] is None:
+            words.append(Word(name_of(int(tail[1])), text, int(tail[3]), int(tail[4]) + 1))
+            if len(words) > MAX_WORDS:
+                raise Invalid(f"the query has more than {MAX_WORDS} words", rule=TOO_LARGE, hint=_SPLIT)
+    return words
+
+
+def check_depth(words: Sequence[Word]) -> None:
+    """Raises Invalid for what a parser would have to recurse into too deeply."""
+    brackets: list[str] = []
+    types = prefixes = arrows = 0
+    before = ""
+    for word in words:
+        kind = word.kind
+        if kind in _OPEN:
+            brackets.append(_OPEN[kind])
+            if len(brackets) > MAX_BRACKETS:
+                raise _too_deep(f"brackets nest deeper than {MAX_BRACKETS} levels", word)
+        elif kind in _CLOSE and brackets and brackets[-1] == kind:
+            brackets.pop()
+        if kind == "LT" and before in _NESTED_TYPES:
+            types += 1
+            if types > MAX_TYPES:
+                raise _too_deep(f"types nest deeper than {MAX_TYPES} levels", word)
+        elif types and kind == "GT":
+            types -= 1
+        elif types and kind == "SHIFT_RIGHT":
+            types = max(0, types - 2)
+        prefixes = prefixes + 1 if kind in _PREFIXES else 0
+        arrows += kind == "ARROW"
+        if prefixes > MAX_PREFIXES:
+            raise _too_deep(f"more than {MAX_PREFIXES} signs or NOTs in a row", word)
+        if arrows > MAX_WORDS // 100:
+            raise _too_deep(f"more than {MAX_WORDS // 100} lambda functions", word)
+        before = kind
+
+
+def _too_deep(what: str, word: Word) -> Invalid:
+    return Invalid(f"{what} (line {word.line}, column {word.column})", rule=TOO_LARGE, hint=_SPLIT)
+
+
+def undated(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
+    """(text, line, column) of each typed literal of a time that does not say its day: it has today's, whenever it runs.
+
+    Texts that stand next to each other are one to Spark. A text with an escape in it may spell anything, and nobody
+    needs one in a time: it counts as undated.
+    """
+    for at, word in enumerate(words):
+        if word.kind not in _TIMES or at + 1 == len(words) or words[at + 1].kind not in _STRINGS:
+            continue
+        end = at + 1
+        parts = []
+        while end < len(words) and words[end].kind in _STRINGS:
+            parts.append(words[end].text)
+            end += 1
+        text = "".join(part.lstrip("rR")[1:-1] for part in parts)
+        if "\\" in text or not says_its_day(text):
+            yield text.strip(), word.line, word.column
+
+
+def says_its_day(text: str) -> bool:
+    """Whether a constant text means the same time on every day."""
+    return _DATED.match(text) is not None
+
+
+def type_depth(text: str) -> int:
+    """How deep types nest in a text that may be read as one, such as a schema of ``from_json``; an upper bound."""
+    depth = deepest = 0
+    for mark in text:
+        if mark in "<(":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif mark in ">)" and depth:
+            depth -= 1
+    return deepest

@@ -1,0 +1,472 @@
+"""Judges a query as it was parsed, before anything is analysed: only what is listed here goes on. Pure.
+
+Spark's analyser acts on what it finds: it runs EXECUTE IMMEDIATE, evaluates IDENTIFIER(...) and other constants, looks
+tables and functions up in catalogs, writes common table expressions out. So operators and expressions are let through
+by name, everything else is refused unseen; constants may not be computed at length; and the size that the analysed plan
+will have is bounded first. The same for transforms, preprocess queries and raw queries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chain.errors import Invalid
+from engines.spark.analysis.lexical import MAX_TYPES, TOO_LARGE, type_depth
+from engines.spark.analysis.tree import Node, build
+
+MAX_COST: Final = 20_000
+"""Operators and expressions of a plan with all its common table expressions written out."""
+MAX_WIDTH: Final = 4_000
+"""Columns of any operator in it."""
+MAX_TYPE: Final = 4_000
+"""Fields in the type of any column of it."""
+MAX_SETS: Final = 256
+"""Grouping sets of one GROUP BY."""
+MAX_PANES: Final = 1_000
+"""Windows of ``window()`` that one row falls into: each is an operator's projection."""
+MAX_AMOUNT: Final = 1 << 16
+"""Of a constant that says how long a text or a list shall be."""
+_SPLIT: Final = "split the query: make an inner part a dataset of its own"
+_COMMAND: Final = "write SELECT over the inputs; declarations SET odf.… come first"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+OPERATORS: Final = _words("""
+    Project Filter SubqueryAlias UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedInlineTable OneRowRelation
+    UnresolvedWith Aggregate Join AsOfJoin LateralJoin Union Except Intersect Distinct Sort GlobalLimit LocalLimit
+    LimitAll Offset Sample Generate Pivot Unpivot UnresolvedHaving UnresolvedQualify WithWindowDefinition PipeOperator
+    UnresolvedHint UnresolvedTableValuedFunction UnresolvedTVFAliases
+""")
+"""Classes of parsed operators that only ask. Each must be known to act on nothing when it is analysed."""
+EXPRESSIONS: Final = _words("""
+    Add Alias And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Collate Concat CreateNamedStruct
+    Cube CurrentDate CurrentPath CurrentRow$ CurrentTime CurrentTimestamp CurrentUser Divide EqualNullSafe EqualTo
+    Exists GreaterThan GreaterThanOrEqual GroupingSets ILike In InSubquery IntegralDivide IsNotNull IsNull
+    LambdaFunction LateralSubquery LessThan LessThanOrEqual Like LikeAll LikeAny ListQuery Literal Lower MultiAlias
+    Multiply NamedArgumentExpression Not NotLikeAll NotLikeAny Or Overlay PipeExpression RLike Remainder Rollup
+    ScalarSubquery SemiStructuredExtract ShiftLeft ShiftRight ShiftRightUnsigned SortOrder SpecifiedWindowFrame
+    StringLocate StringTrim StringTrimLeft StringTrimRight Substring Subtract TimestampAdd TimestampDiff UnaryMinus
+    UnaryPositive UnboundedFollowing$ UnboundedPreceding$ UnspecifiedFrame$ UnresolvedAlias UnresolvedAttribute
+    UnresolvedCollation UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator UnresolvedNamedLambdaVariable
+    UnresolvedOrdinal
+    UnresolvedPipeAggregateOrdinal UnresolvedStar UnresolvedStarExceptOrReplace UnresolvedWindowExpression
+    WindowExpression WindowSpecDefinition WindowSpecReference AggregateExpression First Last AnyValue
+""")
+"""Classes of parsed expressions. Functions are judged by their names."""
+TABLE_FUNCTIONS: Final = _words("""
+    range explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple
+""")
+"""Table functions that make rows of their arguments alone."""
+HINTS: Final = _words("""
+    broadcast broadcastjoin mapjoin merge mergejoin shuffle_merge shuffle_hash shuffle_replicate_nl
+    repartition repartition_by_range coalesce rebalance
+""")
+OUTSIDE: Final = _words("""
+    java_method reflect try_reflect from_avro to_avro schema_of_avro from_protobuf to_protobuf
+    schema_of_json schema_of_csv schema_of_xml python_worker_logs aes_encrypt aes_decrypt try_aes_decrypt
+""")
+"""Functions that load code or files, or act while they are analysed, and those whose work is not data."""
+GROWING: Final = _words("""
+    any any_value array_append array_compact array_prepend array_size assert_true base64 between bitmap_bit_position
+    bitmap_bucket_number bitmap_count bool_and bool_or btrim collation count_if decode encode equal_null every extract
+    from_base32 get hmac ifnull ilike is_valid_utf8 is_valid_variant is_variant_null jaro_winkler_similarity
+    json_array_length json_object_keys left luhn_check make_time make_valid_utf8 map_contains_key median nullif
+    nullifzero nvl nvl2 parse_url positive quote regexp_count regexp_substr regr_avgx regr_avgy regr_count regr_sxx
+    regr_syy right sentences some split_part time_diff time_trunc to_base32 to_binary to_date to_json to_time
+    to_timestamp try_add try_divide try_element_at try_make_interval try_mod try_multiply try_parse_url try_subtract
+    try_to_binary try_url_decode try_validate_utf8 uniform url_decode url_encode validate_utf8 xpath xpath_boolean
+    xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string zeroifnull date_part datepart
+    try_to_timestamp try_to_date to_timestamp_ltz to_timestamp_ntz contains startswith endswith
+""")
+"""Functions that the analyser writes out as others: an analysed plan shows their arguments up to three times."""
+_GROWTH: Final = 3
+HEAVY: Final = _words("""
+    repeat space lpad rpad array_repeat sequence replace translate overlay format_string printf mask
+    regexp rlike regexp_like regexp_count regexp_extract regexp_extract_all regexp_instr regexp_replace regexp_substr
+    like ilike split split_part str_to_map levenshtein jaro_winkler_similarity soundex sentences
+    aggregate reduce transform filter exists forall zip_with map_filter map_zip_with transform_keys transform_values
+    array_sort array_union array_except array_intersect array_join flatten from_json from_csv from_xml parse_json
+    try_parse_json get_json_object json_tuple xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long
+    xpath_number xpath_short xpath_string to_number try_to_number to_char to_varchar date_format
+""")
+"""Functions whose time or result can be far larger than their arguments: not over constants, which Spark computes."""
+AMOUNTS: Final[Mapping[str, int]] = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1}
+"""Functions that make something as long as one argument says; which."""
+_LIKES: Final = frozenset({"Like", "ILike", "RLike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"})
+_STRUCTURES: Final = _words("struct named_struct array map map_from_arrays arrays_zip zip_with transform array_append")
+_SCHEMAS: Final = frozenset({"from_json", "from_csv", "from_xml"})
+_STARS: Final = frozenset({"UnresolvedStar", "UnresolvedStarExceptOrReplace"})
+_COLUMNS: Final = _STARS | {"UnresolvedAttribute", "UnresolvedNamedLambdaVariable", "UnresolvedOrdinal"}
+_LISTS: Final = {"Project": "projectList", "Aggregate": "aggregateExpressions"}
+_PLANS: Final = frozenset({"ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"})
+_SPAN: Final = re.compile(
+    r"(?:interval\s+)?((?:[+-]?\s*\d{1,12}(?:\.\d{1,9})?\s*[a-z]+\s*)+)\Z", re.IGNORECASE | re.ASCII
+)
+_PART: Final = re.compile(r"([+-]?)\s*(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+_MICROS: Final = {
+    "microsecond": 1.0, "millisecond": 1e3, "second": 1e6, "minute": 6e7, "hour": 3.6e9, "day": 8.64e10,
+    "week": 6.048e11,
+}  # fmt: skip
+
+
+class Refused(Invalid):
+    """A query that is not analysed, with the part of it that is at fault, if that is one."""
+
+    node: Node | None = None
+    at: tuple[int, int] | None = None
+    """(line, column) of it in the text, both from one, once somebody has looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a plan becomes; upper bounds."""
+
+    cost: int
+    """Operators and expressions."""
+    width: int
+    """Columns of its result."""
+    fields: int = 1
+    """In the type of its largest column."""
+
+
+INPUT: Final = Size(1, 100, 100)
+"""What is taken for the size of an input."""
+
+
+def judge(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -> Size:
+    """The size of a parsed query. ``known``: sizes of the queries before it, by alias. ``windows``: definitions of
+    those that have names, which stand beside the plan.
+
+    Raises Invalid for what does more than ask, and for what would become too large.
+    """
+    judging = _Judge()
+    size = judging.operator(root, dict(known))
+    beside = sum(judging.expression(window, dict(known), size.width) for window in windows)
+    return _checked(Size(size.cost + beside, size.width, size.fields))
+
+
+class _Judge:
+    """One query. Recursion is as deep as its text nests, which was bounded before."""
+
+    def operator(self, node: Node, scope: dict[str, Size]) -> Size:
+        kind = node.kind
+        if kind not in OPERATORS:
+            with _at(node):
+                raise _not_a_query(kind)
+        if kind == "UnresolvedWith":
+            return self._with(node, scope)
+        if kind == "UnresolvedRelation":
+            return _relation(node, scope)
+        _check_operator(node)
+        below = [self.operator(child, scope) for child in node.children]
+        width = sum(size.width for size in below)
+        fields = max((size.fields for size in below), default=1)
+        cost = 1 + sum(size.cost for size in below)
+        for tree in _trees_of(node):
+            cost += self.expression(tree, scope, width)
+        if kind in _LISTS:
+            items = [next(_trees(item)) for item in node.fields.get(_LISTS[kind]) or ()]
+            fields *= max((_makes(item, width) for item in items), default=1)
+            width = sum(width if _is_star(item) else 1 for item in items)
+            cost += width
+        elif kind in ("Union", "Except", "Intersect"):
+            width = below[0].width
+        elif kind == "UnresolvedInlineTable":
+            width = str(node.fields.get("names", "")).count(",") + 1
+        elif kind in ("Generate", "UnresolvedTableValuedFunction", "Unpivot"):
+            width += 16
+            fields *= 2
+        elif kind == "Pivot":
+            values, made = (len(node.fields.get(name) or ()) for name in ("pivotValues", "aggregates"))
+            width += values * made
+            cost += width * (1 + made)
+        if kind == "Aggregate":
+            cost *= _sets([next(_trees(item)) for item in node.fields.get("groupingExpressions") or ()])
+        return _checked(Size(cost, width, fields))
+
+    def _with(self, node: Node, scope: dict[str, Size]) -> Size:
+        if node.fields.get("allowRecursion"):
+            raise Refused(
+                "a recursive query has no end that its inputs set", rule="shape-not-supported",
+                hint="write WITH without RECURSIVE, and as many steps as there are",
+            )  # fmt: skip
+        inner = dict(scope)
+        cost = 0
+        for entry in node.fields.get("cteRelations") or ():
+            for plan in _trees(entry):
+                size = self.operator(plan, inner)
+                inner[str(entry.get("_1"))] = size
+                cost += size.cost
+        size = self.operator(node.only, inner)
+        return _checked(Size(size.cost + cost, size.width, size.fields))
+
+    def expression(self, node: Node, scope: dict[str, Size], width: int) -> int:
+        """Its cost. ``width``: columns that a star stands for."""
+        kind = node.kind
+        if kind in _PLANS:
+            return 1 + sum(self._inner(tree, scope, width) for tree in _trees_of(node)) + self._all(node, scope, width)
+        if kind not in EXPRESSIONS:
+            with _at(node):
+                raise _unknown_expression(kind)
+        if kind in _STARS:
+            return width + sum(self.expression(tree, scope, width) for tree in _trees_of(node))
+        cost = self._all(node, scope, width) + sum(self.expression(t, scope, width) for t in _trees_of(node))
+        if kind == "Cast":
+            with _at(node):
+                _check_type(node.fields.get("dataType"))
+        elif kind == "Literal":
+            _check_literal(node)
+        elif kind in _LIKES and _is_constant(node):
+            with _at(node):
+                raise _computed("LIKE")
+        elif kind in ("UnresolvedFunction", "UnresolvedGenerator"):
+            name = _function_name(node)
+            with _at(node):
+                _check_function(name, node)
+            cost *= _GROWTH if name in GROWING else 1
+        if cost > MAX_COST:
+            raise _too_large("expressions")
+        return cost + 1
+
+    def _all(self, node: Node, scope: dict[str, Size], width: int) -> int:
+        return sum(self.expression(child, scope, width) for child in node.children)
+
+    def _inner(self, tree: Node, scope: dict[str, Size], width: int) -> int:
+        """A query inside an expression, or an expression beside it."""
+        return self.operator(tree, scope).cost if tree.kind in OPERATORS else self.expression(tree, scope, width)
+
+
+@contextlib.contextmanager
+def _at(node: Node) -> Iterator[None]:
+    """Where to look for what is refused meanwhile."""
+    try:
+        yield
+    except Refused as fault:
+        fault.node = fault.node or node
+        raise
+
+
+def _checked(size: Size) -> Size:
+    if size.cost > MAX_COST:
+        raise _too_large("operators and expressions")
+    if size.width > MAX_WIDTH:
+        raise _too_large("columns")
+    if size.fields > MAX_TYPE:
+        raise _too_large("fields in one column")
+    return size
+
+
+def _too_large(what: str) -> Refused:
+    return Refused(f"written out in full, the query has too many {what}", rule=TOO_LARGE, hint=_SPLIT)
+
+
+def _not_a_query(kind: str) -> Refused:
+    if kind == "RelationTimeTravel":
+        return Refused(
+            "a dataset cannot be asked for its past by name", rule="not-a-query",
+            hint="declare a temporal table and join on valid_from and valid_to",
+        )  # fmt: skip
+    if kind == "PlanWithUnresolvedIdentifier":
+        return _identifier()
+    said = {
+        "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE", "ScriptTransformation": "TRANSFORM … USING a program",
+        "CompoundBody": "a script BEGIN … END", "NamedStreamingRelation": "STREAM",
+    }.get(kind)  # fmt: skip
+    what = f"a statement that is not a query: {said or _spoken(kind)}"
+    return Refused(what, rule="not-a-query", hint=_COMMAND)
+
+
+def _unknown_expression(kind: str) -> Refused:
+    if kind == "ExpressionWithUnresolvedIdentifier":
+        return _identifier()
+    return Refused(
+        f"{_spoken(kind)} is not among what a query may hold", rule="unknown-function",
+        hint="use functions and operators of SQL over the columns of the inputs",
+    )  # fmt: skip
+
+
+def _identifier() -> Refused:
+    return Refused("IDENTIFIER(…) computes a name", rule="not-a-query", hint="write the name itself, in backticks")
+
+
+def _spoken(kind: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", kind.rstrip("$")).upper()
+
+
+def _relation(node: Node, scope: Mapping[str, Size]) -> Size:
+    parts = str(node.fields.get("multipartIdentifier"))[1:-1]
+    if ", " in parts:
+        raise Refused(
+            f"{parts.replace(', ', '.')}: a query sees its inputs alone, by one name each", rule="not-an-input",
+            hint="write the alias of an input, in backticks if it has a point in it",
+        )  # fmt: skip
+    if node.fields.get("isStreaming"):
+        raise Refused("STREAM: inputs are no streams of Spark", rule="not-a-query", hint="leave STREAM out")
+    return scope.get(parts, INPUT)
+
+
+def _check_operator(node: Node) -> None:
+    if node.kind == "UnresolvedTableValuedFunction":
+        name = str(node.fields.get("name"))[1:-1].lower()
+        if name not in TABLE_FUNCTIONS:
+            raise Refused(
+                f"{name}(…) is not among the functions that a query may select from", rule="unknown-function",
+                hint="select from the inputs; LATERAL VIEW explode(…) makes rows of lists",
+            )  # fmt: skip
+    if node.kind == "UnresolvedHint" and str(node.fields.get("name")).lower() not in HINTS:
+        raise Refused(f"unknown hint {str(node.fields.get('name'))[:80]}", rule="hint", hint="leave the hint out")
+
+
+def _function_name(node: Node) -> str:
+    if node.kind == "UnresolvedGenerator":
+        name = node.fields.get("name")
+        return str(name.get("funcName", "")).lower() if isinstance(name, dict) else ""
+    return str(node.fields.get("nameParts"))[1:-1].lower()
+
+
+def _check_function(name: str, node: Node) -> None:
+    if ", " in name or name in OUTSIDE:
+        raise Refused(
+            f"{name.replace(', ', '.')}: what it does cannot be known", rule="opaque-function",
+            hint="use functions of SQL",
+        )  # fmt: skip
+    arguments = node.children
+    if name in AMOUNTS and len(arguments) > AMOUNTS[name]:
+        amount = arguments[AMOUNTS[name]]
+        if _is_constant(amount) and not _is_small(amount):
+            raise Refused(
+                f"{name}(…) of a constant length beyond {MAX_AMOUNT}", rule="constant-too-large",
+                hint=f"write a number up to {MAX_AMOUNT}",
+            )  # fmt: skip
+    if name == "window":
+        _check_window(arguments)
+    if name in _SCHEMAS and len(arguments) > 1 and arguments[1].kind != "Literal":
+        raise Refused(f"{name}(…): its schema is computed", rule="constant-too-large", hint="write the schema itself")
+    if name in HEAVY and arguments and _is_constant(node) and not _is_short(name, arguments):
+        raise _computed(name)
+
+
+def _computed(name: str) -> Refused:
+    return Refused(f"{name} over nothing but constants", rule="constant-too-large", hint="write the value itself")
+
+
+def _is_short(name: str, arguments: tuple[Node, ...]) -> bool:
+    """A constant that may be computed after all: a literal, made as long as a small number says."""
+    if name == "sequence":
+        return len(arguments) >= 2 and all(_is_small(argument) for argument in arguments)
+    return (name in AMOUNTS or name == "date_format") and all(argument.kind == "Literal" for argument in arguments)
+
+
+def _is_small(node: Node) -> bool:
+    inner = node.only if node.kind == "UnaryMinus" else node
+    value = str(inner.fields.get("value"))
+    return inner.kind == "Literal" and value.isdecimal() and int(value) <= MAX_AMOUNT
+
+
+def _is_constant(node: Node) -> bool:
+    return not any(part.kind in _COLUMNS or part.kind in _PLANS for part in node.preorder())
+
+
+def _check_window(arguments: tuple[Node, ...]) -> None:
+    """A row of overlapping windows is projected once for each: bounded before Spark counts them."""
+    spans = [_span(argument) for argument in arguments[1:3]]
+    if len(spans) == 2 and spans[0] is not None and spans[1] is not None:
+        panes = abs(spans[0]) / max(abs(spans[1]), 1.0)
+        if panes > MAX_PANES:
+            raise Refused(
+                f"window(…): a row is in {panes:.0f} windows, and {MAX_PANES} are allowed", rule=TOO_LARGE,
+                hint="a longer slide, or windows over windows",
+            )  # fmt: skip
+
+
+def _span(argument: Node) -> float | None:
+    """Microseconds of a duration; ``None`` for calendar units, which Spark refuses itself. Raises Invalid."""
+    node = argument.children[0] if argument.kind == "NamedArgumentExpression" else argument
+    text = str(node.fields.get("value", ""))
+    if node.kind == "Literal" and str(node.fields.get("dataType", "")).startswith("interval"):
+        return float(text) if re.fullmatch(r"-?\d+", text) else None
+    found = _SPAN.match(text.strip()) if node.kind == "Literal" and node.fields.get("dataType") == "string" else None
+    if found is None:
+        raise Refused(
+            "window(…): a duration that is not written out", rule="window-duration", hint="write it like '6 hours'"
+        )
+    total = 0.0
+    for sign, number, unit in _PART.findall(found[1]):
+        size = _MICROS.get(unit.lower().removesuffix("s"))
+        if size is None:
+            return None
+        total += -float(number) * size if sign == "-" else float(number) * size
+    return total
+
+
+def _sets(keys: list[Node]) -> int:
+    """How many grouping sets there are: each is one more projection of every row."""
+    number = 1
+    for key in keys:
+        if key.kind == "Cube":
+            number *= 1 << min(len(key.children), 30)
+        elif key.kind == "Rollup":
+            number *= 1 + len(key.children)
+        elif key.kind == "GroupingSets":
+            listed = key.fields.get("userGivenGroupByExprs") or key.fields.get("groupingSetIndexes") or key.children
+            inner = [part for part in key.preorder() if part.kind in ("Cube", "Rollup")]
+            number *= max(1, len(listed), len(key.children)) * _sets(inner)
+        if number > MAX_SETS:
+            raise Refused(
+                f"more than {MAX_SETS} grouping sets", rule=TOO_LARGE, hint="name those that are wanted: GROUPING SETS"
+            )
+    return number
+
+
+def _check_type(data_type: Any) -> None:
+    text = data_type if isinstance(data_type, str) else repr(data_type)
+    if "collate" in text:
+        raise Refused(
+            "a collation: which texts it takes for equal changes with its tables", rule="collation", hint="use lower(x)"
+        )
+
+
+def _check_literal(node: Node) -> None:
+    value = node.fields.get("value")
+    if isinstance(value, str) and type_depth(value) > 4 * MAX_TYPES and node.fields.get("dataType") == "string":
+        raise Refused(
+            f"a constant in which brackets nest deeper than {4 * MAX_TYPES} levels", rule=TOO_LARGE, hint=_SPLIT
+        )
+
+
+def _makes(item: Node, width: int) -> int:
+    """How many columns go into one, where an expression makes a structure of them."""
+    parts = list(item.preorder())
+    if not any(part.kind == "CreateNamedStruct" or _function_name(part) in _STRUCTURES for part in parts
+               if part.kind in ("CreateNamedStruct", "UnresolvedFunction")):  # fmt: skip
+        return 1
+    return max(1, sum(width if part.kind in _STARS else 1 for part in parts if part.kind in _COLUMNS))
+
+
+def _is_star(item: Node) -> bool:
+    return item.kind in _STARS or (item.kind == "UnresolvedAlias" and item.only.kind in _STARS)
+
+
+def _trees_of(node: Node) -> Iterator[Node]:
+    """Expressions and plans in a node's fields, however they are wrapped; its children are not among them."""
+    for value in node.fields.values():
+        yield from _trees(value)
+
+
+def _trees(value: Any) -> Iterator[Node]:
+    if isinstance(value, list):
+        if value and isinstance(value[0], dict) and "num-children" in value[0]:
+            yield build(value)
+        else:
+            for item in value:
+                yield from _trees(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _trees(item)
