@@ -30,6 +30,8 @@ MAX_PANES: Final = 1_000
 """Windows of ``window()`` that one row falls into: each is an operator's projection."""
 MAX_AMOUNT: Final = 1 << 16
 """Of a constant that says how long a text or a list shall be."""
+MAX_SEQUENCE: Final = 1 << 21
+"""Bounds of a constant sequence of numbers, of which calendars and tallies are made."""
 _SPLIT: Final = "split the query: make an inner part a dataset of its own"
 _COMMAND: Final = "write SELECT over the inputs; declarations SET odf.… come first"
 
@@ -360,14 +362,14 @@ def _computed(name: str) -> Refused:
 def _is_short(name: str, arguments: tuple[Node, ...]) -> bool:
     """A constant that may be computed after all: a literal, made as long as a small number says."""
     if name == "sequence":
-        return len(arguments) >= 2 and all(_is_small(argument) for argument in arguments)
+        return len(arguments) >= 2 and all(_is_small(argument, MAX_SEQUENCE) for argument in arguments)
     return (name in AMOUNTS or name == "date_format") and all(argument.kind == "Literal" for argument in arguments)
 
 
-def _is_small(node: Node) -> bool:
+def _is_small(node: Node, most: int = MAX_AMOUNT) -> bool:
     inner = node.only if node.kind == "UnaryMinus" else node
     value = str(inner.fields.get("value"))
-    return inner.kind == "Literal" and value.isdecimal() and int(value) <= MAX_AMOUNT
+    return inner.kind == "Literal" and value.isdecimal() and int(value) <= most
 
 
 def _is_constant(node: Node) -> bool:

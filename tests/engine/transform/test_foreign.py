@@ -222,7 +222,7 @@ def test_rows_that_are_told_of_and_not_given_are_missed(lab, engine, tmp_path):
 
 
 def test_progress_comes_while_the_engine_works(lab, engine, tmp_path):
-    slow = "select event_time, v from a where aggregate(sequence(1, 2000000), 0L, (x, y) -> x + y % 7) > 0"
+    slow = "select event_time, v from a where aggregate(sequence(1, 2000000), 0L, (x, y) -> x + y % 7 + v - v) > 0"
     streams = lab.streams("slow", "a", "", 2)
     (tmp_path / "kept").mkdir()
     coordinator = foreign.Coordinator(engine.address, tmp_path / "kept", tmp_path / "work", query_of(slow, None),
