@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from chain.codec.manifest import parse_manifests
+from engines.contract import ValidateRequest, ValidateResponse
+from engines.fake import FakeEngine
 
 TALKATIVE = """kind: DatasetSnapshot
 version: 1
@@ -56,3 +58,27 @@ async def test_a_later_declaration_takes_the_place_of_the_one_before(world: Any,
         await alice.apply(TALKATIVE.replace("all of it", "some of it"))
         text = (await alice.api.datasets.manifest("readings")).text
         assert ("some of it" in text, "all of it" in text) == (True, False)
+
+
+async def test_a_transform_is_checked_with_the_names_of_its_own_dataset(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a new manifest, in one that only names a column, and of a dataset that has said so before."""
+    asked: list[tuple[str, str]] = []
+    validate = FakeEngine.validate
+
+    async def seen(engine: FakeEngine, request: ValidateRequest) -> ValidateResponse:
+        inputs = [given.vocab.event_time_column for given in request.inputs if given.query_alias == "cities"]
+        asked.extend((each, request.vocab.event_time_column) for each in inputs)
+        return await validate(engine, request)
+
+    monkeypatch.setattr(FakeEngine, "validate", seen)
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+    named = worlds.DERIVED.replace("  metadata:\n", "  metadata:\n    - {kind: SetVocab, eventTimeColumn: at}\n")
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        await alice.apply(named)
+        await alice.apply(named.replace("select", "SELECT"))
+    assert set(asked) == {("event_time", "at")}
+    assert len(asked) >= 2
