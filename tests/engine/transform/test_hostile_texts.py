@@ -192,8 +192,29 @@ def as_preprocess(spark, sql):
     return refused.value
 
 
-@pytest.mark.parametrize("form", ACTS)
+PROGRAMS = [
+    form for form in ACTS if form.startswith(("a program", "java", "reflect", "try_reflect", "a function of a"))
+]
+NAMES = [form for form in ACTS if "comput" in form or form.startswith(
+    ("a file", "another catalog", "read_files", "a worker", "a table function", "a function over", "a descriptor"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [form for form in ACTS if form not in (*PROGRAMS, *NAMES)])
 def test_nothing_acts_while_it_is_judged(form, handler, spark, tmp_path):
+    refused_every_way(form, handler, spark, tmp_path)
+
+
+@pytest.mark.parametrize("form", PROGRAMS)
+def test_no_program_is_run_by_a_query(form, handler, spark, tmp_path):
+    refused_every_way(form, handler, spark, tmp_path)
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_a_query_names_its_inputs_alone(form, handler, spark, tmp_path):
+    refused_every_way(form, handler, spark, tmp_path)
+
+
+def refused_every_way(form, handler, spark, tmp_path):
     marker = tmp_path / "marker"
     sql = ACTS[form].format(marker=marker)
     answer = as_transform(handler, sql)
