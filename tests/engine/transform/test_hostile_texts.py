@@ -192,11 +192,10 @@ def as_preprocess(spark, sql):
     return refused.value
 
 
-PROGRAMS = [
-    form for form in ACTS if form.startswith(("a program", "java", "reflect", "try_reflect", "a function of a"))
-]
-NAMES = [form for form in ACTS if "comput" in form or form.startswith(
-    ("a file", "another catalog", "read_files", "a worker", "a table function", "a function over", "a descriptor"))]  # fmt: skip
+_PROGRAMS = ("a program", "java", "reflect", "try_reflect", "a function of a")
+_NAMES = ("a file", "another catalog", "read_files", "a worker", "a table function", "a function over", "a descriptor")
+PROGRAMS = [form for form in ACTS if form.startswith(_PROGRAMS)]
+NAMES = [form for form in ACTS if "comput" in form or form.startswith(_NAMES)]
 
 
 @pytest.mark.parametrize("form", [form for form in ACTS if form not in (*PROGRAMS, *NAMES)])
