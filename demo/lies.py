@@ -139,7 +139,7 @@ def recover(stage: Stage) -> None:
     d.stop()
     d.program, d.environment = Node.program, {}
     d.start()
-    done = d.do("reset", BAD, f"#{block - 1}", "--reason", "recovery")
+    done = d.do("reset", BAD, f"#{block - 1}", "--reason", "recovery", "--yes")
     all_good({item["ref"]: item for item in d.do("pull", BAD)["items"]})
     story.say(f"D starts as it should be, gives up what came after #{done['kept'] - 1} and derives it again")
     head = stage.dataset(d, BAD)["head"]
