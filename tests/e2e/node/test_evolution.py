@@ -49,7 +49,7 @@ def test_a_new_query_takes_over_and_every_range_is_reproduced(make_daemon: Calla
     assert said.code == 4
     assert "(rule transform-evolution)" in said.err
     assert "odfctl reset towns '#1'" in said.err
-    assert alice.ask("reset", "towns", "#1")["blocks"] == 2
+    assert alice.ask("reset", "towns", "#1", "--yes")["blocks"] == 2
     assert apply(alice, MONTHLY).json["items"][0]["changes"] == ["SetTransform"]
     (alice.folder / "cities.yaml").write_text(manifests.ROOT)
     (alice.folder / "6.csv").write_text("event_time,city,population\n2024-02-02T00:00:00Z,c1,1\n")

@@ -96,7 +96,9 @@ def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
     assert (taken["blocks"], carol.ask("get", "dataset", "once")["head"]) == (5, published["head"])
     carol.ask("delete", "dataset", "once", "--yes")
     mirror = carol.ask("mirror", "add", f"{gateway}/ipns/{published['home']}", "--as", "theirs")
-    assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 5, True)
+    assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 5, False)
+    carol.ask("publish", "theirs")
+    assert [each["serving"] for each in carol.ask("mirror", "list")] == [True]
     carol.stop()
 
 

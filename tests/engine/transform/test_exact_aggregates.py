@@ -17,8 +17,9 @@ from conformance.coordinator import Bed
 from conformance.histories import changes, grows, schedule
 from conformance.oracles import day
 from conformance.runs import world
+from engines.spark import parsing
 from engines.spark.exact import complete_plan, run_exactly
-from engines.spark.plans import analysed, frame_of
+from engines.spark.plans import frame_of
 
 pytestmark = pytest.mark.engine
 WILD = (1e300, -1e300, 5e-324, -2.5e-310, 1e-200, 1.7e308, 3.0)
@@ -108,6 +109,10 @@ def groups(seed):
                 rows.append((4 * number + part, x, y, rng.choice((2**63 - 1, -(2**63), 5, None))))
     rng.shuffle(rows)
     return rows
+
+
+def analysed(spark, sql):
+    return parsing.analysed(spark, parsing.parsed(spark, sql))
 
 
 def laid(spark, rows):
