@@ -24,6 +24,7 @@ from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.form import FORM, Addition, Form
 from p2p.pace import Pace
 from p2p.web.body import body_of
+from p2p.web.client import new_client
 from p2p.web.opened import Opened
 from p2p.web.paced import paced
 from p2p.web.patience import Patience, lively
@@ -94,14 +95,9 @@ class Kubo(Opened):
         self._patience = patience
         self._pace = pace or Pace()
         # What the environment says of proxies is not meant for a daemon that the settings name.
-        client = httpx.AsyncClient(
-            base_url=f"{self._api}/api/v0/",
-            headers=headers,
-            timeout=patience.times,
-            trust_env=False,
-            follow_redirects=False,
+        super().__init__(
+            new_client(base_url=f"{self._api}/api/v0/", headers=headers, timeout=patience.times, trust_env=False)
         )
-        super().__init__(client)
 
     async def version(self) -> str:
         return str(_object(await self._call("version", {})).get("Version", "?"))

@@ -13,6 +13,7 @@ import trio
 
 from chain.errors import Remote
 from p2p.web.body import body_of
+from p2p.web.client import new_client
 from p2p.web.opened import Opened
 
 PATIENCE_SECONDS: Final = 30.0
@@ -42,7 +43,7 @@ class Posts(Opened):
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
         times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
-        super().__init__(httpx.AsyncClient(timeout=times, headers=_HEADERS, follow_redirects=False))
+        super().__init__(new_client(timeout=times, headers=_HEADERS))
 
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
         try:

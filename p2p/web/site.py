@@ -20,6 +20,7 @@ from chain.errors import Remote
 from p2p.files import Content, Missing
 from p2p.pace import Pace
 from p2p.web.body import body_of
+from p2p.web.client import new_client
 from p2p.web.opened import Opened
 from p2p.web.paced import paced
 from p2p.web.patience import Patience, lively
@@ -47,9 +48,7 @@ class Web(Opened):
         self._patience = patience or PATIENCE
         self._pace = pace or Pace()
         bounds = httpx.Limits(max_connections=CONNECTIONS)
-        super().__init__(
-            httpx.AsyncClient(timeout=self._patience.times, limits=bounds, headers=_HEADERS, follow_redirects=False)
-        )
+        super().__init__(new_client(timeout=self._patience.times, limits=bounds, headers=_HEADERS))
 
     async def size_of(self, content: str) -> int | None:
         """Asked with HEAD; with a range of one byte where a server does not know HEAD or says no length."""

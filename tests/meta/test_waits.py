@@ -19,13 +19,15 @@ ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
 TABLE: Final = (TREE / "docs" / "waits.md").read_text()
 ROWS: Final = [line for line in TABLE.splitlines() if line.startswith("| ") and not line.startswith("| wait ")]
 WAITING: Final = {
-    "AsyncClient", "getaddrinfo", "open_tcp_stream", "open_unix_socket", "create_connection",
+    "AsyncClient", "new_client", "getaddrinfo", "open_tcp_stream", "open_unix_socket", "create_connection",
     "receive_some", "open_process", "run_process", "Popen", "urlopen", "insecure_channel", "accept",
     "HTTPResponse", "HTTPConnection", "check_output", "check_call", "AsyncHTTPTransport",
 }  # fmt: skip
 """Names of calls that wait for another program or machine, or open what does; and ``subprocess.run``."""
-ELSEWHERE: Final = dict.fromkeys(("p2p.host.muxer", "config.load", "odfd.services.rules"), "accept")
-"""Names that stand for something of our own there."""
+ELSEWHERE: Final = dict.fromkeys(("p2p.host.muxer", "config.load", "odfd.services.rules"), "accept") | {
+    "p2p.web.client": "AsyncClient"
+}
+"""Names that stand for something of our own there, or for what the callers of that module wait for."""
 BOUND: Final = re.compile(r"`([\w.]+):([\w.]+)`(?: (\d[\d.]*))?")
 SETTING: Final = re.compile(r"`([a-z0-9]+\.[a-z-]+)`(?: (\d[\d.]*))?")
 

@@ -19,6 +19,7 @@ import trio
 from chain.errors import Refused, Remote
 from odfd.ingest.settings import IngestSettings, MayDial
 from p2p.web.body import body_of
+from p2p.web.client import new_client
 from p2p.web.patience import lively
 from p2p.web.place import SCHEMES
 
@@ -84,9 +85,7 @@ class _Question(NamedTuple):
 def _client(settings: IngestSettings) -> httpx.AsyncClient:
     """The environment says which proxy to ask, and which authorities to trust, for sources of one's own."""
     secure = ssl.create_default_context()
-    return httpx.AsyncClient(
-        timeout=settings.patience.times, verify=secure, trust_env=settings.may_dial is None, follow_redirects=False
-    )
+    return new_client(timeout=settings.patience.times, verify=secure, trust_env=settings.may_dial is None)
 
 
 async def _follow(
