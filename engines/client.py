@@ -45,6 +45,7 @@ from engines.errors import DEADLINE, DISK, JVM_LOST, MEMORY, EngineFault, Engine
 from engines.io_plan import (
     CHECKPOINT,
     DATA,
+    QUARANTINE,
     IoPlan,
     View,
     plan_ingest,
@@ -174,8 +175,9 @@ class GrpcEngine:
         names = {output.name for output in plan.outputs}
         if isinstance(outcome, RawQuerySuccess) or outcome.new_offset_interval is not None:
             self._staging.collect(plan, DATA)
-        if CHECKPOINT in names and self._staging.has(plan, CHECKPOINT):
-            self._staging.collect(plan, CHECKPOINT)
+        for name in names & {CHECKPOINT, QUARANTINE}:
+            if self._staging.has(plan, name):
+                self._staging.collect(plan, name)
 
     async def _drain(self, call: _Call, read: Callable[[_Call], T]) -> T:
         """Read the call to its end in a thread. When the scope is cancelled the call is, which ends the thread."""

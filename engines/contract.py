@@ -13,24 +13,15 @@ import enum
 from collections.abc import Callable
 from typing import Annotated, Final, Protocol, TypeAlias
 
-import msgspec
-
 from chain.ids import DatasetId
 from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
 from chain.model.wire import U64, Scalar, Time
+from engines.tables import Table, Variant
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A table of the contract."""
-
-
-class _Variant(_Table, frozen=True, kw_only=True, tag_field="kind"):
-    """An alternative answer."""
-
-
-class Vocabulary(_Table, frozen=True, kw_only=True):
+class Vocabulary(Table, frozen=True, kw_only=True):
     """Names of the system columns (ODF table DatasetVocabulary)."""
 
     offset_column: str = "offset"
@@ -39,14 +30,14 @@ class Vocabulary(_Table, frozen=True, kw_only=True):
     event_time_column: str = "event_time"
 
 
-class Watermark(_Table, frozen=True, kw_only=True):
+class Watermark(Table, frozen=True, kw_only=True):
     """``event_time`` was stated as watermark by a block made at ``system_time``."""
 
     system_time: Time
     event_time: Time
 
 
-class InputBlock(_Table, frozen=True, kw_only=True):
+class InputBlock(Table, frozen=True, kw_only=True):
     """One data block of an input, in chain order. Extension: lateness is judged by the block's own chain."""
 
     data_path: str | None = None
@@ -58,7 +49,7 @@ class InputBlock(_Table, frozen=True, kw_only=True):
     """True: consumed by an earlier transaction and given again because the checkpoint keeps it open."""
 
 
-class TransformInput(_Table, frozen=True, kw_only=True):
+class TransformInput(Table, frozen=True, kw_only=True):
     """ODF table TransformRequestInput, then ours."""
 
     dataset_id: DatasetId
@@ -75,7 +66,7 @@ class TransformInput(_Table, frozen=True, kw_only=True):
     """Extension: rows of this input can be retracted and corrected, by its chain's word. ``None``: not known."""
 
 
-class TransformRequest(_Table, frozen=True, kw_only=True):
+class TransformRequest(Table, frozen=True, kw_only=True):
     """ODF table TransformRequest, then ours."""
 
     dataset_id: DatasetId
@@ -96,14 +87,14 @@ class TransformRequest(_Table, frozen=True, kw_only=True):
     """Extension: settle no output of this time or later, though more could be; what waits is settled next time."""
 
 
-class SkippedFile(_Table, frozen=True, kw_only=True):
+class SkippedFile(Table, frozen=True, kw_only=True):
     """A file of a source of which no row was taken."""
 
     name: str
     reason: str
 
 
-class RowCounts(_Table, frozen=True, kw_only=True):
+class RowCounts(Table, frozen=True, kw_only=True):
     """What became of the rows that a transaction read. ``None``: whoever counted does not say.
 
     Of an ingest, ``read`` is ``shaped`` and ``quarantined`` together where no query stands between; and ``shaped`` is
@@ -133,21 +124,18 @@ class RowCounts(_Table, frozen=True, kw_only=True):
     skipped: tuple[SkippedFile, ...] = ()
     """The first ``MAX_SKIPPED`` of them."""
     remarks: tuple[str, ...] = ()
-    """What was passed over or taken for granted within the files that were taken, in words: fields that the schema does
-    not name, columns matched by place, which member of an archive was read. The first ``MAX_REMARKS``."""
+    """What was passed over or taken for granted within the files, in words. The first ``MAX_REMARKS``."""
 
 
 MAX_SKIPPED: Final = 100
 """Files told of one transaction; a folder may hold any number that are passed over."""
-
-
 MAX_REMARKS: Final = 20
 
 
-class Progress(_Variant, frozen=True, kw_only=True, tag="Progress"): ...
+class Progress(Variant, frozen=True, kw_only=True, tag="Progress"): ...
 
 
-class Success(_Variant, frozen=True, kw_only=True, tag="Success"):
+class Success(Variant, frozen=True, kw_only=True, tag="Success"):
     """``new_data_path`` holds the slice iff there is an interval; the checkpoint, if any, is at its path."""
 
     new_offset_interval: OffsetInterval | None = None
@@ -160,7 +148,7 @@ class Success(_Variant, frozen=True, kw_only=True, tag="Success"):
     """Extension: what became of all rows that were read. What was written can be counted in the slice."""
 
 
-class InvalidQuery(_Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
+class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
     message: str
     rule: str | None = None
     """Extension: which rule was broken."""
@@ -175,7 +163,7 @@ class InvalidQuery(_Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
         return f"{here}{self.message} ({self.hint})" if self.hint else f"{here}{self.message}"
 
 
-class InternalError(_Variant, frozen=True, kw_only=True, tag="InternalError"):
+class InternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
     message: str
     backtrace: str | None = None
     rule: str | None = None
@@ -185,11 +173,11 @@ class InternalError(_Variant, frozen=True, kw_only=True, tag="InternalError"):
 TransformResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
 
 
-class TransformResponseRoot(_Table, frozen=True, kw_only=True):
+class TransformResponseRoot(Table, frozen=True, kw_only=True):
     value: TransformResponse
 
 
-class RawQueryRequest(_Table, frozen=True, kw_only=True):
+class RawQueryRequest(Table, frozen=True, kw_only=True):
     """Run queries over the union of the input files as the view ``input``; write the result."""
 
     input_data_paths: tuple[str, ...]
@@ -197,18 +185,26 @@ class RawQueryRequest(_Table, frozen=True, kw_only=True):
     output_data_path: str
 
 
-class RawQuerySuccess(_Variant, frozen=True, kw_only=True, tag="RawQuerySuccess"):
+class RawQuerySuccess(Variant, frozen=True, kw_only=True, tag="RawQuerySuccess"):
     num_records: U64
 
 
 RawQueryResponse: TypeAlias = Progress | RawQuerySuccess | InvalidQuery | InternalError
 
 
-class RawQueryResponseRoot(_Table, frozen=True, kw_only=True):
+class RawQueryResponseRoot(Table, frozen=True, kw_only=True):
     value: RawQueryResponse
 
 
-class IngestRequest(_Table, frozen=True, kw_only=True):
+class QuarantineTarget(Table, frozen=True, kw_only=True):
+    """The next slice of the dataset that takes the records that cannot be read after block ``follows`` of this one."""
+
+    path: str
+    next_offset: U64
+    follows: str
+
+
+class IngestRequest(Table, frozen=True, kw_only=True):
     """Parse, shape and merge one batch of source files into the next slice of a root dataset."""
 
     dataset_id: DatasetId
@@ -231,23 +227,23 @@ class IngestRequest(_Table, frozen=True, kw_only=True):
     source_names: tuple[str, ...] = ()
     """What messages call the source files, in the order of ``source_paths``; file names when empty."""
     prev_data_hashes: tuple[str, ...] = ()
-    """Physical hashes of the earlier slices, in the order of ``prev_data_paths``; those that are read are held against
-    them. Empty: they are believed."""
+    """Physical hashes of ``prev_data_paths``, held against those that are read. Empty: they are believed."""
     fills_event_time: bool = False
-    """The source says that rows without event time take ``source_event_time``, or that of the block. Else one in a
-    column of event times is an error."""
+    """Rows without event time take ``source_event_time``, or that of the block; else they are an error."""
     needs_event_time: bool = False
-    """Earlier rows have event times of their own: a file whose columns are guessed, and that has none, is an error."""
+    """Earlier rows have event times: a file whose columns are guessed, and that has none, is an error."""
+    quarantine: QuarantineTarget | None = None
+    """For the ``RowCounts.quarantined`` that ``read`` says are set aside; ``None``: they are only counted."""
 
 
 IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
 
 
-class IngestResponseRoot(_Table, frozen=True, kw_only=True):
+class IngestResponseRoot(Table, frozen=True, kw_only=True):
     value: IngestResponse
 
 
-class MigrateRequest(_Table, frozen=True, kw_only=True):
+class MigrateRequest(Table, frozen=True, kw_only=True):
     """Hand a dataset over from one transform to the next, at the cut that the old one's checkpoint stands for."""
 
     dataset_id: DatasetId
@@ -269,7 +265,7 @@ class MigrateRequest(_Table, frozen=True, kw_only=True):
     """Only ask whether it can be done: nothing is read, and nothing written."""
 
 
-class DerivationNeeded(_Variant, frozen=True, kw_only=True, tag="DerivationNeeded"):
+class DerivationNeeded(Variant, frozen=True, kw_only=True, tag="DerivationNeeded"):
     """The new transform cannot go on where the old one stopped: its answer has to be derived from the beginning."""
 
     message: str
@@ -278,7 +274,7 @@ class DerivationNeeded(_Variant, frozen=True, kw_only=True, tag="DerivationNeede
 MigrateResponse: TypeAlias = Progress | Success | DerivationNeeded | InvalidQuery | InternalError
 
 
-class MigrateResponseRoot(_Table, frozen=True, kw_only=True):
+class MigrateResponseRoot(Table, frozen=True, kw_only=True):
     value: MigrateResponse
 
 
@@ -287,7 +283,7 @@ class Severity(enum.Enum):
     WARNING = "warning"
 
 
-class Diagnostic(_Table, frozen=True, kw_only=True):
+class Diagnostic(Table, frozen=True, kw_only=True):
     """One thing wrong with a query, at a place a person can find, with what to write instead."""
 
     code: str
@@ -300,7 +296,7 @@ class Diagnostic(_Table, frozen=True, kw_only=True):
     replace: str | None = None
 
 
-class ValidateInput(_Table, frozen=True, kw_only=True):
+class ValidateInput(Table, frozen=True, kw_only=True):
     query_alias: str
     dataset_id: DatasetId
     schema: DataSchema
@@ -315,13 +311,13 @@ class ValidateInput(_Table, frozen=True, kw_only=True):
         return None if self.unsaid else self.changelog
 
 
-class ValidateRequest(_Table, frozen=True, kw_only=True):
+class ValidateRequest(Table, frozen=True, kw_only=True):
     transform: Transform
     inputs: tuple[ValidateInput, ...]
     vocab: Vocabulary
 
 
-class ValidateResponse(_Table, frozen=True, kw_only=True):
+class ValidateResponse(Table, frozen=True, kw_only=True):
     ok: bool
     mode: str | None = None
     """``log``, ``final`` or ``table``; ``None`` when refused."""
@@ -332,11 +328,11 @@ class ValidateResponse(_Table, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-class IdentityRequest(_Table, frozen=True, kw_only=True):
+class IdentityRequest(Table, frozen=True, kw_only=True):
     """Asks for an EngineIdentity; there is nothing to say."""
 
 
-class EngineIdentity(_Table, frozen=True, kw_only=True):
+class EngineIdentity(Table, frozen=True, kw_only=True):
     """What makes an engine's answers: pinned in SetTransform's ``version`` and written into attestations."""
 
     name: str
@@ -355,13 +351,13 @@ MAX_WITNESSES: Final = 10_000
 """Rows told of one record, whatever the limit asked for: the answer has to fit into a message."""
 
 
-class ProvenanceRecord(_Table, frozen=True, kw_only=True):
+class ProvenanceRecord(Table, frozen=True, kw_only=True):
     """A record that is asked about."""
 
     offset: U64
 
 
-class ProvenanceRequest(_Table, frozen=True, kw_only=True):
+class ProvenanceRequest(Table, frozen=True, kw_only=True):
     """Ask of which rows of the inputs some rows of a transform's output were made, and why of these."""
 
     dataset_id: DatasetId
@@ -389,7 +385,7 @@ class ProvenanceRequest(_Table, frozen=True, kw_only=True):
         return tuple(each.offset for each in self.records)
 
 
-class ProvenanceStep(_Table, frozen=True, kw_only=True):
+class ProvenanceStep(Table, frozen=True, kw_only=True):
     """One operator between an input and the result, with what it asks and where that is written."""
 
     number: U64
@@ -404,7 +400,7 @@ class ProvenanceStep(_Table, frozen=True, kw_only=True):
     """What it took away from an aggregate above it bears on the record too, and is not among the rows named."""
 
 
-class ProvenancePath(_Table, frozen=True, kw_only=True):
+class ProvenancePath(Table, frozen=True, kw_only=True):
     """One occurrence of an input in the query; a self-join has two to one input."""
 
     input: U64
@@ -413,7 +409,7 @@ class ProvenancePath(_Table, frozen=True, kw_only=True):
     """From the input up."""
 
 
-class ProvenanceRow(_Table, frozen=True, kw_only=True):
+class ProvenanceRow(Table, frozen=True, kw_only=True):
     """A row of an input that had a part in a record."""
 
     input: U64
@@ -427,13 +423,13 @@ class ProvenanceRow(_Table, frozen=True, kw_only=True):
     """Of a changing table: this row's coming made the record be written when it was."""
 
 
-class ProvenanceAbsence(_Table, frozen=True, kw_only=True):
+class ProvenanceAbsence(Table, frozen=True, kw_only=True):
     """A path of which a record has no row, and is there, or as it is, because there was none."""
 
     path: U64
 
 
-class RecordProvenance(_Table, frozen=True, kw_only=True):
+class RecordProvenance(Table, frozen=True, kw_only=True):
     """Of one record of the output."""
 
     offset: U64
@@ -453,7 +449,7 @@ class RecordProvenance(_Table, frozen=True, kw_only=True):
         return self.count > len(self.rows)
 
 
-class ProvenanceSuccess(_Variant, frozen=True, kw_only=True, tag="ProvenanceSuccess"):
+class ProvenanceSuccess(Variant, frozen=True, kw_only=True, tag="ProvenanceSuccess"):
     mode: str
     """``log``, ``final`` or ``table``."""
     paths: tuple[ProvenancePath, ...]
@@ -464,7 +460,7 @@ class ProvenanceSuccess(_Variant, frozen=True, kw_only=True, tag="ProvenanceSucc
 ProvenanceResponse: TypeAlias = Progress | ProvenanceSuccess | InvalidQuery | InternalError
 
 
-class ProvenanceResponseRoot(_Table, frozen=True, kw_only=True):
+class ProvenanceResponseRoot(Table, frozen=True, kw_only=True):
     value: ProvenanceResponse
 
 

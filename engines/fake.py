@@ -23,9 +23,11 @@ from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.ddl import parse_ddl
 from chain.data.evolution import as_in_force, enlarged
 from chain.data.parquet import open_slice, write_slice
+from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Fault, Invalid
 from chain.instant import Instant, to_millis
 from chain.model.events import OffsetInterval
+from chain.model.on_error import quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
 from engines.contract import (
@@ -57,6 +59,7 @@ from engines.contract import (
 )
 
 R = TypeVar("R")
+_BAD: Final = pa.schema([ARROW.field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
 INSTANT: Final = pa.timestamp("ms", "UTC")
 _IDENTITY_QUERY: Final = re.compile(r"\s*select\s+\*\s+from\s+[`\"]?([A-Za-z0-9_.\-]+)[`\"]?\s*;?\s*\Z", re.IGNORECASE)
 
@@ -159,7 +162,8 @@ def _migrated(request: MigrateRequest) -> MigrateOutcome:
 def _ingest(request: IngestRequest) -> TransformOutcome:
     if not isinstance(request.read, ReadCsv) or request.preprocess is not None:
         raise Invalid("the small engine reads plain CSV", hint="use the Spark engine")
-    rows = pa.concat_tables(_csv(Path(path), request.read) for path in request.source_paths)
+    bad: list[dict[str, object]] = []
+    rows = pa.concat_tables(_good(Path(path), request.read, bad) for path in request.source_paths)
     name = request.vocab.event_time_column
     timed = name in rows.column_names
     if timed:
@@ -178,7 +182,16 @@ def _ingest(request: IngestRequest) -> TransformOutcome:
     answer = _written(slice_, request.schema, path, request.next_offset, max(known, default=None))
     before = request.prev_watermark
     late = 0 if before is None else pc.sum(pc.less(rows.column(name), pa.scalar(to_millis(before), INSTANT))).as_py()
-    counts = msgspec.structs.replace(counts, late=late or 0, untimed=0 if timed else rows.num_rows, quarantined=0)
+    counts = msgspec.structs.replace(
+        counts,
+        read=(counts.read or 0) + len(bad),
+        late=late or 0,
+        untimed=0 if timed else rows.num_rows,
+        quarantined=len(bad),
+    )
+    if bad and request.quarantine is not None:
+        target, told = request.quarantine, pa.Table.from_pylist(bad, schema=_BAD)
+        write_slice(quarantined(told, target.next_offset, request.system_time, target.follows), Path(target.path))
     return msgspec.structs.replace(answer, late=late or 0, rows=counts)
 
 
@@ -208,6 +221,30 @@ def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts
             )
         case other:
             raise Invalid(f"the small engine does not merge by {type(other).__name__}", hint="use the Spark engine")
+
+
+def _good(path: Path, read: ReadCsv, bad: list[dict[str, object]]) -> pa.Table:
+    """Lines that can be read; where the source says so the others are added to ``bad``, else refused."""
+    if quarantine_of(read.schema) is None:
+        return _csv(path, read)
+    head, *lines = path.read_text().splitlines()
+    one = path.with_name(f".{path.name}")
+    kept = [_lines(one, read, [head])]
+    try:
+        for number, line in enumerate(lines, 2):
+            try:
+                kept.append(_lines(one, read, [head, line]))
+            except pa.ArrowInvalid as error:
+                row = {"file": path.name, "line": number, "raw": line, "reason": str(error), "rule": "read-value"}
+                bad.append({**row, "column": None})
+    finally:
+        one.unlink()
+    return pa.concat_tables(kept)
+
+
+def _lines(path: Path, read: ReadCsv, lines: list[str]) -> pa.Table:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return _csv(path, read)
 
 
 def _csv(path: Path, read: ReadCsv) -> pa.Table:

@@ -29,6 +29,7 @@ CODE: Final = (
     ("engines", "codec.py"),
     ("engines", "errors.py"),
     ("engines", "service.py"),
+    ("engines", "tables.py"),
 )
 """Our code that runs inside; the node's side of the contract computes no answers."""
 _PLATFORMS: Final = {"x86_64": "amd64", "aarch64": "arm64"}

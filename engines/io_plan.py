@@ -28,6 +28,7 @@ Q = TypeVar("Q")
 NAME_DIGITS: Final = 32
 """Hex digits of a transaction's folder: 128 bits of its identity."""
 DATA: Final = "data"
+QUARANTINE: Final = "quarantine"
 CHECKPOINT: Final = "checkpoint"
 
 
@@ -142,12 +143,16 @@ def plan_migrate(request: MigrateRequest, view: View) -> IoPlan[MigrateRequest]:
 
 def plan_ingest(request: IngestRequest, view: View) -> IoPlan[IngestRequest]:
     draft = _Draft(_folder("ingest", request.transaction_id, request.new_data_path), view)
+    aside = request.quarantine
+    if aside is not None:
+        aside = msgspec.structs.replace(aside, path=draft.output(QUARANTINE, aside.path))
     return draft.plan(
         msgspec.structs.replace(
             request,
             source_paths=tuple(draft.input(path) for path in request.source_paths),
             prev_data_paths=tuple(draft.input(path) for path in request.prev_data_paths),
             new_data_path=draft.output(DATA, request.new_data_path),
+            quarantine=aside,
         )
     )
 

@@ -406,7 +406,8 @@ def _transform_outputs(request: TransformRequest) -> tuple[str, ...]:
 
 
 def _data_output(request: IngestRequest) -> tuple[str, ...]:
-    return (request.new_data_path,)
+    aside = request.quarantine
+    return (request.new_data_path,) if aside is None else (request.new_data_path, aside.path)
 
 
 def _asked(request: ProvenanceRequest) -> bytes:

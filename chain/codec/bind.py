@@ -118,7 +118,7 @@ class Binding:
     def _json_object(self, node: Node, path: str) -> Any:
         if not isinstance(node.value, dict):
             return self._wrong(node, path, f"expected fields, found {found(node.value)}", "manifest-type")
-        return _plain(node)
+        return plain(node)
 
 
 def _meant(field: layout.Field, node: Node, fields: Mapping[str, layout.Field]) -> str:
@@ -210,12 +210,12 @@ def _by_name(variants: tuple[type[msgspec.Struct], ...]) -> dict[str, type[msgsp
     return {str(variant.__struct_config__.tag).casefold(): variant for variant in variants}
 
 
-def _plain(node: Node) -> Any:
+def plain(node: Node) -> Any:
     match node.value:
         case list() as items:
-            return [_plain(item) for item in items]
+            return [plain(item) for item in items]
         case dict() as members:
-            return {key: _plain(member) for key, member in members.items()}
+            return {key: plain(member) for key, member in members.items()}
         case value:
             return value
 

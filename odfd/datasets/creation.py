@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from chain.codec.blocks import decode_block, encode_block
+from chain.data.ddl import parse_ddl
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -66,13 +67,27 @@ def _refuse(broken: Sequence[Violation], snapshot: DatasetSnapshot) -> None:
 
 def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
     """The event as a chain holds it: shorthands written out, references resolved, the engine pinned."""
-    plain = normalise_event(event)
+    plain = _with_columns(normalise_event(event))
     if not isinstance(plain, SetTransform):
         return plain
     inputs = tuple(
         TransformInput(dataset_ref=str(resolve(each.dataset_ref)), alias=each.alias) for each in plain.inputs
     )
     return SetTransform(inputs=inputs, transform=_pinned(plain.transform, pin))
+
+
+def _with_columns(event: MetadataEvent) -> MetadataEvent:
+    """A source whose columns are written as DDL, and that has a schema for its attributes only, has them there too.
+
+    Raises Invalid for DDL that cannot be read.
+    """
+    if not isinstance(event, SetPollingSource | AddPushSource):
+        return event
+    read = event.read
+    if not read.ddl_schema or read.schema is None or read.schema.fields:
+        return event
+    schema = msgspec.structs.replace(parse_ddl(read.ddl_schema), extra=read.schema.extra)
+    return msgspec.structs.replace(event, read=msgspec.structs.replace(read, schema=schema, ddl_schema=None))
 
 
 def _pinned(transform: TransformSql, pin: Pin) -> TransformSql:

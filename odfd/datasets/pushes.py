@@ -60,7 +60,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
     """A hash of all that decides what it appends: files, their names, the source as it is declared, the event time."""
     answer: Answer
     sequence: int = -1
-    """The last block that was appended for it."""
+    """The last block that was appended for it, or, where none was, the last there was."""
 
 
 def keep(connection: sqlite3.Connection, dataset: DatasetId, push: Push, sequence: int) -> None:
@@ -75,7 +75,8 @@ def find(connection: sqlite3.Connection, dataset: DatasetId, push_id: str) -> Pu
 
 def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Push | None:
     """The last that appended anything."""
-    return _push(_TABLE.one(connection, "dataset = ? ORDER BY sequence DESC LIMIT 1", (dataset,)))
+    pushes = map(_push, _TABLE.rows(connection, "dataset = ? ORDER BY sequence DESC", (dataset,)))
+    return next((push for push in pushes if push is not None and push.answer.blocks), None)
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:

@@ -16,6 +16,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.on_error import quarantine_of
 from chain.model.source import (
     MergeAppend,
     MergeStrategy,
@@ -23,12 +24,13 @@ from chain.model.source import (
     ReadEsriShapefile,
     ReadJson,
     ReadNdJson,
+    ReadParquet,
     ReadStep,
     Transform,
 )
 from engines.spark.ingest.dialect import check_text_options, csv_dialect
 from odfd.ingest.fetch.dispatch import check_fetch
-from odfd.ingest.plan import refuse_links
+from odfd.ingest.plan import refuse_links, refuse_quarantine
 from odfd.ingest.prep import check_prepare
 from odfd.ingest.settings import IngestSettings
 
@@ -48,6 +50,7 @@ def check_source(
         parts["prepare"] = lambda: check_prepare(steps, settings)
     parts["read"] = lambda: _check_read(event.read)
     parts["preprocess"] = lambda: _check_preprocess(event.preprocess)
+    parts["read.onError"] = lambda: refuse_quarantine(event.read, event.merge)
     parts["merge"] = lambda: _check_merge(event.merge)
     for name, check in parts.items():
         try:
@@ -68,9 +71,27 @@ def _check_read(read: ReadStep) -> None:
         case ReadEsriShapefile():
             raise Invalid("EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq")
     refuse_links(read)
+    _check_on_error(read)
     declared = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
     if declared is not None:
         _check_zones(to_arrow(declared))
+
+
+def _check_on_error(read: ReadStep) -> None:
+    if quarantine_of(read.schema) is None:
+        return
+    if isinstance(read, ReadParquet):
+        raise Invalid(
+            "records of Parquet are not set aside",
+            rule="on-error",
+            hint="leave out onError: its columns have types, and a file that does not fit is refused",
+        )
+    if read.schema is None or not read.schema.fields:
+        raise Invalid(
+            "onError: quarantine, and no columns are declared",
+            rule="on-error",
+            hint="declare the schema: it says which records cannot be read",
+        )
 
 
 def _check_zones(schema: pa.Schema) -> None:

@@ -23,18 +23,18 @@ import trio
 from chain.errors import Conflict, Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from chain.model.events import DataSlice, MetadataEvent, SetPollingSource
+from chain.model.events import MetadataEvent, SetPollingSource
 from chain.model.source import FetchFilesGlob
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
 from engines.errors import EngineFault
-from engines.measuring import measured, operations
+from engines.measuring import operations
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Answer, Push
 from odfd.datasets.times import block_time
-from odfd.ingest.commit import Committer
+from odfd.ingest.commit import Along, Beside, Committer
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import (
@@ -51,6 +51,7 @@ from odfd.ingest.plan import (
     settle,
 )
 from odfd.ingest.prep import prepare
+from odfd.ingest.quarantine import Quarantines, set_aside, standing, taken
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.taken import TakenFiles
@@ -119,6 +120,8 @@ class Workshop:
     base: Callable[[DatasetId], Path | None] | None = None
     """Where relative source paths of a dataset start from, asked before each fetch; else as in ``settings``."""
     taken: TakenFiles = field(default_factory=TakenFiles)
+    quarantines: Quarantines | None = None
+    """``None``: files of which records cannot be read are refused."""
 
 
 @dataclass(slots=True)
@@ -134,7 +137,8 @@ class Tally:
 
     def repeat(self, head: Head, push: Push) -> None:
         """A push that was taken in before counts as it did then."""
-        self.head, self.rows = head, self.rows + push.answer.records
+        self.head = head if push.answer.blocks else self.head
+        self.rows += push.answer.records
         self.blocks += push.answer.blocks
         self.repeated += push.answer.blocks
         self.count(push.answer.counts)
@@ -262,39 +266,56 @@ async def transact(
         plan = await trio.to_thread.run_sync(_plan, shop, dataset, choose, batch)
         report(Step(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
-            settled = await _computed(shop, plan)
+            settled, aside = await _computed(shop, plan)
         except Fault:
             await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(shop.index.mend, dataset):
                 continue  # our disk has spoilt what was merged: the slices themselves have the rows
             raise
         await _check_unchanged(batch)
-        if isinstance(settled, Nothing):
-            tally.count(settled.counts)
-            if says_something(settled.counts):
-                await shop.committer.note_rows(dataset, plan.expected, settled.counts)
-            return
         try:
-            head = await shop.committer.commit(
-                dataset,
-                plan.expected,
-                settled.events,
-                settled.objects,
-                plan.request.system_time,
-                settled.counts,
-                None if push is None else _answered(push, settled),
-            )
+            head = await _committed(shop, dataset, plan, settled, aside, push)
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise
             continue
+        if head is None or isinstance(settled, Nothing):
+            tally.count(settled.counts)
+            return
         tally.add(plan.expected, head, settled)
         report(Step(file=", ".join(batch.names[:3]), phase="committed", rows=tally.rows))
         return
 
 
-def _answered(push: Push, done: Outcome) -> Push:
-    answer = Answer(blocks=len(done.events), records=done.rows, counts=done.counts)
+async def _committed(
+    shop: Workshop,
+    dataset: DatasetId,
+    plan: IngestPlan,
+    settled: Settled,
+    aside: Beside | None,
+    push: Push | None,
+) -> Head | None:
+    """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
+    along = Along(push=None if push is None else _answered(push, settled), beside=aside)
+    if isinstance(settled, Outcome):
+        return await shop.committer.commit(
+            dataset,
+            plan.expected,
+            settled.events,
+            settled.objects,
+            plan.request.system_time,
+            settled.counts,
+            along,
+        )
+    if aside is not None or says_something(settled.counts):
+        await shop.committer.note_rows(dataset, plan.expected, settled.counts, along)
+    return None
+
+
+def _answered(push: Push, done: Settled) -> Push:
+    answer = Answer(blocks=0, records=0, counts=done.counts)
+    if isinstance(done, Outcome):
+        answer = Answer(blocks=len(done.events), records=done.rows, counts=done.counts)
     return msgspec.structs.replace(push, answer=answer)
 
 
@@ -306,19 +327,24 @@ def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> I
     slices: list[tuple[Multihash, Path]] = []
     if needs_history(source.merge):
         slices = shop.index.parts(shop.store.chain(dataset), state, shop.objects, source.merge)
-    plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding)
+    aside = standing(shop.quarantines, source, dataset, partial(load, shop))
+    plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
         new_data_path=str(shop.objects.stage()),
         needs_event_time=needs_time and has_own_times(shop.store.chain(dataset), state),
     )
+    if request.quarantine is not None:
+        target = msgspec.structs.replace(request.quarantine, path=str(shop.objects.stage()))
+        request = msgspec.structs.replace(request, quarantine=target)
     return msgspec.structs.replace(plan, request=request)
 
 
-async def _computed(shop: Workshop, plan: IngestPlan) -> Settled:
-    """The engine's answer, looked at, with its slice in the object store."""
+async def _computed(shop: Workshop, plan: IngestPlan) -> tuple[Settled, Beside | None]:
+    """The engine's answer, looked at, with its slices in the object store."""
     path = Path(plan.request.new_data_path)
+    aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
     try:
         answer = await shop.engine.ingest(plan.request)
         match answer:
@@ -329,24 +355,23 @@ async def _computed(shop: Workshop, plan: IngestPlan) -> Settled:
             case Success():
                 return await trio.to_thread.run_sync(_settle, shop, plan, answer)
     finally:
-        path.unlink(missing_ok=True)  # noqa: ASYNC240 - microseconds, and it must happen when cancelled
+        for each in (path, aside):
+            if each is not None:
+                each.unlink(missing_ok=True)
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _settle(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
+def _settle(shop: Workshop, plan: IngestPlan, answer: Success) -> tuple[Settled, Beside | None]:
+    settled = _settled(shop, plan, answer)
+    return settled, set_aside(plan, answer, shop.quarantines, shop.objects, partial(load, shop))
+
+
+def _settled(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
     if answer.new_offset_interval is None:
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
     written = operations(path, plan.request.vocab.operation_type_column)
-    return settle(plan, answer, _taken(shop.objects, path, plan, answer), written)
-
-
-def _taken(objects: ObjectStore, path: Path, plan: IngestPlan, answer: Success) -> DataSlice:
-    """What the file really holds; then it becomes an object. Raises Invalid."""
-    found = measured(path, answer.schema, plan.request.vocab.offset_column)
-    if objects.add_file(path) != found.physical_hash:
-        raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
-    return found
+    return settle(plan, answer, taken(shop.objects, path, answer.schema, plan.request.vocab.offset_column), written)
 
 
 def load(shop: Workshop, dataset: DatasetId) -> ChainState:

@@ -13,7 +13,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chain.data.operations import NO_RECORDS, Operations
+from chain.data.quarantine import SCHEMA
 from chain.errors import Invalid, Refused
+from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import (
     AddData,
@@ -26,6 +28,7 @@ from chain.model.events import (
     SetPollingSource,
     SourceState,
 )
+from chain.model.on_error import quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import (
     MergeAppend,
@@ -39,8 +42,9 @@ from chain.model.source import (
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
-from engines.contract import IngestRequest, RowCounts, SkippedFile, Success, Vocabulary
-from odfd.datasets.counting import all_remarks, together, with_written
+from engines.contract import IngestRequest, QuarantineTarget, RowCounts, SkippedFile, Success, Vocabulary
+from odfd.datasets.counting import NOTHING_READ, all_remarks, together, with_written
+from odfd.ingest.commit import Beside
 from odfd.ingest.fetch.base import Local
 
 LINK_TYPE: Final = "opendatafabric.org/type"
@@ -75,6 +79,17 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """The file at its source, where others may still write to it."""
 
 
+class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
+    """The dataset that takes records of another that cannot be read, as it is; ``None``: not made yet."""
+
+    dataset: DatasetId | None = None
+    state: ChainState | None = None
+
+    @property
+    def next_offset(self) -> int:
+        return 0 if self.state is None else self.state.next_offset
+
+
 class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     """``request`` goes to the engine; the rest is needed to turn its answer into events on ``expected``."""
 
@@ -86,6 +101,8 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
     founding: tuple[MetadataEvent, ...] = ()
     """Events to commit before the data: a push source that is made by its first use."""
+    quarantine: Quarantine | None = None
+    """Where records go that cannot be read; ``None``: the files are refused."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +197,16 @@ def needs_history(merge: MergeStrategy) -> bool:
     return not isinstance(merge, MergeAppend | MergeChangelogStream)
 
 
+def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
+    """Raises Refused where a record that is set aside would change what others mean, Invalid for what is not meant."""
+    if isinstance(merge, MergeSnapshot) and quarantine_of(read.schema) is not None:
+        raise Refused(
+            "onError: quarantine, and the source is merged by Snapshot: what is set aside would count as gone",
+            rule="on-error",
+            hint="leave out onError, or read the column at fault as String and convert it in preprocess",
+        )
+
+
 def schema_in_force(state: ChainState) -> DataSchema | None:
     """What rows of the dataset look like, system columns included. Raises Refused for the legacy form."""
     if state.schema is None:
@@ -200,11 +227,14 @@ def plan_ingest(
     system_time: Instant,
     slices: Sequence[tuple[Multihash, Path]] = (),
     founding: tuple[MetadataEvent, ...] = (),
+    quarantine: Quarantine | None = None,
 ) -> IngestPlan:
-    """``slices`` are the earlier ones, oldest first, if the strategy needs them; the output path is not decided yet."""
+    """``slices`` are the earlier ones, oldest first, if the strategy needs them; the output paths are not decided
+    yet."""
     assert state.dataset is not None
     assert state.head is not None
     refuse_links(source.read)
+    refuse_quarantine(source.read, source.merge)
     said = state.vocab
     vocab = Vocabulary(
         offset_column=said.offset,
@@ -230,6 +260,7 @@ def plan_ingest(
         new_data_path="",
         transaction_id=transaction_id(state, source, batch, system_time),
         fills_event_time=batch.fills_event_time,
+        quarantine=_target(state, quarantine),
     )
     expected = Head(state.head, state.sequence_number)
     return IngestPlan(
@@ -240,7 +271,14 @@ def plan_ingest(
         skipped=batch.skipped,
         remarks=batch.remarks,
         founding=founding,
+        quarantine=quarantine,
     )
+
+
+def _target(state: ChainState, quarantine: Quarantine | None) -> QuarantineTarget | None:
+    if quarantine is None:
+        return None
+    return QuarantineTarget(path="", next_offset=quarantine.next_offset, follows=str(state.head))
 
 
 def transaction_id(state: ChainState, source: Source, batch: Batch, system_time: Instant) -> str:
@@ -288,16 +326,24 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
     """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
     told = answer.rows or RowCounts()
-    _check_told(plan.request.merge, told, written)
+    _check_told(plan.request, told, written)
     told = msgspec.structs.replace(
         told, skipped=together(plan.skipped, told.skipped), remarks=all_remarks(plan.remarks, told.remarks)
     )
     return with_written(told, written)
 
 
-def _check_told(merge: MergeStrategy, told: RowCounts, written: Operations) -> None:
-    """Each row of the batch is in the slice, or the engine says why it is not."""
-    match merge:
+def _check_told(request: IngestRequest, told: RowCounts, written: Operations) -> None:
+    """Each row that was read is in a slice, or the engine says why it is not."""
+    known = told.read, told.shaped, told.quarantined
+    if request.preprocess is None and None not in known:
+        read, *others = (each or 0 for each in known)
+        if read != sum(others):
+            raise Invalid(
+                f"of {told.read} records that the engine read, {told.shaped} are rows and {told.quarantined} set aside",
+                rule="engine-answer",
+            )
+    match request.merge:
         case MergeSnapshot():
             taken = written.append + written.correct_to
         case MergeUpsertStream():
@@ -313,6 +359,50 @@ def _check_told(merge: MergeStrategy, told: RowCounts, written: Operations) -> N
             f"of {told.shaped} rows the engine wrote {taken}, and its counts do not say what became of {lost} of them",
             rule="engine-answer",
         )
+
+
+def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Beside | None:
+    """What the dataset gets that takes records that cannot be read. ``slice_``: what was found in the file of them.
+
+    Raises Invalid when the file and the counts disagree, Refused for a dataset that has other columns.
+    """
+    found = 0 if slice_ is None else slice_.offset_interval.end - slice_.offset_interval.start + 1
+    into = plan.quarantine
+    if into is None or found != (counts.quarantined or 0):
+        if not counts.quarantined and not found:
+            return None
+        raise Invalid(
+            f"the engine set {counts.quarantined} records aside, and wrote {found} of them", rule="engine-answer"
+        )
+    if slice_ is None:
+        return None
+    assert into.dataset is not None
+    assert into.state is not None
+    if slice_.offset_interval.start != into.next_offset:
+        raise Invalid("the engine wrote other offsets of records set aside than was asked", rule="engine-answer")
+    held = schema_in_force(into.state)
+    if held is not None and held != SCHEMA:
+        raise Refused(
+            f"{into.dataset.short}, which takes the records that cannot be read, has other columns",
+            rule="quarantine-dataset",
+            hint="rename or delete it: another one is made",
+        )
+    time = plan.request.system_time
+    data = AddData(
+        prev_offset=into.state.last_offset,
+        new_data=slice_,
+        new_watermark=time if into.state.watermark is None else max(time, into.state.watermark),
+    )
+    expected = None if into.state.head is None else Head(into.state.head, into.state.sequence_number)
+    rows = msgspec.structs.replace(NOTHING_READ, read=found, shaped=found, appended=found)
+    return Beside(
+        dataset=into.dataset,
+        expected=expected,
+        events=(data,) if held is not None else (SetDataSchema(schema=SCHEMA), data),
+        objects=(slice_.physical_hash,),
+        rows=rows,
+        time=time,
+    )
 
 
 def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> None:

@@ -130,8 +130,13 @@ async def _known(log: PushLog, dataset: DatasetId, push: Push, source: Source, t
         )
     if terms.id is None and isinstance(source.merge, _STATEFUL):
         newest = await trio.to_thread.run_sync(log.newest, dataset)
-        return found if newest is not None and newest.id == found.id else None
+        return found if newest is not None and _is_last(found, newest) else None
     return found
+
+
+def _is_last(push: Push, newest: Push) -> bool:
+    """Whether nothing was appended since, ``newest`` being the last push that something was appended for."""
+    return push.id == newest.id or (not push.answer.blocks and push.sequence >= newest.sequence)
 
 
 def _head_at(shop: Workshop, dataset: DatasetId, sequence: int) -> Head:

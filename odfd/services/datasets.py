@@ -33,6 +33,7 @@ from odfd.ingest import segments
 from odfd.mirrors import wish as wishes
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.resources.store import Resources
+from odfd.services import quarantines
 from odfd.services.apply import BASE_KIND, Applying
 from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import SEGMENTS, Home
@@ -243,6 +244,7 @@ class DatasetService:
             Catalog(resources).remove(entry.name, now)
             wishes.drop(resources, entry.id, now)
             resources.delete(BASE_KIND, str(entry.id), now)
+            resources.delete(quarantines.KIND, str(entry.id), now)
             visibility.deleted(connection, entry.id, now)
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)

@@ -39,6 +39,7 @@ from odfd.services.apply import BASE_KIND
 from odfd.services.carrying import Carrying
 from odfd.services.evolution import way_anew
 from odfd.services.home import Home
+from odfd.services.quarantines import Quarantines
 from odfd.services.repairing import Repairing
 from odfd.services.uploads import Uploads
 from odfd.services.views import rows_view
@@ -121,7 +122,8 @@ class FlowService:
                     )
             finally:
                 await self._uploads.done(files)
-            return wire.PullResult(items=(self._ingested(entry, outcome),))
+            told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
+            return wire.PullResult(items=(self._ingested(entry, outcome, told),))
 
         return task_ref(self._board.submit("ingest", entry.name, work))
 
@@ -231,14 +233,23 @@ class FlowService:
     async def _poll(self, entry: Entry, report: Report) -> wire.PullItem:
         shop = replace(self._ingest, base=self._base)
         outcome = await ingesting.pull_root(shop, entry.id, report=lambda step: _show(report, step))
-        return self._ingested(entry, outcome)
+        told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
+        return self._ingested(entry, outcome, told)
+
+    def _set_aside(self, entry: Entry, outcome: ingesting.PullOutcome) -> str:
+        """Where records are that could not be read; empty where there are none."""
+        count, shelf = outcome.counts.quarantined, self._ingest.quarantines
+        if not count or not isinstance(shelf, Quarantines):
+            return ""
+        return f"what could not be read is in {shelf.name(entry.id)}"
 
     def _base(self, dataset: DatasetId) -> Path | None:
         with self._home.database.read() as connection:
             found = Resources(connection).get(BASE_KIND, str(dataset))
         return Path(found.spec.decode()) if found is not None and found.spec else None
 
-    def _ingested(self, entry: Entry, outcome: ingesting.PullOutcome) -> wire.PullItem:
+    def _ingested(self, entry: Entry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
+        """``aside``: what is told of records that could not be read."""
         if isinstance(outcome, Ingested):
             if outcome.blocks > outcome.repeated:
                 self._events.emit(
@@ -251,14 +262,15 @@ class FlowService:
             return wire.PullItem(
                 ref=entry.name,
                 outcome="updated",
-                message=_repeated(outcome),
+                message="; ".join(part for part in (_repeated(outcome), aside) if part),
                 blocks=outcome.blocks,
                 records=outcome.rows,
                 head=str(outcome.head.hash),
                 rows=rows_view(outcome.counts),
             )
         rows = rows_view(outcome.counts)
-        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=outcome.reason, rows=rows)
+        message = "; ".join(part for part in (outcome.reason, aside) if part)
+        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
 
     async def _derive(self, entry: Entry, report: Report) -> wire.PullItem:
         """Transactions until nothing is left."""

@@ -69,6 +69,7 @@ from odfd.services.options import (
 )
 from odfd.services.places import Places
 from odfd.services.publications import Giving, PublicationService
+from odfd.services.quarantines import Quarantines
 from odfd.services.repairing import Repairing
 from odfd.services.rerunning import observer_of, rechecking_of, validator_of
 from odfd.services.resolving import Docket
@@ -189,10 +190,8 @@ class NodeParts:
         )
 
     def _committer(self) -> OwnerCommitter:
-        home = self.home
-        return OwnerCommitter(
-            home.database, home.chains, home.keys, self.ground.clock.now, self.signed, self.jumps.ahead
-        )
+        home, now = self.home, self.ground.clock.now
+        return OwnerCommitter(home.database, home.chains, home.keys, now, self.signed, self.jumps.ahead)
 
     def _hold_speakers(self) -> None:
         """Who signs by itself what it found, and whoever lets keys sign again that do not know what they have said."""
@@ -465,6 +464,7 @@ class NodeParts:
             now=clock.now,
             settings=ingest_settings(self.settings, home, os.environ),
             index=SliceIndex(home.folder(SEGMENTS)),
+            quarantines=Quarantines(home, self.committer, clock.now),
         )
         transform = TransformShop(
             chains=home.chains,

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -39,9 +39,9 @@ from chain.store.database import Database
 from chain.store.rewriting import Plan
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
-from odfd.datasets.pushes import Push
 from odfd.datasets.references import keep_links, keep_references
 from odfd.datasets.times import check_clock, check_jump
+from odfd.ingest.commit import Along, Beside
 from odfd.trust import drafting, topics
 from odfd.trust.authorities import Authorities
 from odfd.trust.keystore import KeyStore
@@ -54,6 +54,34 @@ LIFETIME: Final = 7 * 86400 * instant.SECOND
 
 Announce = Callable[[DatasetId, Signed], None]
 Also = Callable[[sqlite3.Connection], None]
+
+
+class _Addition(NamedTuple):
+    """What one chain gets. ``own`` keeps what goes with its last block, of which it is told the number."""
+
+    dataset: DatasetId
+    expected: Head | None
+    events: Sequence[MetadataEvent]
+    objects: Sequence[Multihash]
+    own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
+
+
+class _Draft(NamedTuple):
+    """One chain's part of a commit: its blocks, what is kept of them in the transaction, and their signature after."""
+
+    append: Append
+    keep: Also
+    sign: Callable[[], None]
+
+
+def _beside(said: Beside | None) -> tuple[_Addition, ...]:
+    if said is None:
+        return ()
+
+    def own(connection: sqlite3.Connection, last: int) -> None:
+        row_counts.keep(connection, said.dataset, last, said.rows)
+
+    return (_Addition(said.dataset, said.expected, said.events, said.objects, own),)
 
 
 class OwnerCommitter:
@@ -88,34 +116,49 @@ class OwnerCommitter:
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,
-        push: Push | None = None,
+        along: Along = Along(),  # noqa: B008  it is frozen
     ) -> Head:
         """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
 
         ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on. ``rows``:
-        what became of those that were read for them. ``push``: what brought them.
+        what became of those that were read for them. ``along``: what is written in the same transaction.
         """
 
         def also(connection: sqlite3.Connection) -> None:
             last = len(events) - 1 + (0 if expected_head is None else expected_head.size)
             if rows is not None:
                 row_counts.keep(connection, dataset, last, rows)
-            if push is not None:
-                pushes.keep(connection, dataset, push, last)
+            if along.push is not None:
+                pushes.keep(connection, dataset, along.push, last)
 
+        own = _Addition(dataset, expected_head, events, objects)
         async with self._turn:
-            work = partial(self.commit_now, dataset, expected_head, events, objects, system_time, also)
-            return await trio.to_thread.run_sync(work)
+            return await trio.to_thread.run_sync(self._commit_all, (own, *_beside(along.beside)), system_time, also)
 
-    async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts) -> None:
-        """Keep what became of rows for which nothing was appended to ``head``."""
+    async def note_rows(
+        self,
+        dataset: DatasetId,
+        head: Head,
+        rows: RowCounts,
+        along: Along = Along(),  # noqa: B008  it is frozen
+    ) -> None:
+        """Keep what became of rows for which nothing was appended to ``head``; a push, if another chain gets some."""
+        beside = along.beside
+
+        def also(connection: sqlite3.Connection) -> None:
+            row_counts.keep(connection, dataset, head.sequence_number, rows, idle=True)
+            if along.push is not None and beside is not None:
+                pushes.keep(connection, dataset, along.push, head.sequence_number)
 
         def write() -> None:
             with self._database.write() as connection:
-                row_counts.keep(connection, dataset, head.sequence_number, rows, idle=True)
+                also(connection)
 
         async with self._turn:
-            await trio.to_thread.run_sync(write)
+            if beside is None:
+                await trio.to_thread.run_sync(write)
+            else:
+                await trio.to_thread.run_sync(self._commit_all, _beside(beside), beside.time, also)
 
     def commit_now(
         self,
@@ -127,18 +170,27 @@ class OwnerCommitter:
         also: Also = lambda _: None,
     ) -> Head:
         """The same, from a worker thread. ``also`` adds rows to the transaction."""
-        with self._writing:
-            return self._commit(dataset, expected_head, events, objects, system_time, also)
+        return self._commit_all([_Addition(dataset, expected_head, events, objects)], system_time, also)
 
-    def _commit(
-        self,
-        dataset: DatasetId,
-        expected_head: Head | None,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: Instant,
-        also: Also,
-    ) -> Head:
+    def _commit_all(self, additions: Sequence[_Addition], system_time: Instant, also: Also) -> Head:
+        """All of them or none; each is signed then. The new head of the first."""
+        with self._writing:
+            drafts = [self._drafted(each, system_time) for each in additions]
+
+            def together(connection: sqlite3.Connection) -> None:
+                for each in drafts:
+                    each.keep(connection)
+                also(connection)
+
+            self._chains.commit([each.append for each in drafts], together)
+            for each in drafts:
+                each.sign()
+        last = drafts[0].append.blocks[-1]
+        return Head(last.hash, last.sequence_number)
+
+    def _drafted(self, addition: _Addition, system_time: Instant) -> _Draft:
+        """Blocks that may be appended and signed. Raises as ``commit``."""
+        dataset, expected_head, events, objects, own = addition
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
@@ -162,18 +214,17 @@ class OwnerCommitter:
         named = {name for block in blocks for name, _ in objects_of(block)}
         linked = [name for name in objects if name not in named]
 
-        def together(connection: sqlite3.Connection) -> None:
+        def keep(connection: sqlite3.Connection) -> None:
             # Where objects were found damaged, by now, those of new blocks change nothing.
             data = Ledger(connection).chain(dataset).data
             whole = frontier.size if data >= checked.frontier.size else data
             Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data=whole, epoch=epoch), groups)
             keep_references(connection, dataset, blocks)
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
-            also(connection)
+            own(connection, blocks[-1].sequence_number)
 
-        self._chains.commit([Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)], together)
-        self._sign(dataset, blocks[-1].hash, frontier, epoch, rights)
-        return Head(blocks[-1].hash, blocks[-1].sequence_number)
+        append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)
+        return _Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
     def rewrite_now(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
         """Give a chain the history of ``plan``, in the epoch that ``said`` opens, and sign its head.

@@ -44,6 +44,7 @@ LAYERS = {
         "staging measuring",
         "codec io_plan identity listen",
         "contract",
+        "tables",
         "errors",
         ".",
     ],

@@ -19,7 +19,15 @@ import pyarrow.csv as pc_csv
 from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import unescaped
-from engines.spark.ingest.texts import Misfit, check_present, check_utf8, misfit_fault, to_instants, type_name
+from engines.spark.ingest.texts import (
+    Misfit,
+    RowFault,
+    check_present,
+    check_utf8,
+    misfit_fault,
+    to_instants,
+    type_name,
+)
 
 if TYPE_CHECKING:
     import _csv
@@ -42,6 +50,9 @@ class Head(NamedTuple):
     schema: pa.Schema
     body: int
     remarks: tuple[str, ...] = ()
+    located: bool = True
+    """Faults are told with line and value; else, unless they are of the first record, with the number of their record
+    alone: finding out is work in proportion to what stands before it."""
 
 
 def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
@@ -70,10 +81,11 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
                 to_instants(column, field.type) if pa.types.is_timestamp(field.type) else column.cast(field.type)
             )
         except Misfit as misfit:
-            line = lines_before + line_of_record(data, misfit.row + 1, dialect)
+            line = lines_before + (line_of_record(data, misfit.row + 1, dialect) if head.located else 0)
             if dialect.infer and misfit.value:
                 raise guessed_wrongly(f"{place}:{line}", field, misfit.value) from misfit
-            raise misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value) from misfit
+            fault = misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value)
+            raise RowFault(fault, misfit.row) from misfit
     schema = pa.schema([field.with_type(column.type) for field, column in zip(head.schema, columns, strict=True)])
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -174,23 +186,26 @@ def _explained(
 ) -> Invalid:
     if bad:
         row = bad[0]
-        line = lines_before + line_of_record(data, row.number or 1, dialect)
-        return Invalid(
+        line = lines_before + (line_of_record(data, row.number or 1, dialect) if head.located else 0)
+        fault = Invalid(
             f"{row.actual_columns} columns where {row.expected_columns} are expected: {row.text[:80]!r}",
             rule="read-columns",
             hint=f"the columns are {', '.join(head.names)}; put quotes around values that hold {dialect.separator!r}",
             place=f"{place}:{line}",
         )
+        return fault if row.number is None else RowFault(fault, row.number - 1)
     check_utf8(data, place, lines_before)
     match = _BAD_VALUE.match(str(error))
     if match is None:
         return Invalid(f"not CSV: {error}", rule="read-csv", place=place)
     column = int(match[1])
-    line, record = _record(data, int(match[2]), dialect)
+    wanted = head.located or int(match[2]) == 1
+    line, record = _record(data, int(match[2]), dialect) if wanted else (0, [])
     name = head.names[column]
     value = record[column] if column < len(record) else "?"
     here, field = f"{place}:{lines_before + line}", head.schema.field(name)
-    return guessed_wrongly(here, field, value) if dialect.infer else misfit_fault(here, name, field.type, value)
+    fault = guessed_wrongly(here, field, value) if dialect.infer else misfit_fault(here, name, field.type, value)
+    return RowFault(fault, int(match[2]) - 1)
 
 
 def line_of_record(data: bytes, row: int, dialect: CsvDialect) -> int:

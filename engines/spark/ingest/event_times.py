@@ -25,7 +25,7 @@ from chain.model.source import Transform
 from engines.spark.ingest import tasks
 from engines.spark.ingest.parse import Parts
 from engines.spark.ingest.preprocess import preprocess
-from engines.spark.ingest.texts import INSTANT, instant_type, misfit_fault
+from engines.spark.ingest.texts import INSTANT, NO_EVENT_TIME, instant_type, misfit_fault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def missing_fault(fault: Invalid, column: str) -> Invalid:
     empty = misfit_fault("", column, INSTANT, "")
     if (fault.rule, fault.message) != (empty.rule, empty.message):
         return fault
-    return Invalid("a row has no event time", rule="event-time-missing", hint=_FILL, place=fault.place)
+    return Invalid(NO_EVENT_TIME, rule="event-time-missing", hint=_FILL, place=fault.place)
 
 
 def check_present(batch: pa.Table, origin: Origin) -> None:

@@ -20,6 +20,7 @@ from chain.errors import Invalid
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.texts import (
     Misfit,
+    RowFault,
     check_present,
     check_utf8,
     converted,
@@ -68,7 +69,8 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> Parsed:
             columns.append(_typed(column, field.type))
         except Misfit as misfit:
             line = records.line_of(misfit.row)
-            raise misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value) from misfit
+            fault = misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value)
+            raise RowFault(fault, misfit.row) from misfit
     out = pa.schema([field.with_type(column.type) for field, column in zip(schema, columns, strict=True)])
     return Parsed(pa.Table.from_arrays(columns, schema=out), unknown)
 
@@ -119,12 +121,13 @@ def read_objects(records: Records, schema: pa.Schema | None, place: str, others:
             raise _Unknown from error
         line = f":{records.line_of(int(match[2]))}" if match and match[2] else ""
         wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in schema) if schema else ""
-        raise Invalid(
+        fault = Invalid(
             _explained(what, schema),
             rule="read-json",
             hint=f"the schema reads {wanted}" if wanted else "one JSON object per line is expected",
             place=f"{place}{line}",
-        ) from error
+        )
+        raise (RowFault(fault, int(match[2])) if match and match[2] else fault) from error
 
 
 def _explained(what: str, schema: pa.Schema | None) -> str:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Environment, Invalid
+from chain.model.on_error import Quarantine, quarantine_of
 from chain.model.source import (
     ReadCsv,
     ReadEsriShapefile,
@@ -38,6 +40,7 @@ from engines.spark.ingest.kinds import check_text
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.ranges import Range, View, line_ranges
 from engines.spark.ingest.records import object_lines
+from engines.spark.ingest.setting_aside import too_many
 from engines.spark.ingest.tasks import Format, Task
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ class Parts(NamedTuple):
     """What was taken for granted, for people."""
     tasks: tuple[Task, ...] = ()
     """How each was made."""
+    bad: tuple[int, ...] = ()
+    """Records of each that were set aside."""
 
 
 def read_schema(step: ReadStep) -> pa.Schema | None:
@@ -95,29 +100,46 @@ def parse_sources(
 
     Column ``required``, where there is one of that name, must have a value in every row (rule ``not-null``).
     A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does.
+    Records that cannot be read are set aside where the step says so, within its bounds.
     Raises Invalid for what is wrong with a file or its description, naming file, line and column.
     """
+    quarantine = quarantine_of(step.schema)
     wanted = read_schema(step)
     todo: list[Task] = []
     planned = False
+    needless: str | None = None
     remarks: list[str] = []
     for source in sources:
         if _size(source) == 0:
             continue
         wanted, format_, spans, said = plan_file(source, step, wanted)
+        needless = required if required in wanted.names and wanted.field(required).nullable else needless
         wanted = _with_required(wanted, required)
         planned = True
         remarks += said
         path, name, schema = str(source.path), source.name, wanted
         for span in spans:
             part = str(folder / f"part-{len(todo):06d}.parquet")
-            todo.append(Task(path=path, name=name, span=span, format=format_, schema=schema, part=part))
+            todo.append(
+                Task(
+                    path=path,
+                    name=name,
+                    span=span,
+                    format=format_,
+                    schema=schema,
+                    part=part,
+                    quarantine=quarantine,
+                    event_time=needless,
+                )
+            )
     if wanted is None or not planned:
         return None
-    rows, unknown = _run(spark, tuple(todo)) if todo else ((), {})
+    rows, bad, unknown = _run(spark, tuple(todo)) if todo else ((), (), {})
+    if quarantine is not None:
+        _check_share(quarantine, todo, rows, bad)
     if unknown:
         remarks.append(_passed_over(unknown))
-    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, tuple(remarks), tuple(todo))
+    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, tuple(remarks), tuple(todo), bad)
 
 
 def _passed_over(unknown: Mapping[str, int]) -> str:
@@ -137,21 +159,37 @@ def empty_sources(sources: Sequence[Source]) -> list[str]:
     return [source.name for source in sources if _size(source) == 0]
 
 
-def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-    """One Spark job, one task a range: rows of each, and unknown fields of all.
+def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[int], bad: Sequence[int]) -> None:
+    """Raises Invalid for a file of which too many records were set aside."""
+    of_file: dict[str, list[int]] = {}
+    for task, good, aside in zip(todo, rows, bad, strict=True):
+        counts = of_file.setdefault(task.path, [0, 0])
+        counts[0] += good
+        counts[1] += aside
+    for task, aside in zip(todo, bad, strict=True):
+        good, all_bad = of_file[task.path]
+        share = 100 * all_bad > quarantine.max_percent * (good + all_bad)
+        if aside and (share or not good or all_bad > quarantine.max_rows):
+            first = pq.read_table(tasks.bad_part(task)).slice(0, 1).to_pylist()[0]
+            what = f"{all_bad:,} of {good + all_bad:,} records"
+            raise too_many(what, first["reason"], f"{first['file']}:{first['line']}")
+
+
+def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
+    """One Spark job, one task a range: rows of each, records of each that were set aside, and unknown fields of all.
 
     The first fault in input order is raised.
     """
     numbers = spark.range(0, len(todo), 1, len(todo))
     work = functools.partial(tasks.perform, tasks=todo)
-    declared = "task long, rows long, unknown binary, fault binary"
+    declared = "task long, rows long, bad long, unknown binary, fault binary"
     answers = numbers.mapInArrow(work, declared).toArrow().sort_by("task")
     for fault in answers.column("fault").drop_null().slice(0, 1):
         raise msgspec.json.decode(fault.as_py(), type=tasks.Fault).raised()
     unknown: Counter[str] = Counter()
     for text in answers.column("unknown").drop_null().to_pylist():
         unknown.update(msgspec.json.decode(text, type=dict[str, int]))
-    return tuple(answers.column("rows").to_pylist()), unknown
+    return tuple(answers.column("rows").to_pylist()), tuple(answers.column("bad").to_pylist()), unknown
 
 
 def _size(source: Source) -> int:

@@ -113,13 +113,25 @@ def _quoted(dialect: CsvDialect) -> bytes:
     return rb"%b(?:%b)*+%b" % (quote, within, quote)
 
 
-def record_end(view: View, start: int, dialect: CsvDialect) -> int:
-    """The byte behind the record, and its line end, that begins at ``start``."""
+def record_pattern(dialect: CsvDialect) -> bytes:
+    """A record and its line end."""
     separator = re.escape(dialect.separator.encode())
     bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
     value = rb"(?:%b|%b|)" % (_quoted(dialect), bare)
-    found = re.compile(rb"%b(?:%b%b)*+(?:\r\n?|\n|\Z)" % (value, separator, value)).match(view, start)
+    return rb"%b(?:%b%b)*+(?:\r\n?|\n|\Z)" % (value, separator, value)
+
+
+def record_end(view: View, start: int, dialect: CsvDialect) -> int:
+    """The byte behind the record, and its line end, that begins at ``start``."""
+    found = re.compile(record_pattern(dialect)).match(view, start)
     return found.end() if found else len(view)
+
+
+def quote_marks(data: bytes, dialect: CsvDialect) -> np.ndarray | None:
+    """Places of the quotes that open and close values, in turn; ``None`` where some quotes are letters."""
+    if not data or _proven(data, 0, dialect) is None:
+        return None
+    return _marks(np.frombuffer(data, np.uint8), dialect)
 
 
 def _misplaced(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:

@@ -20,7 +20,7 @@ from chain.errors import Invalid
 
 MAX_DOCUMENT: Final = 256 << 20
 """Bytes of a document that must be parsed in one piece."""
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _NO_VALUE: Final = msgspec.Raw(b"null")
 _MANY_DIGITS: Final = re.compile(rb"[\d.]{16}")
 """A number that a double may not hold: every decimal of at most 15 digits comes back from one as it was."""
@@ -38,6 +38,14 @@ class Records(NamedTuple):
     text: bytes
     line_of: Callable[[int], int]
     """Line of the file, from 1, on which the object of a number (from 0) begins. Only for messages."""
+
+
+class Items(NamedTuple):
+    """The records of a document as they stand in it."""
+
+    texts: Sequence[bytes | msgspec.Raw]
+    crs: object = None
+    """Of a collection of features: what the coordinates of all are in."""
 
 
 class _Feature(msgspec.Struct):
@@ -63,7 +71,7 @@ _TEXT: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 def object_lines(data: bytes, lines_before: int = 0) -> Records:
     """Objects that stand one a line; empty lines are no objects."""
-    return Records(data.removeprefix(_BOM), lambda row: lines_before + line_of_row(data, row))
+    return Records(data.removeprefix(BOM), lambda row: lines_before + line_of_row(data, row))
 
 
 def line_of_row(data: bytes, row: int) -> int:
@@ -78,6 +86,12 @@ def line_of_row(data: bytes, row: int) -> int:
 
 def array_records(data: bytes, sub_path: str | None, place: str, limit: int | None = None) -> Records:
     """The objects, or the first ``limit``, of the array at dotted ``sub_path`` of one JSON document. Raises Invalid."""
+    items = array_items(data, sub_path, place).texts[:limit]
+    return Records(b"\n".join(items), _lines_in(data, items))
+
+
+def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
+    """The elements of the array at dotted ``sub_path`` of one JSON document. Raises Invalid."""
     data = _whole(data, place)
     node: bytes | msgspec.Raw = data
     walked = "$"
@@ -96,8 +110,7 @@ def array_records(data: bytes, sub_path: str | None, place: str, limit: int | No
             hint="name the array of records with subPath",
             place=place,
         )
-    items = _decoded(_ARRAY, node, data, place)[:limit]
-    return Records(b"\n".join(items), _lines_in(data, items))
+    return Items(_decoded(_ARRAY, node, data, place))
 
 
 def feature_records(data: bytes, place: str, own_id: bool, limit: int | None = None) -> Records:
@@ -105,6 +118,19 @@ def feature_records(data: bytes, place: str, own_id: bool, limit: int | None = N
 
     ``own_id``: a feature's own id is the column ``id``, where no property is.
     """
+    found = feature_items(data, place)
+    line_of = _lines_in(data, found.texts)
+    rows = []
+    for number, raw in enumerate(found.texts[:limit]):
+        try:
+            rows.append(flat(raw, found.crs, own_id))
+        except Invalid as fault:
+            raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{line_of(number)}") from None
+    return Records(b"\n".join(rows), line_of)
+
+
+def feature_items(data: bytes, place: str) -> Items:
+    """The features of one FeatureCollection. Raises Invalid."""
     data = _whole(data, place)
     document = _decoded(_COLLECTION, data, data, place) if _opens(data, b"{") else _Collection()
     if document.features is None:
@@ -114,29 +140,21 @@ def feature_records(data: bytes, place: str, own_id: bool, limit: int | None = N
             hint="one Feature a line is NdGeoJson",
             place=place,
         )
-    crs = _foreign_crs(document.crs)
-    line_of = _lines_in(data, document.features)
-    rows = []
-    for number, raw in enumerate(document.features[:limit]):
-        try:
-            rows.append(_flat(raw, crs, own_id))
-        except Invalid as fault:
-            raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{line_of(number)}") from None
-    return Records(b"\n".join(rows), line_of)
+    return Items(document.features, _foreign_crs(document.crs))
 
 
 def feature_per_line(data: bytes, place: str, own_id: bool, lines_before: int = 0) -> Records:
     """GeoJSON features, one a line, as ``feature_records``; empty lines stay, so that lines keep their numbers."""
     rows = []
-    for number, line in enumerate(data.removeprefix(_BOM).split(b"\n"), lines_before + 1):
+    for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), lines_before + 1):
         try:
-            rows.append(_flat(line, None, own_id) if line.strip() else b"")
+            rows.append(flat(line, None, own_id) if line.strip() else b"")
         except Invalid as fault:
             raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{number}") from None
     return Records(b"\n".join(rows), lambda row: lines_before + line_of_row(data, row))
 
 
-def _flat(raw: bytes | msgspec.Raw, crs: object, own_id: bool) -> bytes:
+def flat(raw: bytes | msgspec.Raw, crs: object, own_id: bool) -> bytes:
     """One feature as an object whose members are its columns. Raises Invalid without a place."""
     feature = _decoded(_FEATURE, raw, bytes(raw), "") if _opens(raw, b"{") else _Feature()
     if feature.type != "Feature":
@@ -198,7 +216,7 @@ def _foreign_crs(raw: msgspec.Raw) -> object:
     return None if isinstance(name, str) and _WGS84.search(name) else said
 
 
-def _lines_in(data: bytes, items: Sequence[msgspec.Raw]) -> Callable[[int], int]:
+def _lines_in(data: bytes, items: Sequence[bytes | msgspec.Raw]) -> Callable[[int], int]:
     def line_of(row: int) -> int:
         end = 0
         for item in items[: row + 1]:
@@ -208,6 +226,16 @@ def _lines_in(data: bytes, items: Sequence[msgspec.Raw]) -> Callable[[int], int]
         return newlines(data, start) + 1 if items else 1
 
     return line_of
+
+
+def starts_in(data: bytes, items: Sequence[bytes | msgspec.Raw]) -> list[int]:
+    """Bytes at which the elements of one array of a document begin."""
+    starts, end = [], 0
+    for item in items:
+        text = bytes(item)
+        starts.append(data.find(text, end))
+        end = starts[-1] + len(text)
+    return starts
 
 
 def newlines(data: bytes, end: int) -> int:
@@ -223,7 +251,7 @@ def _whole(data: bytes, place: str) -> bytes:
             hint=f"at most {MAX_DOCUMENT >> 20} MiB in one piece; give one object per line (NdJson) instead",
             place=place,
         )
-    return data.removeprefix(_BOM)
+    return data.removeprefix(BOM)
 
 
 def _opens(node: bytes | msgspec.Raw, with_: bytes) -> bool:

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException, PythonException
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.parquet import to_instant, write_slice
+from chain.data.parquet import SliceWriter, to_instant, write_slice
+from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Invalid
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import OffsetInterval
@@ -29,11 +30,13 @@ from engines.contract import (
     MAX_SKIPPED,
     IngestRequest,
     InvalidQuery,
+    QuarantineTarget,
     RowCounts,
     SkippedFile,
     Success,
     TransformOutcome,
 )
+from engines.spark.ingest import tasks
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import Desk, PassedOver, merge
@@ -104,13 +107,18 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scrat
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
     counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count, empty)
-    counts = msgspec.structs.replace(counts, remarks=parts.remarks[:MAX_REMARKS])
+    aside = sum(parts.bad)
+    counts = msgspec.structs.replace(
+        counts, read=sum(parts.rows) + aside, quarantined=aside, remarks=parts.remarks[:MAX_REMARKS]
+    )
     table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
     mark = _watermark(request, declared, batch, table, origin)
     table = fitted(table, force)
     control.progress()
     if table.num_rows:
         write_slice(table, Path(request.new_data_path))
+    if aside and request.quarantine is not None:
+        _write_quarantine(parts, request.quarantine, request.system_time)
     return _success(request, table, mark, counts)
 
 
@@ -150,6 +158,16 @@ def _watermark(
         reached = Instant(max(limit, limit if before is None else before) + declared.behind)
         check_not_ahead(batch, latest, reached, request.source_event_time, origin)
     return mark
+
+
+def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> None:
+    """Records that were set aside, in the order of the files, a range at a time."""
+    offset = target.next_offset
+    with SliceWriter(Path(target.path), ARROW) as writer:
+        for task, count in zip(parts.tasks, parts.bad, strict=True):
+            if count:
+                writer.write(quarantined(pq.read_table(tasks.bad_part(task)), offset, time, target.follows))
+                offset += count
 
 
 def _counts(

@@ -12,20 +12,29 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
-from engines.spark.ingest import csv_text, json_text, records
+from chain.model.on_error import Quarantine
+from engines.spark.ingest import csv_text, cutting, json_text, records, setting_aside
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import Parsed
 from engines.spark.ingest.kinds import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.records import Records
+from engines.spark.ingest.setting_aside import BAD, OF_RECORDS, Reader, SetAside, without_bad
 from engines.spark.ingest.texts import Misfit, check_present, instant_type, misfit_fault, type_name
 
 ANSWER: Final = pa.schema(
-    [("task", pa.int64()), ("rows", pa.int64()), ("unknown", pa.binary()), ("fault", pa.binary())]
+    [
+        ("task", pa.int64()),
+        ("rows", pa.int64()),
+        ("bad", pa.int64()),
+        ("unknown", pa.binary()),
+        ("fault", pa.binary()),
+    ]
 )
 """What a task gives back to the driver."""
 _READ: Final = 1 << 20
@@ -68,6 +77,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     schema: pa.Schema
     part: str
+    quarantine: Quarantine | None = None
+    """Records that cannot be read are set aside, and written beside the part."""
+    event_time: str | None = None
+    """The column in which nothing but the time of an event makes a value necessary."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -91,25 +104,86 @@ def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Itera
 
 def _answer(task: Task) -> dict[str, object]:
     try:
-        parsed = parse_to_part(task)
+        parsed, bad, _ = parse_to_part(task)
     except Invalid as error:
         fault = Fault(error.message, error.rule, error.hint, error.place)
-        return {"rows": 0, "unknown": None, "fault": msgspec.json.encode(fault)}
+        return {"rows": 0, "bad": 0, "unknown": None, "fault": msgspec.json.encode(fault)}
     unknown = msgspec.json.encode(parsed.unknown) if parsed.unknown else None
-    return {"rows": parsed.table.num_rows, "unknown": unknown, "fault": None}
+    return {"rows": parsed.table.num_rows, "bad": bad.num_rows, "unknown": unknown, "fault": None}
 
 
-def parse_to_part(task: Task) -> Parsed:
-    """Rows, as written. Raises Invalid for what is wrong with the source, Environment for our disk."""
-    parsed = parse(task)
-    path = Path(task.part)
+def parse_to_part(task: Task) -> SetAside:
+    """Rows, and records that were set aside, as written. Raises Invalid for what is wrong with the source, Environment
+    for our disk."""
+    done = parse_apart(task)
+    if done.bad.num_rows:
+        _write(done.bad, bad_part(task))
+    _write(done.good.table, Path(task.part))
+    return done
+
+
+def bad_part(task: Task) -> Path:
+    """Where the records that a task sets aside are written, if there are any."""
+    return Path(f"{task.part}.bad")
+
+
+def _write(table: pa.Table, path: Path) -> None:
     staged = path.with_name(f".{path.name}")
     try:
-        pq.write_table(parsed.table, staged, compression="none", use_dictionary=False, write_statistics=False)
+        pq.write_table(table, staged, compression="none", use_dictionary=False, write_statistics=False)
         staged.rename(path)
     except OSError as error:
         raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
-    return parsed
+
+
+def parse_apart(task: Task) -> SetAside:
+    """Rows of the task's range, and records that cannot be read, where they may be set aside. Raises Invalid."""
+    try:
+        return SetAside(parse(task), BAD.empty_table())
+    except Invalid as fault:
+        if task.quarantine is None or fault.rule not in OF_RECORDS:
+            raise
+        done = without_bad(_records(task), _reader(task), task.name, task.quarantine.max_rows)
+        if isinstance(task.format, CsvFormat) and not done.agrees:
+            raise
+        return done
+
+
+def _records(task: Task) -> setting_aside.Records:
+    """The range cut into records. Raises Invalid for a document of which that cannot be told."""
+    data = _bytes(task)
+    match task.format:
+        case CsvFormat(dialect):
+            return cutting.csv_records(data, dialect, _newlines_before(task))
+        case FeaturesFormat(per_line=True, own_id=own_id):
+            return cutting.feature_line_records(data, _newlines_before(task), own_id)
+        case FeaturesFormat(own_id=own_id):
+            return cutting.feature_records(data, records.feature_items(data, task.name), own_id)
+        case JsonDocumentFormat(sub_path):
+            return cutting.item_records(data, records.array_items(data, sub_path, task.name))
+    return cutting.line_records(data, _newlines_before(task))
+
+
+def _reader(task: Task) -> Reader:
+    if isinstance(task.format, CsvFormat):
+        dialect, names = task.format.dialect, task.format.names
+        texts = pa.schema([(field.name, pa.string()) for field in task.schema])
+
+        def parse_csv(data: bytes, schema: pa.Schema) -> Parsed:
+            head = csv_text.Head(names, schema, 0, located=False)
+            return Parsed(csv_text.parse_csv(data, head, dialect, task.name), {})
+
+        def beside_texts(field: pa.Field | None) -> pa.Schema:
+            return texts if field is None else texts.set(texts.get_field_index(field.name), field)
+
+        return Reader(task.schema, parse_csv, beside_texts, task.event_time)
+
+    def parse_objects(data: bytes, schema: pa.Schema) -> Parsed:
+        return json_text.parse_json(records.object_lines(data), schema, task.name)
+
+    return Reader(
+        task.schema, parse_objects, lambda field: pa.schema([] if field is None else [field]), task.event_time
+    )
 
 
 def parse(task: Task) -> Parsed:
@@ -155,7 +229,11 @@ def _located(task: Task, parse_at: Callable[[bytes, int], Parsed]) -> Parsed:
 
 
 def place_of(task: Task, row: int) -> str:
-    """Where record ``row`` (from 0) of a task's rows stands in its file: with its line where the format has lines."""
+    """Where row ``row`` (from 0) of a task's rows stands in its file: with its line where the format has lines."""
+    if bad_part(task).exists():
+        for bad in pq.read_table(bad_part(task), columns=["record"]).column(0).to_pylist():
+            row += bad <= row
+        return f"{task.name}:{_records(task).lines(np.array([row]))[0]}"
     match task.format:
         case ParquetFormat():
             return f"{task.name}: row {row + 1}"

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from chain.errors import Invalid
 
+NOT_NULL: Final = "not-null"
+NO_EVENT_TIME: Final = "a row has no event time"
 INSTANT: Final = pa.timestamp("ms", "UTC")
 _ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _FINER: Final = {unit: rf"(\.\d{{{digits}}})\d+" for unit, digits in (("ms", 3), ("us", 6), ("ns", 9))}
@@ -29,6 +31,14 @@ class Misfit(Exception):
         super().__init__(row, value)
         self.row = row
         self.value = value
+
+
+class RowFault(Invalid):
+    """Of the record ``row`` (from 0) of the text that was parsed."""
+
+    def __init__(self, fault: Invalid, row: int) -> None:
+        super().__init__(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
+        self.row = row
 
 
 def type_name(type_: pa.DataType) -> str:
@@ -136,7 +146,7 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
     if not value:
         return Invalid(
             f"column {column!r} is empty, and the schema says NOT NULL",
-            rule="not-null",
+            rule=NOT_NULL,
             hint="mend the line, or make the column optional",
             place=place,
         )

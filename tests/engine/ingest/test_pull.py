@@ -60,14 +60,21 @@ class Chain:
         self.crash_before = -1
 
     async def commit(
-        self, dataset: Any, expected_head: Any, events: Any, objects: Any, system_time: Any, rows: Any, push: Any
+        self,
+        dataset: Any,
+        expected_head: Any,
+        events: Any,
+        objects: Any,
+        system_time: Any,
+        rows: Any,
+        along: Any,
     ) -> Head:
         self.crash_before -= 1
         if self.crash_before == 0:
             raise Crash
         return self.append(expected_head, events, objects, system_time)
 
-    async def note_rows(self, dataset: Any, head: Head, rows: Any) -> None:
+    async def note_rows(self, dataset: Any, head: Head, rows: Any, along: Any) -> None:
         """Nobody asks."""
 
     def append(self, head: Head | None, events: Any, objects: Any = (), system_time: Any = 0) -> Head:

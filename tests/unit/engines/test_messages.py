@@ -226,6 +226,25 @@ def test_files_keep_their_names_and_messages_get_the_hosts() -> None:
     assert plan.in_host_terms("nothing of ours") == "nothing of ours"
 
 
+def test_records_that_are_set_aside_come_out_at_a_place_of_their_own() -> None:
+    request = contract.IngestRequest(
+        dataset_id=DatasetId.from_public_key(b"1" * 32),
+        system_time=Instant(0),
+        vocab=contract.Vocabulary(),
+        read=ReadCsv(),
+        merge=MergeLedger(primary_key=("a",)),
+        source_paths=("/home/ann/flights.csv",),
+        next_offset=0,
+        new_data_path="/state/new",
+        quarantine=contract.QuarantineTarget(path="/state/aside", next_offset=3, follows="f16"),
+    )
+    plan = plan_ingest(request, VIEW)
+    assert plan.request.quarantine is not None
+    assert (plan.request.quarantine.next_offset, plan.request.quarantine.follows) == (3, "f16")
+    assert [output.host for output in plan.outputs] == ["/state/aside", "/state/new"]
+    assert plan.in_host_terms(plan.request.quarantine.path) == "/state/aside"
+
+
 def test_a_retry_finds_the_same_folder_and_another_transaction_another() -> None:
     query = contract.RawQueryRequest(input_data_paths=("/a",), transform=SQL, output_data_path="/o")
     assert plan_raw_query(query, VIEW).folder == plan_raw_query(query, VIEW).folder

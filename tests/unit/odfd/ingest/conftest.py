@@ -25,6 +25,7 @@ from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import RowCounts
 from engines.fake import FakeEngine
 from odfd.datasets.pushes import Push
+from odfd.ingest.commit import Along
 from odfd.ingest.driver import Workshop
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
@@ -59,15 +60,16 @@ class Bench:
         objects: Sequence[Multihash],
         system_time: instant.Instant,
         rows: RowCounts | None = None,
-        push: Push | None = None,
+        along: Along = Along(),  # noqa: B008  it is frozen
     ) -> Head:
         self.before_commit()
         self.commits += 1
+        assert along.beside is None, "there is one dataset here"
         assert rows is not None
         self.counts.append(rows)
         head = self.append(expected_head, events, objects, system_time)
-        if push is not None:
-            self.pushes.append(msgspec.structs.replace(push, sequence=head.sequence_number))
+        if along.push is not None:
+            self.pushes.append(msgspec.structs.replace(along.push, sequence=head.sequence_number))
         return head
 
     def find(self, dataset: DatasetId, push_id: str) -> Push | None:
@@ -76,7 +78,14 @@ class Bench:
     def newest(self, dataset: DatasetId) -> Push | None:
         return self.pushes[-1] if self.pushes else None
 
-    async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts) -> None:
+    async def note_rows(
+        self,
+        dataset: DatasetId,
+        head: Head,
+        rows: RowCounts,
+        along: Along = Along(),  # noqa: B008  it is frozen
+    ) -> None:
+        assert along.beside is None, "there is one dataset here"
         assert head == self.chains.chain(dataset).head()
         self.counts.append(rows)
 

@@ -1,0 +1,74 @@
+"""Where records go that cannot be read: the dataset that takes them, and what it gets of a transaction. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from chain.data.parquet import OFFSET
+from chain.data.quarantine import SCHEMA
+from chain.errors import Invalid, Refused
+from chain.ids import DatasetId
+from chain.model.events import DataSlice
+from chain.model.on_error import quarantine_of
+from chain.model.schema import DataSchema
+from chain.state import ChainState
+from chain.store.base import ObjectStore
+from engines.contract import RowCounts, Success
+from engines.measuring import measured
+from odfd.ingest.commit import Beside
+from odfd.ingest.plan import IngestPlan, Quarantine, Source, beside
+
+Load = Callable[[DatasetId], ChainState]
+
+
+class Quarantines(Protocol):
+    """The datasets that take what others could not read. Synchronous."""
+
+    def find(self, dataset: DatasetId) -> DatasetId | None:
+        """That of ``dataset``, if it was made and is there."""
+
+    def make(self, dataset: DatasetId) -> DatasetId:
+        """A new one, that has no rows yet. Raises Invalid when its name is taken."""
+
+
+def standing(quarantines: Quarantines | None, source: Source, dataset: DatasetId, load: Load) -> Quarantine | None:
+    """What takes records that cannot be read, as it is now; ``None``: the source refuses a file of which some cannot.
+
+    Raises Refused where nothing takes them.
+    """
+    if quarantine_of(source.read.schema) is None:
+        return None
+    if quarantines is None:
+        raise Refused("there is no place for records that cannot be read", rule="on-error", hint="leave out onError")
+    found = quarantines.find(dataset)
+    return Quarantine() if found is None else Quarantine(dataset=found, state=load(found))
+
+
+def set_aside(
+    plan: IngestPlan, answer: Success, quarantines: Quarantines | None, objects: ObjectStore, load: Load
+) -> Beside | None:
+    """Records that cannot be read, for the dataset that takes them, which is made now if it is not there.
+
+    Raises Invalid when the engine's file is not what its answer says, or the name of a new dataset is taken.
+    """
+    counts, target = answer.rows or RowCounts(), plan.request.quarantine
+    if not counts.quarantined or target is None or plan.quarantine is None:
+        return beside(plan, counts, None)
+    assert plan.state.dataset is not None
+    if plan.quarantine.dataset is None:
+        assert quarantines is not None
+        made = quarantines.make(plan.state.dataset)
+        plan = msgspec.structs.replace(plan, quarantine=Quarantine(dataset=made, state=load(made)))
+    return beside(plan, counts, taken(objects, Path(target.path), SCHEMA, OFFSET))
+
+
+def taken(objects: ObjectStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
+    """What the file really holds; then it becomes an object. Raises Invalid."""
+    found = measured(path, schema, offset)
+    if objects.add_file(path) != found.physical_hash:
+        raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
+    return found

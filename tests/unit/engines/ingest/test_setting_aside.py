@@ -1,0 +1,220 @@
+"""Records that cannot be read are set aside one by one: each with its line, text and reason, and no other with it."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain.data.ddl import parse_ddl
+from chain.errors import Invalid
+from chain.model.on_error import ON_ERROR, Quarantine, quarantine_of
+from chain.model.schema import DataSchema
+from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadStep
+from engines.spark.ingest import parse, ranges
+from engines.spark.ingest.parse import Source, plan_file, read_schema
+from engines.spark.ingest.tasks import Task, parse_to_part, place_of
+from tests.worlds.reading import read
+
+NAME = "data.txt"
+
+
+def columns(ddl: str, said: object = "quarantine") -> DataSchema:
+    return DataSchema(fields=parse_ddl((ddl,)).fields, extra={ON_ERROR: said})
+
+
+TYPED = columns("id BIGINT NOT NULL, at TIMESTAMP, price DECIMAL(6, 2), name STRING")
+
+
+class Apart:
+    """A file read as the engine reads it, range by range."""
+
+    def __init__(self, folder: Path, data: bytes | str, step: ReadStep) -> None:
+        path = folder / NAME
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        schema, format_, spans, _ = plan_file(Source(path, NAME), step, read_schema(step))
+        self.tasks = [
+            Task(
+                path=str(path),
+                name=NAME,
+                span=span,
+                format=format_,
+                schema=schema,
+                part=str(folder / f"{number}"),
+                quarantine=quarantine_of(step.schema),
+            )
+            for number, span in enumerate(spans)
+        ]
+        self.parts = [parse_to_part(task) for task in self.tasks]
+
+    @property
+    def good(self) -> list[dict[str, Any]]:
+        return [row for part in self.parts for row in part.good.table.to_pylist()]
+
+    @property
+    def bad(self) -> list[dict[str, Any]]:
+        return [row for part in self.parts for row in part.bad.to_pylist()]
+
+    def lines(self) -> list[tuple[int, str | None, str]]:
+        return [(row["line"], row["column"], row["raw"]) for row in self.bad]
+
+
+def test_csv(tmp_path: Path) -> None:
+    text = (
+        "id,at,price,name\n"
+        "1,2024-05-01T00:00:00Z,1.50,ok\n"
+        "x,yesterday,1.5,three are wrong\n"
+        "\n"
+        "3,2024-05-01T00:00:00Z,12345.67,too large\n"
+        "4,2024-05-01T00:00:00Z,1.50\n"
+        ",2024-05-01T00:00:00Z,1.50,no id\n"
+        "6,2024-05-01T00:00:00Z,1.50,ok"
+    )
+    found = Apart(tmp_path, text, ReadCsv(header=True, schema=TYPED))
+    assert [row["id"] for row in found.good] == [1, 6]
+    assert found.lines() == [
+        (3, "id", "x,yesterday,1.5,three are wrong"),
+        (5, "price", "3,2024-05-01T00:00:00Z,12345.67,too large"),
+        (6, None, "4,2024-05-01T00:00:00Z,1.50"),
+        (7, "id", ",2024-05-01T00:00:00Z,1.50,no id"),
+    ]
+    first, _, short, empty = found.bad
+    assert first["reason"] == "column 'id': 'x' is not a Int64; column 'at': 'yesterday' is not a Timestamp"
+    assert [row["rule"] for row in found.bad] == ["read-value", "read-value", "read-columns", "not-null"]
+    assert short["reason"].startswith("3 columns where 4 are expected")
+    assert empty["reason"] == "column 'id' is empty, and the schema says NOT NULL"
+    assert place_of(found.tasks[0], 1) == "data.txt:8"
+
+
+def test_nothing_is_set_aside_unless_the_manifest_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"data\.txt:1: column 'id': 'x' is not a Int64"):
+        Apart(tmp_path, "x,,,", ReadCsv(schema=columns("id BIGINT, at STRING, price STRING, name STRING", "fail")))
+
+
+def test_values_over_several_lines(tmp_path: Path) -> None:
+    text = 'id,at,price,name\n1,,,"one\nand more"\nx,,,"two\nand ""more"""\n3,,,plain\ny,,,last\n'
+    found = Apart(tmp_path, text, ReadCsv(header=True, schema=TYPED))
+    assert [(row["id"], row["name"]) for row in found.good] == [(1, "one\nand more"), (3, "plain")]
+    assert found.lines() == [(4, "id", 'x,,,"two\nand ""more"""'), (7, "id", "y,,,last")]
+
+
+def test_quotes_that_are_letters(tmp_path: Path) -> None:
+    text = '1,,,5" pipe\r\nx,,,"a\r\nb"\r\n\r\n3,,,6" pipe\r\n'
+    found = Apart(tmp_path, text, ReadCsv(schema=TYPED))
+    assert [row["id"] for row in found.good] == [1, 3]
+    assert found.lines() == [(2, "id", 'x,,,"a\r\nb"')]
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    found = Apart(tmp_path, b"1,,,gut\n2,,,schlecht \xfc\n3,,,gut\n", ReadCsv(schema=TYPED))
+    assert [row["id"] for row in found.good] == [1, 3]
+    assert found.lines() == [(2, None, "2,,,schlecht \\xfc")]
+    assert found.bad[0]["reason"] == "not UTF-8: byte 0xfc"
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    text = (
+        '{"id": 1, "name": "ok", "more": 1}\n'
+        '{"id": "one", "price": 1, "name": 7}\n'
+        "\n"
+        '{"id": 3, "name": "cut off\n'
+        '{"name": "no id"}\n'
+        '{"id": 5, "at": "2024-05-01T00:00:00Z", "price": 0.10}\n'
+        '{"id": 6, "price": 123456.7}\n'
+        "[1]\n"
+    )
+    found = Apart(tmp_path, text, ReadNdJson(schema=TYPED))
+    assert [row["id"] for row in found.good] == [1, 5]
+    assert str(found.good[1]["price"]) == "0.10"
+    assert [line[:2] for line in found.lines()] == [(2, "id"), (4, None), (5, "id"), (7, "price"), (8, None)]
+    assert found.bad[0]["raw"] == '{"id": "one", "price": 1, "name": 7}'
+    assert "'name'" in found.bad[0]["reason"]
+    assert "'id'" in found.bad[0]["reason"]
+    assert found.parts[0].good.unknown == {"more": 1}
+
+
+def test_elements_of_a_document(tmp_path: Path) -> None:
+    text = '{"rows": [\n{"id": 1},\n{"id":\n "x"},\n7,\n{"id": 4,\n "name": "ok"}]}'
+    found = Apart(tmp_path, text, ReadJson(sub_path="rows", schema=TYPED))
+    assert [row["id"] for row in found.good] == [1, 4]
+    assert found.lines() == [(3, "id", '{"id":\n "x"}'), (5, None, "7")]
+
+
+def test_a_document_that_is_cut_off_is_no_records_fault(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="not JSON"):
+        Apart(tmp_path, '[{"id": 1}, {"id": "x"}, {"id":', ReadJson(schema=TYPED))
+
+
+@pytest.mark.parametrize("per_line", [False, True])
+def test_features(tmp_path: Path, per_line: bool) -> None:
+    rows = [
+        {"type": "Feature", "properties": {"id": 1}, "geometry": None},
+        {"type": "Feature", "properties": {"id": "x"}, "geometry": None},
+        {"type": "Future", "properties": {"id": 3}, "geometry": None},
+        {"type": "Feature", "properties": {"id": 4}, "geometry": {"type": "Point", "coordinates": [1, 2]}},
+    ]
+    lines = [json.dumps(row) for row in rows]
+    schema = columns("id BIGINT, geometry STRING")
+    if per_line:
+        found = Apart(tmp_path, "\n".join(lines), ReadNdGeoJson(schema=schema))
+    else:
+        text = '{"type": "FeatureCollection", "features": [' + ",\n".join(lines) + "]}"
+        found = Apart(tmp_path, text, ReadGeoJson(schema=schema))
+    assert [row["id"] for row in found.good] == [1, 4]
+    assert found.lines() == [(2, "id", lines[1]), (3, None, lines[2])]
+    assert [row["reason"] for row in found.bad][1] == "not a GeoJSON Feature"
+
+
+def test_more_than_may_be_set_aside(tmp_path: Path) -> None:
+    schema = columns("id BIGINT", {"quarantine": {"maxRows": 2}})
+    assert len(Apart(tmp_path, "1\nx\ny\n", ReadCsv(schema=schema)).bad) == 2
+    with pytest.raises(Invalid, match=r"data\.txt:2: more than 2 records cannot be read") as told:
+        Apart(tmp_path, "1\nx\ny\nz\n5\n", ReadCsv(schema=schema))
+    assert told.value.rule == "quarantine-limit"
+
+
+@pytest.mark.parametrize("said", ["ignore", {"quarantine": {"maxRows": -1}}, {"quarantine": {"rows": 1}}, 7, None])
+def test_what_is_declared_must_be_understood(said: object) -> None:
+    with pytest.raises(Invalid) as told:
+        quarantine_of(columns("id BIGINT", said))
+    assert told.value.rule == "on-error"
+
+
+def test_what_is_declared() -> None:
+    assert quarantine_of(None) is quarantine_of(parse_ddl(("id BIGINT",))) is quarantine_of(columns("a INT", "fail"))
+    assert quarantine_of(TYPED) == Quarantine()
+    said = {"quarantine": {"maxRows": 5, "maxPercent": 1}}
+    assert quarantine_of(columns("a INT", said)) == Quarantine(max_rows=5, max_percent=1)
+
+
+VALUES = st.sampled_from(["1", "2024", "x", "", "1.5", "0x1F", "-7", " 3 ", '"4"', '"a\nb"', "1,2", "9" * 30, '""'])
+
+
+@settings(max_examples=60)
+@given(values=st.lists(VALUES, max_size=40), end=st.sampled_from(["\n", "\r\n"]), target=st.sampled_from([8, 1 << 24]))
+def test_a_record_is_set_aside_exactly_when_it_cannot_be_read_alone(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], end: str, target: int
+) -> None:
+    """Good and set aside are all, in their order, and who else stands in the file does not matter."""
+    folder = tmp_path_factory.mktemp("one")
+    schema, plain = columns("id BIGINT NOT NULL, name STRING"), parse_ddl(("id BIGINT NOT NULL, name STRING",))
+    rows = [f"{value},{number}" for number, value in enumerate(values)]
+    alone = []
+    for row in rows:
+        try:
+            alone.append(read(folder, row + end, ReadCsv(schema=plain)).rows)
+        except Invalid:
+            alone.append([])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parse, "line_ranges", partial(ranges.line_ranges, target=target))
+        text = end.join(rows) + end
+        if not rows:
+            return
+        found = Apart(folder, text, ReadCsv(schema=schema))
+    assert [list(row.values()) for row in found.good] == [row for each in alone for row in each]
+    assert [row["raw"] for row in found.bad] == [row for row, each in zip(rows, alone, strict=True) if not each]

@@ -1,0 +1,250 @@
+"""Records that cannot be read go into a dataset of their own, with the good ones in one transaction, each once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chain.errors import Environment, Invalid
+from odfd.control import wire
+from odfd.trust.ledger import Ledger
+
+POLICY = "onError: quarantine"
+GOOD = ("2024-01-01T00:00:00Z,Graz,1", "2024-01-02T00:00:00Z,Linz,2")
+GATE = """kind: DatasetSnapshot
+version: 1
+content:
+  name: readings
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: gate
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+        onError: quarantine
+      merge: {kind: Ledger, primaryKey: [city]}
+"""
+
+
+def setting_aside(manifest: str, policy: str = POLICY) -> str:
+    return manifest.replace("header: true\n", f"header: true\n        {policy}\n")
+
+
+async def begun(world: Any, worlds: Any, node: Any) -> wire.PullItem:
+    """Two good rows, and one that cannot be read."""
+    world.write("alice", "a.csv", GOOD[0], "2024-01-01T12:00:00Z,Wien,many", GOOD[1])
+    await node.apply(setting_aside(worlds.ROOT))
+    (item,) = await node.pull("cities")
+    return item
+
+
+async def rows_of(node: Any, name: str) -> list[dict[str, Any]]:
+    found = await node.api.datasets.tail(name, 100)
+    names = [column.name for column in found.columns]
+    return [dict(zip(names, row, strict=True)) for row in found.rows]
+
+
+async def test_a_pull_goes_on_and_tells_where_the_others_are(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        item = await begun(world, worlds, alice)
+        assert (item.outcome, item.records) == ("updated", 2)
+        assert "what could not be read is in cities.quarantine" in item.message
+        assert item.rows is not None
+        assert (item.rows.read, item.rows.appended, item.rows.quarantined) == (3, 2, 1)
+        (row,) = await rows_of(alice, "cities.quarantine")
+        assert (row["file"], row["line"], row["raw"]) == ("a.csv", 3, "2024-01-01T12:00:00Z,Wien,many")
+        blocks = await alice.api.datasets.log("cities", [], 10, None, None)
+        data = next(block for block in blocks if block.event == "AddData")
+        assert data.rows is not None
+        assert data.rows.quarantined == 1
+        assert row["follows"] in {block.hash for block in blocks}
+        described = (await alice.api.datasets.describe("cities")).rows
+        assert described is not None
+        assert described.rows.quarantined == 1
+        aside = (await alice.api.datasets.describe("cities.quarantine")).rows
+        assert aside is not None
+        assert (aside.rows.read, aside.rows.appended) == (1, 1)
+
+
+async def test_nothing_is_made_where_all_can_be_read(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *GOOD)
+        await alice.apply(setting_aside(worlds.ROOT))
+        await alice.pull("cities")
+        assert [view.name for view in await alice.api.datasets.list()] == ["cities"]
+
+
+async def test_without_the_policy_the_file_is_refused(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", GOOD[0], "2024-01-01T12:00:00Z,Wien,many")
+        await alice.apply(setting_aside(worlds.ROOT, "onError: fail"))
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "failed"
+        assert [view.name for view in await alice.api.datasets.list()] == ["cities"]
+
+
+async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await begun(world, worlds, alice)
+        for text in (setting_aside(worlds.ROOT), (await alice.api.datasets.manifest("cities")).text):
+            (item,) = (await alice.apply(text)).items
+            assert item.action == "unchanged"
+        changed = setting_aside(worlds.ROOT, "onError: {quarantine: {maxPercent: 1}}")
+        assert (await alice.apply(changed)).items[0].action == "updated"
+        assert (await alice.apply(worlds.ROOT)).items[0].action == "updated"
+
+
+async def test_the_next_ones_are_appended_over_restarts_and_renames(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await begun(world, worlds, alice)
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await alice.api.datasets.rename("cities.quarantine", wire.RenameRequest(name="bad"))
+    async with world.running("alice") as alice:
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
+        (item,) = await alice.pull("towns")
+        assert "is in bad" in item.message
+        assert [row["offset"] for row in await rows_of(alice, "bad")] == [0, 1]
+        assert {view.name for view in await alice.api.datasets.list()} == {"towns", "bad"}
+
+
+async def test_one_that_was_deleted_is_made_again(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await begun(world, worlds, alice)
+        await alice.api.datasets.delete("cities.quarantine")
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
+        await alice.pull("cities")
+        assert [row["file"] for row in await rows_of(alice, "cities.quarantine")] == ["b.csv"]
+        await alice.api.datasets.delete("cities")
+        assert [row["file"] for row in await rows_of(alice, "cities.quarantine")] == ["b.csv"]
+
+
+async def test_a_name_that_is_taken_refuses_the_file_and_loses_nothing(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT.replace("name: cities", "name: cities.quarantine"))
+        item = await begun(world, worlds, alice)
+        assert item.outcome == "failed"
+        assert "cities.quarantine is already the name of" in item.message
+        assert alice.size("cities") == 2
+        await alice.api.datasets.rename("cities.quarantine", wire.RenameRequest(name="other"))
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "updated"
+        assert len(await rows_of(alice, "cities.quarantine")) == 1
+
+
+async def test_what_a_reset_gives_up_is_read_again_by_the_mended_manifest(world: Any, worlds: Any) -> None:
+    """What was set aside stays said: it happened, after a block that is told."""
+    async with world.running("alice") as alice:
+        await begun(world, worlds, alice)
+        await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#1")))
+        await alice.apply(setting_aside(worlds.ROOT).replace("population BIGINT", "population STRING"))
+        (item,) = await alice.pull("cities")
+        assert item.rows is not None
+        assert (item.rows.read, item.rows.appended, item.rows.quarantined) == (3, 3, 0)
+        assert len(await rows_of(alice, "cities.quarantine")) == 1
+
+
+async def push(node: Any, name: str, *rows: str) -> wire.PullItem:
+    async def chunks() -> Any:
+        yield "\n".join(["event_time,city,population", *rows, ""]).encode()
+
+    upload = await node.api.flow.stage(name, chunks())
+    (item,) = (await node.done(node.api.flow.ingest("readings", wire.IngestRequest(uploads=(upload.id,))))).items
+    return item
+
+
+async def test_a_push_of_which_nothing_is_new_sets_its_records_aside_once(world: Any) -> None:
+    """No block of the dataset remembers it, and it is remembered all the same."""
+    rows = (*GOOD, "2024-01-01T12:00:00Z,Wien,many")
+    async with world.running("alice") as alice:
+        await alice.apply(GATE)
+        await push(alice, "a.csv", *GOOD)
+        size = alice.size("readings")
+        first = await push(alice, "b.csv", *rows)
+        assert first.outcome == "up-to-date"
+        assert first.rows is not None
+        assert (first.rows.read, first.rows.unchanged, first.rows.quarantined) == (3, 2, 1)
+    async with world.running("alice") as alice:
+        again = await push(alice, "b.csv", *rows)
+        assert (again.outcome, again.rows) == (first.outcome, first.rows)
+        assert len(await rows_of(alice, "readings.quarantine")) == 1
+        assert alice.size("readings") == size
+
+
+def signed(node: Any, name: str) -> int:
+    """Blocks that the newest signed head speaks of."""
+    with node.home.database.read() as connection:
+        newest = Ledger(connection).newest_head(node.dataset(name))
+    return newest[0].size if newest else 0
+
+
+@pytest.mark.parametrize("step", ["commit-begun", "commit-blocks", "commit-also", "commit-durable"])
+async def test_a_kill_leaves_both_or_none(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    names = ("cities", "cities.quarantine")
+
+    def dies(name: str) -> None:
+        if name == step:
+            raise Environment("the process is gone", rule="killed")
+
+    async with world.running("alice") as alice:
+        await begun(world, worlds, alice)
+        before = [alice.size(name) for name in names]
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
+        with monkeypatch.context() as patch:
+            patch.setattr(alice.home.chains, "_step", dies)
+            (item,) = await alice.pull("cities")
+        assert item.fault is not None
+        assert item.fault.rule == "killed"
+    async with world.running("alice") as alice:
+        longer = [size + 1 for size in before]
+        assert [alice.size(name) for name in names] == (longer if step == "commit-durable" else before)
+        await alice.pull("cities")
+        assert [alice.size(name) for name in names] == longer
+        assert [row["file"] for row in await rows_of(alice, "cities.quarantine")] == ["a.csv", "b.csv"]
+        for name in names:
+            alice.parts.committer.sign_unsigned(alice.dataset(name))
+            assert signed(alice, name) == alice.size(name)
+
+
+REFUSED = {
+    "onError: ignore": "write fail, quarantine",
+    "onError: {quarantine: {maxRows: 1000000}}": "at most 100000 rows",
+    "onError: [quarantine]": "write fail, quarantine",
+}
+
+
+@pytest.mark.parametrize("policy", REFUSED)
+async def test_what_is_not_meant_is_refused_with_its_line(world: Any, worlds: Any, policy: str) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid, match=r"m0\.yaml:12: .*onError") as told:
+            await alice.apply(setting_aside(worlds.ROOT, policy))
+        assert told.value.rule == "on-error"
+        assert REFUSED[policy] in told.value.hint
+
+
+async def test_where_nothing_says_what_is_good_or_a_gap_says_too_much(world: Any, worlds: Any) -> None:
+    manifest = setting_aside(worlds.ROOT)
+    columns = "ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']"
+    wrong = {
+        "no columns are declared": manifest.replace(columns, "inferSchema: true"),
+        "would count as gone": manifest.replace("{kind: Append}", "{kind: Snapshot, primaryKey: [city]}"),
+        "Parquet": manifest.replace("kind: Csv", "kind: Parquet").replace("header: true\n", "\n"),
+    }
+    async with world.running("alice") as alice:
+        for reason, text in wrong.items():
+            (item,) = (await alice.apply(text)).items
+            assert item.fault is not None, reason
+            assert reason in item.fault.detail
+            assert item.fault.rule == "on-error"
+
+
+async def test_it_is_private_until_it_is_published(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        await begun(world, worlds, alice)
+        await alice.publish("cities")
+        published = {view.name: view.published for view in await alice.api.datasets.list()}
+        assert published == {"cities": True, "cities.quarantine": False}
+        await alice.publish("cities.quarantine")
+        assert (await alice.api.datasets.get("cities.quarantine")).published
