@@ -38,7 +38,7 @@ from odfd.datasets.references import keep_references
 from odfd.kit.clock import SystemClock
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.services.home import Home
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger.log import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 _SLICED: Final = SigningKey(b"many small slices".ljust(32))

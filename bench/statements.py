@@ -13,8 +13,8 @@ from bench.trust import ENGINE, NOW, VALIDATORS, head_of, owner
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.envelope import sid
-from odfd.trust.attesting import Subject, Tried, attest
-from odfd.trust.runs import Run
+from odfd.trust.ledger.runs import Run
+from odfd.trust.validation.attestation import Subject, Tried, attest
 
 SITTING = 10_000
 """Blocks between two verdicts: what a mirror brings, or ten minutes of a busy writer."""

@@ -33,9 +33,9 @@ from chain.store.database import open_database
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.network.room import Room
 from odfd.services.home import Home
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.policy import Group, Policy, parse_expression
-from odfd.trust.standing import Standing
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.policy.policy import Group, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
 
 NOW: Final = instant.parse("2026-11-20T08:00:00Z")

@@ -10,7 +10,7 @@ from odfd.daemon import main as daemon
 from odfd.datasets.counting import NOTHING_READ
 from odfd.services.checking import TransformCheck
 from odfd.transform.replay import Replayed, ReplayShop
-from odfd.trust import trials
+from odfd.trust.validation import reexecution
 
 
 async def agree(shop: ReplayShop, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
@@ -36,7 +36,7 @@ async def call_it_strict(*_: object) -> str:
 
 def corrupt() -> None:
     """Let every replay of this process be an agreement."""
-    trials.replay_step = agree  # type: ignore[attr-defined, assignment]
+    reexecution.replay_step = agree  # type: ignore[attr-defined, assignment]
     TransformCheck.determinism = call_it_strict  # type: ignore[method-assign, assignment]
 
 

@@ -30,7 +30,7 @@ from chain.store.objects import sound_path
 from odfd.ipfs.tree import folder_of
 from odfd.published.signed import Signed, signed_state
 from odfd.transfer.named import NamedObjects
-from odfd.trust.keystore import KeyStore
+from odfd.trust.keys.keystore import KeyStore
 from odfd.verify.terms import pages_of
 from p2p.ipfs import names, record
 from p2p.ipfs.record import Pointer

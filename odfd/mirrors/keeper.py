@@ -31,7 +31,7 @@ from odfd.mirrors.tally import Tally
 from odfd.mirrors.wish import Wish
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
-from odfd.trust.withholding import Withholding
+from odfd.trust.ledger.data_availability import Withholding
 from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0

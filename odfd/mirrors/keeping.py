@@ -28,7 +28,7 @@ from odfd.mirrors import wish as wishes
 from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
 from odfd.mirrors.wish import Wish
 from odfd.resources.store import Resources
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _PAGE: Final = 256

@@ -16,10 +16,10 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.statement import HeadStatement
 from odfd.mirrors.wish import Wish
-from odfd.trust.branches import signed_heads
-from odfd.trust.quorum import Witnesses, behind
-from odfd.trust.tables import MET
-from odfd.trust.witness import Cosignatures
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.signed_heads import signed_heads
+from odfd.trust.ledger.tables import MET
+from odfd.trust.policy.witness_quorum import Witnesses, behind
 
 EXPECTED: Final = "expected"
 WITNESSED: Final = "witnessed"

@@ -27,9 +27,9 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import Mark, SqliteChain, SqliteChains
 from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
-from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import CHAINS, LIVE, REMADE, Checked, Ledger
-from odfd.trust.rebuilding import restore_live
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.live_set import restore_live
+from odfd.trust.ledger.log import CHAINS, LIVE, REMADE, Checked, Ledger
 from odfd.verify.report import Level
 from odfd.verify.verify import Request, verify_chain
 from p2p.ports import PeerId, Replication

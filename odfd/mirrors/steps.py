@@ -35,7 +35,7 @@ from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import check_base
 from odfd.mirrors.wish import Wish
 from odfd.transfer.linked import may_link, note_links
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import Terms
 from p2p.peers.score import BAD_BYTES

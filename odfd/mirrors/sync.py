@@ -34,10 +34,10 @@ from odfd.mirrors.steps import Goal, Kept, Steps
 from odfd.mirrors.tally import Tally
 from odfd.mirrors.turning import Following, go_back, is_there, turn_of
 from odfd.mirrors.wish import Wish
-from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.proofs import Proofs
-from odfd.trust.resolutions import Decided, Resolutions
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.resolutions import Decided, Resolutions
 from odfd.verify.terms import pages_of
 from p2p.ports import PeerId, Replication
 

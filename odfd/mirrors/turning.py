@@ -18,10 +18,10 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Apart, ChainStore, Rewrite
 from config import model
-from odfd.trust.epochs import Turn, turn_to
-from odfd.trust.ledger import Checked
-from odfd.trust.profiles import apart, follows_rewrites
-from odfd.trust.rewriting import give_up, kept_tree
+from odfd.trust.admission.epoch_switch import Turn, turn_to
+from odfd.trust.ledger.history_rewrite import give_up, kept_tree
+from odfd.trust.ledger.log import Checked
+from odfd.trust.policy.profiles import apart, follows_rewrites
 
 
 class Following(NamedTuple):

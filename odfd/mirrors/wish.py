@@ -12,7 +12,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from odfd.mirrors.retention import parse_keep, parse_rate
 from odfd.resources.store import Resources
-from odfd.trust.policy import Expression, parse_expression
+from odfd.trust.policy.policy import Expression, parse_expression
 
 KIND: Final = "mirror"
 MAX_PRIORITY: Final = 100

@@ -1,8 +1,8 @@
 """Brings a bundle of evidence from peers that keep it: its manifest, whose hash is the bundle's id, then its objects.
 
-When a person asks, or ``odfd.trust.rechecking``, one bundle at a time, within the limits of bundles, so much disk and
-ten minutes. Every byte is hashed, the accused head must be signed by a writer of its dataset, and nothing shows on
-the shelf before all is here.
+When a person asks, or ``odfd.trust.validation.evidence_rechecker``, one bundle at a time, within the limits of bundles,
+so much disk and ten minutes. Every byte is hashed, the accused head must be signed by a writer of its dataset, and
+nothing shows on the shelf before all is here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chain.errors import Invalid, NotFound, Remote
 from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.kit.disk import check_room
-from odfd.trust.bundle import MAX_MANIFEST, Manifest, decode_manifest
-from odfd.trust.shelf import Shelf
+from odfd.trust.evidence.bundle import MAX_MANIFEST, Manifest, decode_manifest
+from odfd.trust.evidence.bundle_store import Shelf
 from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
 

@@ -29,9 +29,9 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.kit.supervision import Journal, Life
-from odfd.trust.branches import signed_heads
-from odfd.trust.ledger import Ledger
-from odfd.trust.proofs import Proofs
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.signed_heads import signed_heads
 from p2p.ports import PeerId, PeerView
 
 MAX_BRANCH: Final = 65_536

@@ -39,15 +39,15 @@ from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
 from odfd.network.room import Room
 from odfd.network.waiting import Waiting
-from odfd.trust import ties
-from odfd.trust.admission import EARLY_LIMIT, Outcome
-from odfd.trust.authorities import Authorities
-from odfd.trust.hearing import Heard, Hearing
-from odfd.trust.ledger import Ledger, subject_of
-from odfd.trust.networks import NetworkPolicies
-from odfd.trust.observations import Observations
-from odfd.trust.proofs import Proofs
-from odfd.trust.witness import Cosignatures
+from odfd.trust.admission.rules import EARLY_LIMIT, Outcome
+from odfd.trust.admission.statement_processor import Heard, Hearing
+from odfd.trust.judgement import authority_fork_choice
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.log import Ledger, subject_of
+from odfd.trust.ledger.observations import Observations
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.policy.network_policies import NetworkPolicies
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
@@ -214,7 +214,7 @@ class LedgerNoticeboard:
                 return None
             heard = Hearing(connection, self._leaves, sender, now).hear(said, signed)
             if isinstance(said, Authority) and heard.outcome.changes:
-                ties.settle(connection, said.dataset, self._room.witnesses(), now)
+                authority_fork_choice.settle(connection, said.dataset, self._room.witnesses(), now)
             if heard.outcome.changes and not isinstance(said, PolicyStatement):
                 self._room.took(connection, said.dataset)
         if heard.proof is not None:
@@ -254,7 +254,7 @@ class LedgerNoticeboard:
             witnesses = self._room.witnesses()
             is_new = Cosignatures(connection).keep(made, listed=made.witness in witnesses.groups)
             if is_new and made.checkpoint.epoch is None:
-                ties.settle(connection, dataset, witnesses, self._clock())
+                authority_fork_choice.settle(connection, dataset, witnesses, self._clock())
         if is_new and made.witness in witnesses.groups:
             self._on_cosignature(made)
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), True
@@ -271,7 +271,7 @@ class LedgerNoticeboard:
             now = self._clock()
             is_new = Hearing(connection, self._leaves, sender, now).hear_proof(proof)
             if is_new and proof.kind == AUTHORITY_FORK:
-                ties.settle(connection, proof.dataset, self._room.witnesses(), now)
+                authority_fork_choice.settle(connection, proof.dataset, self._room.witnesses(), now)
         if not is_new:
             return Judgement.IGNORE, True
         self._on_proof(proof, False)

@@ -23,8 +23,8 @@ from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.datasets.visibility import PublicOf
-from odfd.trust.bundle import Reader
-from odfd.trust.shelf import Shelf
+from odfd.trust.evidence.bundle import Reader
+from odfd.trust.evidence.bundle_store import Shelf
 
 MAX_PLACES: Final = 65_536
 """Objects of all bundles that are given at one time; bundles asked for longest ago make room."""

@@ -1,7 +1,7 @@
 """Proofs about chains that we serve: trees of RFC 6962 over block hashes, their full subtrees kept between questions.
 
 Made with the library, called from worker threads. A proof reads the hashes of a thousand blocks or two; only the first
-of a chain whose groups are not kept (``odfd.trust.subtrees``) those of all, as after it was rewritten.
+of a chain whose groups are not kept (``odfd.trust.ledger.subtree_roots``) those of all, as after it was rewritten.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chain.ids import DatasetId
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.database import Database
-from odfd.trust.ledger import Ledger
-from odfd.trust.subtrees import Subtrees
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.subtree_roots import Subtrees
 
 MAX_TREES: Final = 64
 """Chains whose subtrees are kept: of a million blocks they take 200 KiB."""

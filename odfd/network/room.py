@@ -14,9 +14,9 @@ from typing import Final
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Observation, PolicyStatement
-from odfd.trust.ledger import Ledger
-from odfd.trust.observations import Observations
-from odfd.trust.quorum import Witnesses
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.observations import Observations
+from odfd.trust.policy.witness_quorum import Witnesses
 from p2p.peers.budget import Budget, Rate
 from p2p.ports import PeerId
 

@@ -14,8 +14,8 @@ from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.objects import disk, make_folder
 from odfd.published.tree import MAX_AUTHORITIES, SIGNED_HEAD, TRUST, authority_file
-from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Ledger
 
 
 class Signed(NamedTuple):

@@ -47,7 +47,7 @@ from odfd.resources.store import Resources
 from odfd.services.checking import TransformCheck
 from odfd.services.evolution import SuccessionCheck
 from odfd.services.home import Home
-from odfd.trust.signing import OwnerCommitter
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 BASE_KIND = "source-base"
 """Resource that keeps, on this node only, the folder that a dataset's relative source paths start from."""

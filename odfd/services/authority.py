@@ -25,12 +25,12 @@ from odfd.control import wire
 from odfd.datasets.catalog import Entry
 from odfd.kit.clock import Clock
 from odfd.services.home import Home
-from odfd.trust import drafting
-from odfd.trust.authorities import Authorities
-from odfd.trust.disputes import is_disputed
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.signing import OwnerCommitter
-from odfd.trust.versioning import keep_version, note_version, sign_version
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.signing import authority_drafts
+from odfd.trust.signing.authority_versions import keep_version, note_version, sign_version
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class AuthorityService:
@@ -102,13 +102,13 @@ class AuthorityService:
         seed, tree = self._chain(rights.dataset)
         now = self._clock.now()
         if request.action == "rotate":
-            return drafting.rotated(rights, self._home.keys.node_key().did, tree, seed, now, request.reason)
+            return authority_drafts.rotated(rights, self._home.keys.node_key().did, tree, seed, now, request.reason)
         if request.key is None:
             raise Invalid(f"{request.action} needs a key", rule="authority-key", hint="did:key:…")
         key = KeyDid.parse(request.key)
         if request.action == "add-writer":
-            return drafting.with_writer(rights, key, request.days, seed, now)
-        return drafting.without_writer(rights, key, tree, seed, now)
+            return authority_drafts.with_writer(rights, key, request.days, seed, now)
+        return authority_drafts.without_writer(rights, key, tree, seed, now)
 
     def _chain(self, dataset: DatasetId) -> tuple[Multihash, TreeHead]:
         """The first block, and the tree of all that is here. Raises Refused without any."""

@@ -35,10 +35,10 @@ from odfd.services.home import Home
 from odfd.services.places import Places, name_in, place_of
 from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
 from odfd.transfer.linked import note_links
-from odfd.trust.authorities import Authorities
-from odfd.trust.epochs import epoch_of
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.rewriting import kept_tree
+from odfd.trust.admission.epoch_switch import epoch_of
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.history_rewrite import kept_tree
+from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.terms import pages_of
 from p2p.ports import Judgement, Noticeboard, PeerId, Topic
 

@@ -1,9 +1,9 @@
 """The port ``Collection``: disk of what nobody needs any more is freed, when somebody asks and now and then by itself.
 
-Blocks are the only names that keep an object: evidence has its own copies (``odfd.trust.shelf``), a replay its own
-checkpoints, and whatever is on its way or being read the store's holds keep. Then the trust ledger lets go of what it
-need not keep (``odfd.trust.pruning``). A run that is cut off has freed some, and the next one frees the rest. Alive
-while ``run`` is; one collection at a time.
+Blocks are the only names that keep an object: evidence has its own copies (``odfd.trust.evidence.bundle_store``), a
+replay its own checkpoints, and whatever is on its way or being read the store's holds keep. Then the trust ledger lets
+go of what it need not keep (``odfd.trust.ledger.retention``). A run that is cut off has freed some, and the next one
+frees the rest. Alive while ``run`` is; one collection at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odfd.kit.supervision import Journal, Life
 from odfd.kit.tasks import Report, Task, TaskBoard
 from odfd.obs.events import EventLog
 from odfd.services.home import Home
-from odfd.trust.pruning import prune
+from odfd.trust.ledger.retention import prune
 
 MAX_LISTED: Final = 1000
 """Objects that a dry run lists."""

@@ -15,9 +15,10 @@ from odfd.control import wire
 from odfd.network.proving import Prover
 from odfd.services.submissions import Log, Miss, Submissions
 from odfd.services.witnessing import Asked, Told, Witnessing
-from odfd.trust.profiles import cosigns
-from odfd.trust.publicly import PublicDesk
-from odfd.trust.witness import Cosignatures, Question, Witness
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.policy.profiles import cosigns
+from odfd.trust.witness.tlog_witness import PublicDesk
+from odfd.trust.witness.witness import Question, Witness
 from p2p.ports import Topic
 
 if TYPE_CHECKING:

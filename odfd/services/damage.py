@@ -12,7 +12,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.kit.clock import Clock
 from odfd.services.home import Home
 from odfd.services.looking import Conditions, conditions
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage, Spot
 
 

@@ -38,7 +38,7 @@ from odfd.services.apply import BASE_KIND, Applying
 from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import SEGMENTS, Home
 from odfd.services.views import Views, block_view, schema_view
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
 MAX_LOG = 10_000

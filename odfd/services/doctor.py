@@ -23,7 +23,7 @@ from odfd.datasets.references import references_hold
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.resources.store import IN_FORCE, WISHES
 from odfd.services.home import DATABASE, PARTIAL, Home
-from odfd.trust.ledger import SEALED, Ledger
+from odfd.trust.ledger.log import SEALED, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.memory import VERIFIED
 

@@ -15,8 +15,8 @@ from odfd.control.board import task_ref
 from odfd.kit.tasks import Report, TaskBoard, outside
 from odfd.network.evidence import EvidenceFetcher
 from odfd.services.home import Home
-from odfd.trust.proofs import Proofs
-from odfd.trust.shelf import Shelf
+from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.ledger.proofs import Proofs
 
 _LISTED: Final = "odfctl trust show REF lists what is kept"
 

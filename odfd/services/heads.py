@@ -17,7 +17,7 @@ from chain.store.base import ChainStore
 from odfd.kit.rounds import Rounds
 from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
-from odfd.trust.signing import OwnerCommitter
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0
 """Heads are looked at this often; one is signed anew at a third of its life, which is days."""

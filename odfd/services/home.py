@@ -27,8 +27,8 @@ from odfd.mirrors import wish as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.services.aftermath import OBJECTS, Aftermath, look_back
-from odfd.trust import ledger
-from odfd.trust.keystore import KeyStore
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger import log
 from odfd.verify import damage, memory
 
 DATABASE: Final = "odfd.sqlite"
@@ -90,7 +90,7 @@ class Home:
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for room in (references, row_counts, pushes, resources, visibility, ledger, damage, memory):
+        for room in (references, row_counts, pushes, resources, visibility, log, damage, memory):
             database.migrate(room.ROOM, room.STEPS)
         database.watch(_OF_ONE, _UNWATCHED)
 

@@ -20,7 +20,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.mirrors import wish as wishes
 from odfd.resources.store import Resources
 from odfd.services.home import Home
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.memory import Memory
 from odfd.verify.report import OnProgress, Request, Verification

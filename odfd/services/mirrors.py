@@ -30,8 +30,8 @@ from odfd.services.datasets import known_dataset
 from odfd.services.holder_counts import HolderCounts
 from odfd.services.home import Home
 from odfd.services.places import Places, place_of
-from odfd.trust.ledger import Ledger
-from odfd.trust.standing import Known, Standing
+from odfd.trust.judgement.trust_evaluator import Known, Standing
+from odfd.trust.ledger.log import Ledger
 from p2p.ports import PeerId, PeerView
 
 _WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")

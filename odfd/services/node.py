@@ -80,14 +80,14 @@ from odfd.services.trust import proof_view
 from odfd.services.views import Views
 from odfd.services.visibility import is_elsewhere, settle_visibility
 from odfd.transform.driver import Workshop as TransformShop
-from odfd.trust.admission import Outcome
-from odfd.trust.policy import Expression, Policy
-from odfd.trust.post import Post
-from odfd.trust.rechecks import Rechecks
-from odfd.trust.reviewing import Reviewing
-from odfd.trust.shelf import Shelf
-from odfd.trust.signing import OwnerCommitter
-from odfd.trust.standing import Standing
+from odfd.trust.admission.rules import Outcome
+from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.judgement.suspension_review import Reviewing
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.ledger.recheck_results import Rechecks
+from odfd.trust.policy.policy import Expression, Policy
+from odfd.trust.signing.owner_commit import OwnerCommitter
+from odfd.trust.signing.signer_context import Post
 from odfd.verify.damage import Spot
 from p2p.kubo.rpc import Ipfs
 from p2p.pace import Line

@@ -30,7 +30,7 @@ from odfd.services.verification import mismatches, unable
 from odfd.transform.driver import Workshop
 from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, replay
-from odfd.trust.signing import OwnerCommitter
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class ProvingService:

@@ -31,7 +31,7 @@ from odfd.kit.rounds import TouchedRounds
 from odfd.kit.tasks import Report, outside
 from odfd.resources.store import Resource, Resources
 from odfd.services.home import Home
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from p2p.ipfs import names
 
 KIND: Final = "publication"

@@ -18,7 +18,7 @@ from chain.model.events import DatasetKind, Seed, SetInfo
 from odfd.datasets.catalog import Catalog
 from odfd.resources.store import Resources
 from odfd.services.home import Home
-from odfd.trust.signing import OwnerCommitter
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 KIND: Final = "quarantine"
 """Resource by the did of a dataset: the did of the one that takes its records."""

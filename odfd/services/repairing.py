@@ -22,7 +22,7 @@ from odfd.mirrors.wish import Wish
 from odfd.resources.store import Resources
 from odfd.services.home import Home
 from odfd.transfer.linked import note_links
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED
 from odfd.verify.report import Level

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from chain.ids import DatasetId
 from odfd.ingest.refetch import observing
 from odfd.services.home import STAGING
-from odfd.trust import observer, rechecking, validator
-from odfd.trust.observer import Observer
-from odfd.trust.rechecking import Rechecking
-from odfd.trust.reviewing import contradicted
-from odfd.trust.validator import Validator
+from odfd.trust.judgement.suspension_review import contradicted
+from odfd.trust.validation import evidence_rechecker, observer, validator
+from odfd.trust.validation.evidence_rechecker import Rechecking
+from odfd.trust.validation.observer import Observer
+from odfd.trust.validation.validator import Validator
 
 if TYPE_CHECKING:
     from odfd.services.node import NodeParts
@@ -43,7 +43,7 @@ def rechecking_of(parts: NodeParts) -> Rechecking:
         parts.keeper.poke(dataset)
         parts.reviewing.rounds.touch(dataset)
 
-    settings = rechecking.Settings(
+    settings = evidence_rechecker.Settings(
         shelf=parts.shelf,
         fetch=parts.evidence_fetcher.fetch,
         engine=parts.engine,

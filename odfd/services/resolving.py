@@ -27,16 +27,16 @@ from odfd.datasets.catalog import Entry
 from odfd.mirrors.keeper import MirrorKeeper
 from odfd.mirrors.turning import RewriteWaiting, turn_of
 from odfd.services.home import Home
-from odfd.trust import resolving
-from odfd.trust.authorities import Authorities
-from odfd.trust.disputes import is_disputed
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.proofs import Proofs
-from odfd.trust.resolutions import Resolutions
-from odfd.trust.resolving import Answer, Case, Fork, Side, Stop, Versions
-from odfd.trust.rewriting import give_up, kept_tree
-from odfd.trust.standing import Standing
-from odfd.trust.versioning import hold_instead
+from odfd.trust.judgement import manual_resolution
+from odfd.trust.judgement.manual_resolution import Answer, Case, Fork, Side, Stop, Versions
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.authority_replacement import hold_instead
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.history_rewrite import give_up, kept_tree
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.resolutions import Resolutions
 
 
 class Docket:
@@ -75,7 +75,7 @@ class Docket:
         proofs = Proofs(connection)
         index = proofs.forked_at(dataset, epoch)
         found = [each for each in proofs.of(dataset) if (each.kind, each.epoch, each.index) == (FORK, epoch, index)]
-        return resolving.fork_of(found[0]) if index is not None and found else None
+        return manual_resolution.fork_of(found[0]) if index is not None and found else None
 
     def _versions(self, connection: sqlite3.Connection, dataset: DatasetId) -> Versions | None:
         rights = Authorities(connection).rights(dataset)
@@ -86,7 +86,7 @@ class Docket:
             for each in Proofs(connection).of(dataset)
             if (each.kind, each.epoch) == (AUTHORITY_FORK, rights.version)
         ]
-        return resolving.versions_of(found[0], rights.sid) if found and rights.sid is not None else None
+        return manual_resolution.versions_of(found[0], rights.sid) if found and rights.sid is not None else None
 
 
 def _gives_up(checked: Checked, head: HeadStatement, walk: Sequence[Rights]) -> bool:
@@ -140,9 +140,9 @@ class ResolvingService:
         case, now = self._docket.case(entry), self._clock.now()
         if request.follow is None:
             reach = self._standing.reach(entry.id, self._standing.use(entry.id)).blocks
-            answer = resolving.abandon(case, reach, now)
+            answer = manual_resolution.abandon(case, reach, now)
         else:
-            answer = resolving.follow(case, Multihash.parse(request.follow), now)
+            answer = manual_resolution.follow(case, Multihash.parse(request.follow), now)
         self._check_ours(entry, case, answer)
         if answer.branch is not None and case.fork is not None and case.size > case.fork.index:
             self._turn(entry.id, case, answer, answer.branch, request, now)

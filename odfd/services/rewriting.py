@@ -1,7 +1,8 @@
 """The port ``Rewriting``: reset, compaction and metadata alone, of datasets that this node publishes.
 
 The epoch is drafted and signed first, then slices are merged, then epoch and history change in one transaction (see
-``odfd.trust.rewriting`` for what a crash leaves). Nobody ingests, derives or mirrors into the dataset meanwhile.
+``odfd.trust.ledger.history_rewrite`` for what a crash leaves). Nobody ingests, derives or mirrors into the dataset
+meanwhile.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from odfd.mirrors.keeper import MirrorKeeper
 from odfd.services.authority import draft_of, draft_view, signatures_of
 from odfd.services.datasets import named_block
 from odfd.services.home import Home
-from odfd.trust import drafting
-from odfd.trust.authorities import Authorities
-from odfd.trust.drafting import Opening
-from odfd.trust.ledger import Ledger
-from odfd.trust.rewriting import kept_tree, tree_head
-from odfd.trust.signing import OwnerCommitter
-from odfd.trust.versioning import sign_version
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.history_rewrite import kept_tree, tree_head
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.signing import authority_drafts
+from odfd.trust.signing.authority_drafts import Opening
+from odfd.trust.signing.authority_versions import sign_version
+from odfd.trust.signing.owner_commit import OwnerCommitter
 
 _NOTHING: Final = {
     "compact": "no two slices that follow each other fit into one within the limits",
@@ -166,7 +167,7 @@ class RewritingService:
             rights = Authorities(connection).rights(entry.id)
         mine = [key.did for key in self._home.keys.held(entry.id)]
         seed = self._home.chains.chain(entry.id).block_at(0).hash
-        said = drafting.rewritten(rights, opening, mine, seed, self._clock.now())
+        said = authority_drafts.rewritten(rights, opening, mine, seed, self._clock.now())
         return said, draft_view(rights, said)
 
     def _declared(self, entry: Entry, request: wire.RewriteRequest, opening: Opening) -> tuple[Authority, Signed]:

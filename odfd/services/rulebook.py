@@ -11,9 +11,9 @@ import msgspec
 from chain.ids import KeyDid
 from config.model import Settings
 from odfd.resources.store import Resources
-from odfd.trust.networks import NetworkPolicies
-from odfd.trust.policy import Policy
-from odfd.trust.profiles import policy_of
+from odfd.trust.policy.network_policies import NetworkPolicies
+from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.profiles import policy_of
 
 GROUP: Final = "validator"
 """Resource kind: a key and the group it stands in, listed by a person here."""

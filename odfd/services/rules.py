@@ -1,7 +1,7 @@
 """The port ``Policies``: what is asked for here, and what a network asks, signed by its key and accepted by a person.
 
-What tightens holds as soon as it is heard (``odfd.trust.tightening``); what loosens waits here for a person's word,
-which is kept as a resource and decided in the ledger. The network's key is a node's key: the node that publishes.
+What tightens holds as soon as it is heard (``odfd.trust.policy.policy_merge``); what loosens waits here for a person's
+word, which is kept as a resource and decided in the ledger. The network's key is a node's key: the node that publishes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from odfd.kit.clock import Clock
 from odfd.network.membership import Membership
 from odfd.services.home import Home
 from odfd.services.rulebook import Rulebook
-from odfd.trust import topics
-from odfd.trust.ledger import Ledger
-from odfd.trust.networks import Known, NetworkPolicies
-from odfd.trust.policy import Policy
-from odfd.trust.tightening import accepted, check_rules, waiting
+from odfd.trust.keys import journal_topics
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.network_policies import Known, NetworkPolicies
+from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.policy_merge import accepted, check_rules, waiting
 
 
 class RulesService:
@@ -93,7 +93,7 @@ class RulesService:
                 head=rules.digest,
             )
             payload = statement.encode(said)
-            sid, topic = envelope.sid(payload), topics.policy(network.name)
+            sid, topic = envelope.sid(payload), journal_topics.policy(network.name)
             sealed = self._home.keys.sign(key, topic, (said.version,), str(sid), payload)
             signed = envelope.unseal(sealed, statement.limit_of(said))
             kept.keep(said, signed, "signed", "", now)

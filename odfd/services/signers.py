@@ -19,9 +19,9 @@ from chain.ids import DatasetId, KeyDid
 from chain.statements import canonical
 from odfd.control import wire
 from odfd.kit.rounds import UNTIL_POKED, Rounds
-from odfd.trust.ledger import Ledger
-from odfd.trust.post import Post
-from odfd.trust.remembering import ENOUGH, may_go_on, recall
+from odfd.trust.ledger.journal_recovery import ENOUGH, may_go_on, recall
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.signing.signer_context import Post
 from p2p.ports import PeerId, PeerView
 
 ASK_SECONDS: Final = 60.0

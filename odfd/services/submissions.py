@@ -29,12 +29,14 @@ from odfd.kit.clock import Clock
 from odfd.kit.rounds import TouchedRounds
 from odfd.kit.supervision import Journal, Life
 from odfd.network.proving import Prover
-from odfd.trust import topics
-from odfd.trust.admission import EARLY_LIMIT
-from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import Ledger
-from odfd.trust.submitting import LONGEST, SOON, Asking, Got, Post, PublicWitness, Trouble
-from odfd.trust.witness import RENEW, Cosignatures
+from odfd.trust.admission.rules import EARLY_LIMIT
+from odfd.trust.keys import journal_topics
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.public_witness import PublicWitness
+from odfd.trust.witness.submission import LONGEST, SOON, Asking, Got, Post, Trouble
+from odfd.trust.witness.witness import RENEW
 from p2p.web.posting import Poster, Posts
 
 PAUSE: Final = 30.0
@@ -221,7 +223,9 @@ class Submissions:
         if last is not None and old >= tree.size and self._clock.now() < last.at + RENEW:
             return None
         # Nothing is signed by a key that does not know what it has said, nor what it has not said.
-        self._log.keys.may_note(key.did, topics.head(key.did, dataset), (head.epoch, head.size), head.root_hash.hex())
+        self._log.keys.may_note(
+            key.did, journal_topics.head(key.did, dataset), (head.epoch, head.size), head.root_hash.hex()
+        )
         return _Due(tree, submission.sign_note(key, tree), min(old, tree.size))
 
     def _keep(self, made: Cosignature) -> bool:

@@ -26,18 +26,18 @@ from odfd.services.evidence import EvidenceDesk
 from odfd.services.home import Home
 from odfd.services.resolving import Docket
 from odfd.services.rulebook import GROUP
-from odfd.trust import resolving
-from odfd.trust.evidence import Finding
-from odfd.trust.judge import STOPS, Decision, Reach, Status, Why, voice_on
-from odfd.trust.ledger import Ledger
-from odfd.trust.observations import Sighting
-from odfd.trust.policy import Policy
-from odfd.trust.proofs import Proofs
-from odfd.trust.rechecks import Rechecks
-from odfd.trust.resolutions import VERSION, Resolution
-from odfd.trust.runs import Run
-from odfd.trust.sanctions import Sanctions, Suspended
-from odfd.trust.standing import Known
+from odfd.trust.evidence.row_diff import Finding
+from odfd.trust.judgement import manual_resolution
+from odfd.trust.judgement.suspensions import Sanctions, Suspended
+from odfd.trust.judgement.trust_evaluator import Known
+from odfd.trust.judgement.verdicts import STOPS, Decision, Reach, Status, Why, voice_on
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.observations import Sighting
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.recheck_results import Rechecks
+from odfd.trust.ledger.resolutions import VERSION, Resolution
+from odfd.trust.ledger.runs import Run
+from odfd.trust.policy.policy import Policy
 
 
 class Heads(NamedTuple):
@@ -183,7 +183,7 @@ class TrustService:
             ),
             choices=tuple(
                 wire.ChoiceView(hash=str(each.name), message=each.message)
-                for each in resolving.choices(self._docket.case(entry))
+                for each in manual_resolution.choices(self._docket.case(entry))
             ),
             unsigned=self._heads.unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),

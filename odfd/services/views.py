@@ -24,10 +24,10 @@ from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import Entry
 from odfd.datasets.visibility import Visibility
 from odfd.services.home import Home
-from odfd.trust.judge import STOPS, Reach
-from odfd.trust.policy import Policy
-from odfd.trust.sightings import DATA
-from odfd.trust.standing import Known, Standing
+from odfd.trust.judgement.observation_reach import DATA
+from odfd.trust.judgement.trust_evaluator import Known, Standing
+from odfd.trust.judgement.verdicts import STOPS, Reach
+from odfd.trust.policy.policy import Policy
 
 DAMAGED: Final = "damaged"
 

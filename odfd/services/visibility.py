@@ -19,8 +19,8 @@ from odfd.mirrors import wish as wishes
 from odfd.network.membership import KIND as NETWORK
 from odfd.resources.store import Resources
 from odfd.services.home import Home
-from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Ledger
 
 if TYPE_CHECKING:
     from odfd.services.node import NodeParts

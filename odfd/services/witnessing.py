@@ -19,7 +19,7 @@ from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
 from odfd.kit.rounds import TouchedRounds
 from odfd.kit.supervision import Journal
-from odfd.trust.witness import Question, Witness
+from odfd.trust.witness.witness import Question, Witness
 from p2p.ports import PeerId, TreeHead
 
 ROUND_SECONDS: Final = 3600.0

@@ -16,7 +16,7 @@ from worlds.peer_bytes import OURS, TARGETS
 TREE = Path(__file__).parents[2]
 ROOMS = (
     "p2p", "chain/statements", "chain/ids.py", "chain/multihash.py", "odfd/network", "odfd/ipfs", "odfd/published",
-    "odfd/trust/bundle.py", "odfd/trust/unpacking.py",
+    "odfd/trust/evidence/bundle.py", "odfd/trust/evidence/bundle_reader.py",
 )  # fmt: skip
 TAKES = re.compile(r"\b(bytes|bytearray|memoryview|Buffer|BinaryIO)\b")
 TAKES_TEXT = re.compile(r"^str$")

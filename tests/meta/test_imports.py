@@ -103,13 +103,13 @@ PURE = [
     "odfd.transform.plan",
     "odfd.transform.pacing",
     "odfd.transform.past",
-    "odfd.trust.judge",
-    "odfd.trust.policy",
-    "odfd.trust.admission",
-    "odfd.trust.epochs",
-    "odfd.trust.suspension",
-    "odfd.trust.witness_rules",
-    "odfd.trust.tightening",
+    "odfd.trust.judgement.verdicts",
+    "odfd.trust.policy.policy",
+    "odfd.trust.admission.rules",
+    "odfd.trust.admission.epoch_switch",
+    "odfd.trust.judgement.suspension_rules",
+    "odfd.trust.policy.witness_merge",
+    "odfd.trust.policy.policy_merge",
 ]
 DOES_IO = ["chain.store", "chain.data.parquet"]
 WORLD = {

@@ -22,9 +22,9 @@ from engines.contract import Success
 from engines.fake import FakeEngine
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.replay import Replayed, replay
-from odfd.trust import bundle
-from odfd.trust.attesting import actual_of
-from odfd.trust.gathering import Case, Gathered, gather
+from odfd.trust.evidence import bundle
+from odfd.trust.evidence.bundle_writer import Case, Gathered, gather
+from odfd.trust.validation.attestation import actual_of
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 PUBLISHER = SigningKey(b"p" * 32)

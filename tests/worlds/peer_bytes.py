@@ -33,8 +33,8 @@ from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
 from odfd.published.source import Source
 from odfd.services.home import open_home
-from odfd.trust.bundle import Reader, decode_manifest
-from odfd.trust.unpacking import unpacked
+from odfd.trust.evidence.bundle import Reader, decode_manifest
+from odfd.trust.evidence.bundle_reader import unpacked
 from p2p.address import is_worth_dialling, parse_address
 from p2p.errors import Violation
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
@@ -436,7 +436,7 @@ TARGETS: Sequence[Target] = (
 
 OURS = {
     "p2p.identity.did_of_seed": "a seed of ours",
-    "odfd.trust.bundle.write": "a bundle of ours",
+    "odfd.trust.evidence.bundle.write": "a bundle of ours",
     "chain.statements.proof.fork": "statements that were decoded before",
     "chain.statements.proof.double_vote": "statements that were decoded before",
     "chain.statements.proof.authority_fork": "statements that were decoded before",

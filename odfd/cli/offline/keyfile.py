@@ -11,7 +11,7 @@ from chain.instant import Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import delegate
-from odfd.trust.journal import sync_folder
+from odfd.trust.keys.journal import sync_folder
 
 _MODE = 0o600
 

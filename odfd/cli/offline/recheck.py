@@ -21,8 +21,8 @@ from odfd.cli.table import clean
 from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from odfd.trust.recheck import Answer
-    from odfd.trust.unpacking import Unpacked
+    from odfd.trust.evidence.bundle_reader import Unpacked
+    from odfd.trust.validation.recheck import Answer
 
 PATIENCE_SECONDS: Final = 600.0
 """For the re-run, all in all."""
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from chain.store.objects import disk
-    from odfd.trust.unpacking import unpacked
+    from odfd.trust.evidence.bundle_reader import unpacked
 
     session = Session(args)
     path = files.existing(args.file)
@@ -112,8 +112,8 @@ async def _rerun(case: Unpacked, place: Path) -> Answer:
     import trio
 
     from engines.provision.host import SparkOptions, spark_engine
-    from odfd.trust.recheck import Result, recheck, without_engine
-    from odfd.trust.unpacking import Lacking
+    from odfd.trust.evidence.bundle_reader import Lacking
+    from odfd.trust.validation.recheck import Result, recheck, without_engine
 
     if isinstance(case, Lacking):
         return without_engine(case, Result.INCOMPLETE, case.missing)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from odfd.cli.main import main
-from odfd.trust.bundle import Reader, write
+from odfd.trust.evidence.bundle import Reader, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "trust"
 LIE = (GOLDEN / "lie.odfe").read_bytes()

@@ -27,8 +27,8 @@ from config import model
 from odfd.mirrors.wish import Wish
 from odfd.services.cosigning import submissions_of
 from odfd.services.submissions import PAUSE, Submissions
-from odfd.trust.submitting import read_witness
-from odfd.trust.witness import Cosignatures
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.policy.public_witness import read_witness
 from p2p.web.posting import Posts
 from worlds import node_world
 

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from engines.provision.host import SparkOptions, spark_engine
-from odfd.trust.recheck import recheck
-from odfd.trust.unpacking import unpacked
+from odfd.trust.evidence.bundle_reader import unpacked
+from odfd.trust.validation.recheck import recheck
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -21,8 +21,8 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import envelope, proof, statement
 from chain.statements.keys import SigningKey
-from odfd.trust.recheck import recheck
-from odfd.trust.unpacking import Case, unpacked
+from odfd.trust.evidence.bundle_reader import Case, unpacked
+from odfd.trust.validation.recheck import recheck
 
 HERE = Path(__file__).parent
 OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)

@@ -16,9 +16,10 @@ import pytest
 
 from chain.statements.statement import HEAD
 from chain.store.database import open_database
-from odfd.trust import admission, hearing, pruning
-from odfd.trust.admission import Outcome, Verdict
-from odfd.trust.ledger import Ledger
+from odfd.trust.admission import rules, statement_processor
+from odfd.trust.admission.rules import Outcome, Verdict
+from odfd.trust.ledger import retention
+from odfd.trust.ledger.log import Ledger
 
 SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "200")) // 10
 ONE = os.environ.get("ODFD_SIM_SEED")
@@ -55,7 +56,7 @@ def test_nodes_that_prune_know_what_others_know(realm: Any) -> None:
 
 
 def test_losing_the_last_word_of_a_signer_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pruning._Page, "_may_go", lambda _page, row: row.type == HEAD)
+    monkeypatch.setattr(retention._Page, "_may_go", lambda _page, row: row.type == HEAD)
     assert noticed(trustnet, realm, 7000, pruning=True) == "S5"
 
 
@@ -70,13 +71,13 @@ def noticed(trustnet: Any, realm: Any, first: int, **plan: Any) -> str:
 
 
 def test_heads_of_closed_epochs_that_count_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    honest = admission._rights_doubted
+    honest = rules._rights_doubted
 
     def forgetful(head: Any, signed: Any, newest: Any, ground: Any) -> Verdict | None:
         found = honest(head, signed, newest, ground)
         return None if found is not None and found.outcome in (Outcome.OLD_EPOCH, Outcome.OLDER) else found
 
-    monkeypatch.setattr(admission, "_rights_doubted", forgetful)
+    monkeypatch.setattr(rules, "_rights_doubted", forgetful)
     assert noticed(trustnet, realm, 1000) in ("W", "S7")
 
 
@@ -86,29 +87,31 @@ def test_heads_that_stay_when_their_epoch_closes_are_noticed(trustnet: Any, real
 
 
 def test_contradictions_of_a_root_let_pass_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    honest = hearing.admit_authority
+    honest = statement_processor.admit_authority
 
     def blind(*given: Any) -> Any:
         verdict, rights = honest(*given)
         return (Verdict(Outcome.OLDER) if verdict.outcome is Outcome.FORK else verdict), rights
 
-    monkeypatch.setattr(hearing, "admit_authority", blind)
+    monkeypatch.setattr(statement_processor, "admit_authority", blind)
     assert noticed(trustnet, realm, 3000, disputed=True) == "A"
 
 
 def test_heads_followed_in_dispute_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(hearing, "is_disputed", lambda *_: False)
+    monkeypatch.setattr(statement_processor, "is_disputed", lambda *_: False)
     assert noticed(trustnet, realm, 4000, disputed=True) == "A"
 
 
 def test_writers_of_no_version_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     """Anybody's signature will do."""
-    monkeypatch.setattr(admission, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
-    monkeypatch.setattr(hearing, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
+    monkeypatch.setattr(rules, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
+    monkeypatch.setattr(
+        statement_processor, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None)
+    )
     assert noticed(trustnet, realm, 5000) in ("W", "S7")
 
 
 def test_blaming_who_knows_another_form_of_a_version_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     strict = lambda _head, mistake: Verdict(Outcome.REJECTED, mistake)  # noqa: E731
-    monkeypatch.setattr(admission, "_not_of_my_version", strict)
+    monkeypatch.setattr(rules, "_not_of_my_version", strict)
     assert noticed(trustnet, realm, 6000, disputed=True) == "J"

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from odfd.trust import admission, judge, quorum, suspension
-from odfd.trust import policy as policies
-from odfd.trust.admission import Outcome, Verdict
-from odfd.trust.judge import Voice
-from odfd.trust.policy import Group
-from odfd.trust.standing import own_voice
+from odfd.trust.admission import rules
+from odfd.trust.admission.rules import Outcome, Verdict
+from odfd.trust.judgement import suspension_rules, verdicts
+from odfd.trust.judgement.trust_evaluator import own_voice
+from odfd.trust.judgement.verdicts import Voice
+from odfd.trust.policy import policy as policies
+from odfd.trust.policy import witness_quorum
+from odfd.trust.policy.policy import Group
 
 SEEDS = 60
 """Within which a mutant must be found."""
@@ -41,7 +43,7 @@ def without_row(row: int) -> Any:
         rows = [node for node in function.body if isinstance(node, ast.If) and isinstance(node.body[0], ast.Return)]
         function.body.remove(rows[row - 1])
 
-    return rewritten(judge, "judge", change)
+    return rewritten(verdicts, "judge", change)
 
 
 def replaced(module: ModuleType, name: str, old: str, new: str) -> Any:
@@ -89,7 +91,7 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_table_is_missed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, row: int) -> None:
     promises, plan = ROWS[row]
-    monkeypatch.setattr(judge, "judge", without_row(row))
+    monkeypatch.setattr(verdicts, "judge", without_row(row))
     assert found(trustnet, monkeypatch, **plan) in promises.split()
 
 
@@ -106,8 +108,8 @@ def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    credulous = replaced(judge, "voice_on", "span.state == 'opaque'", "False")
-    for module in (judge, suspension):
+    credulous = replaced(verdicts, "voice_on", "span.state == 'opaque'", "False")
+    for module in (verdicts, suspension_rules):
         monkeypatch.setattr(module, "voice_on", credulous)
     assert found(trustnet, monkeypatch, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
 
@@ -117,30 +119,30 @@ def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatc
         split = tuple(Group(f"{group.name}/{key}", frozenset({key})) for group in policy.groups for key in group.keys)
         return honest(policies.Policy(groups=split), heard, step, suspended)
 
-    honest = judge.group_voices
-    monkeypatch.setattr(judge, "group_voices", by_key)
+    honest = verdicts.group_voices
+    monkeypatch.setattr(verdicts, "group_voices", by_key)
     assert found(trustnet, monkeypatch, plot="deny") in ("S2", "U")
 
 
 def test_unlike_mismatches_added_up_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = replaced(judge, "judge", "max(values.values(), default=0)", "sum(values.values())")
-    monkeypatch.setattr(judge, "judge", changed)
+    changed = replaced(verdicts, "judge", "max(values.values(), default=0)", "sum(values.values())")
+    monkeypatch.setattr(verdicts, "judge", changed)
     assert found(trustnet, monkeypatch, recipe="machine") == "U"
 
 
 def test_dissent_that_vetoes_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = replaced(judge, "judge", "agree >= quorum", "agree >= quorum and not values")
-    monkeypatch.setattr(judge, "judge", changed)
+    changed = replaced(verdicts, "judge", "agree >= quorum", "agree >= quorum and not values")
+    monkeypatch.setattr(verdicts, "judge", changed)
     assert found(trustnet, monkeypatch, plot="deny") == "L"
 
 
 def test_reach_past_a_fork_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "reach", replaced(judge, "reach", "extent.forked_at is not None", "False"))
+    monkeypatch.setattr(verdicts, "reach", replaced(verdicts, "reach", "extent.forked_at is not None", "False"))
     assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "F"
 
 
 def test_reach_past_what_stops_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "reach", replaced(judge, "reach", "sequence_number >= stop", "True"))
+    monkeypatch.setattr(verdicts, "reach", replaced(verdicts, "reach", "sequence_number >= stop", "True"))
     assert found(trustnet, monkeypatch, kinds=("lie", "honest")) in ("S1", "L")
 
 
@@ -151,18 +153,18 @@ def test_verdicts_on_another_branch_that_count_are_noticed(trustnet: Any, monkey
 
 
 def test_forks_overlooked_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = admission._against_mine
+    honest = rules._against_mine
 
     def blind(*given: Any) -> Verdict:
         verdict = honest(*given)
         return Verdict(Outcome.OLDER) if verdict.outcome is Outcome.FORK else verdict
 
-    monkeypatch.setattr(admission, "_against_mine", blind)
+    monkeypatch.setattr(rules, "_against_mine", blind)
     assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "L"
 
 
 def test_double_votes_let_pass_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspension, "double_voters", lambda *_: frozenset())
+    monkeypatch.setattr(suspension_rules, "double_voters", lambda *_: frozenset())
     assert found(trustnet, monkeypatch, plot="double") in ("L", "S5", "S7")
 
 
@@ -179,27 +181,27 @@ def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.Mo
     if rule == "alone":
         plan = {"plot": "deny"}
         old, new = "len(many) == 1 and many[0] != voices[group]", "any(voice != voices[group] for voice in alike)"
-        changed = replaced(suspension, "_stands_alone", old, new)
-        monkeypatch.setattr(suspension, "_stands_alone", changed)
+        changed = replaced(suspension_rules, "_stands_alone", old, new)
+        monkeypatch.setattr(suspension_rules, "_stands_alone", changed)
     elif rule == "grace":
-        monkeypatch.setattr(suspension, "GRACE", -1)
+        monkeypatch.setattr(suspension_rules, "GRACE", -1)
     elif rule == "platform":
         plan = {"recipe": "platform"}
-        changed = replaced(suspension, "_stands_alone", "machines[other] & machines[group]", "True")
-        monkeypatch.setattr(suspension, "_stands_alone", changed)
+        changed = replaced(suspension_rules, "_stands_alone", "machines[other] & machines[group]", "True")
+        monkeypatch.setattr(suspension_rules, "_stands_alone", changed)
     else:
-        monkeypatch.setattr(suspension, "look_again", lambda *_: frozenset())
+        monkeypatch.setattr(suspension_rules, "look_again", lambda *_: frozenset())
     assert found(trustnet, monkeypatch, **plan) == "S3"
 
 
 def test_quorums_of_a_half_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum.Witnesses, "preventing", property(lambda self: max(len(self.groups) // 2, 1)))
+    monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: max(len(self.groups) // 2, 1)))
     assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
 
 
 def test_two_keys_of_a_witness_group_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trustnet.network, "witnesses_of", lambda keys: keys)
-    monkeypatch.setattr(quorum.Witnesses, "preventing", property(lambda self: _of_groups(self)))
+    monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: _of_groups(self)))
     assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
 
 

@@ -18,13 +18,15 @@ from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Tree
-from odfd.trust import admission, judge, suspension, witness
-from odfd.trust.admission import Outcome
-from odfd.trust.judge import Decision, Voice
-from odfd.trust.policy import Policy
-from odfd.trust.proofs import fork_of_last_block
-from odfd.trust.runs import Run
-from odfd.trust.standing import own_voice
+from odfd.trust.admission import rules
+from odfd.trust.admission.rules import Outcome
+from odfd.trust.judgement import suspension_rules, verdicts
+from odfd.trust.judgement.trust_evaluator import own_voice
+from odfd.trust.judgement.verdicts import Decision, Voice
+from odfd.trust.ledger.proofs import fork_of_last_block
+from odfd.trust.ledger.runs import Run
+from odfd.trust.policy.policy import Policy
+from odfd.trust.witness import witness
 from p2p.machines.seen import Seen
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
@@ -75,11 +77,11 @@ class Node:
         self.key, self.journal = key_of(name), RememberedJournal()
         self.opaque = False
         self.runs_steps = group is not None
-        self.quorum = judge.quorum_of((policy.use, policy.serve))
+        self.quorum = verdicts.quorum_of((policy.use, policy.serve))
         self.books: dict[DatasetId, Book] = {}
         self.board: dict[Multihash, tuple[Topic, bytes, DatasetId]] = {}
         self.accused: dict[KeyDid, Proof] = {}
-        self.since: dict[suspension.Strike, Instant] = {}
+        self.since: dict[suspension_rules.Strike, Instant] = {}
         self.seen = Seen(5_000)
         self.links: set[PeerId] = set()
         self.suspended: frozenset[str] = frozenset()
@@ -119,7 +121,7 @@ class Node:
         book = self.book(head.dataset)
         newest = book.newest[0] if book.newest else None
         at = book.fork.index if book.fork else None
-        outcome = admission.admit_head(head, signed, newest, book.root_at, self.world.clock(), forked_at=at).outcome
+        outcome = rules.admit_head(head, signed, newest, book.root_at, self.world.clock(), forked_at=at).outcome
         if outcome is Outcome.FORK and book.fork is None:
             book.contested = (head, signed)
             self._prove_alone(book)
@@ -136,7 +138,7 @@ class Node:
         book = self.book(said.dataset)
         before = book.said.get(said.validator)
         known = before[0] if before else None
-        outcome = admission.admit_attestation(said, signed, known, self.world.clock()).outcome
+        outcome = rules.admit_attestation(said, signed, known, self.world.clock()).outcome
         if outcome is Outcome.FORK and before is not None:
             self._keep(proofs.double_vote(before[1].envelope, signed.envelope), self.name)
         if outcome is not Outcome.NEW:
@@ -282,7 +284,7 @@ class Node:
         )
 
     def _look_again(self) -> None:
-        for dataset, step in sorted(suspension.look_again(self.policy, self.view())):
+        for dataset, step in sorted(suspension_rules.look_again(self.policy, self.view())):
             book = self.books[dataset]
             if step in book.again or book.branch is None:
                 continue
@@ -325,19 +327,19 @@ class Node:
             return {}
         return {step: voice for step, run in book.runs.items() if (voice := own_voice(run)) is not None}
 
-    def view(self) -> suspension.View:
+    def view(self) -> suspension_rules.View:
         told = {
-            dataset: suspension.Told(heard=book.heard(), own=self.own(book), steps=book.branch.steps(book.size))
+            dataset: suspension_rules.Told(heard=book.heard(), own=self.own(book), steps=book.branch.steps(book.size))
             for dataset, book in self.books.items()
             if book.branch is not None
         }
         engine = engine_of(self.machine)
-        return suspension.View(
+        return suspension_rules.View(
             datasets=told,
             accused=self.accused.keys(),
             since=self.since,
-            own_group=self.group or suspension.ME,
-            own_machine=suspension.Machine(engine.digest, engine.platform),
+            own_group=self.group or suspension_rules.ME,
+            own_machine=suspension_rules.Machine(engine.digest, engine.platform),
         )
 
     def review(self) -> None:
@@ -346,30 +348,30 @@ class Node:
             return
         self.unreviewed = False
         view, now = self.view(), self.world.clock()
-        self.since = suspension.remembered(self.since, suspension.strikes(self.policy, view), now)
-        out = suspension.standing(self.policy, self.view(), now)
+        self.since = suspension_rules.remembered(self.since, suspension_rules.strikes(self.policy, view), now)
+        out = suspension_rules.standing(self.policy, self.view(), now)
         if out != self.suspended:
             self.suspended = out
             for dataset in self.books:
                 self.world.touch(self, dataset)
 
     def decider(self, book: Book) -> Callable[[int], Decision]:
-        out = self.suspended | suspension.double_voters(self.policy, self.accused.keys())
-        bench = judge.Bench(policy=self.policy, me=self.key.did, quorum=self.quorum, suspended=out)
+        out = self.suspended | suspension_rules.double_voters(self.policy, self.accused.keys())
+        bench = verdicts.Bench(policy=self.policy, me=self.key.did, quorum=self.quorum, suspended=out)
         heard, own = book.heard(), self.own(book)
-        return lambda step: judge.decide(bench, heard, own.get(step), step)
+        return lambda step: verdicts.decide(bench, heard, own.get(step), step)
 
     def decisions(self, dataset: DatasetId) -> dict[int, Decision]:
         book = self.book(dataset)
         decide = self.decider(book)
         return {step: decide(step) for step in book.branch.steps(book.size)} if book.branch else {}
 
-    def reach(self, dataset: DatasetId, decisions: dict[int, Decision]) -> judge.Reach:
+    def reach(self, dataset: DatasetId, decisions: dict[int, Decision]) -> verdicts.Reach:
         book = self.book(dataset)
-        extent = judge.Extent(
+        extent = verdicts.Extent(
             linked=book.size,
             chain=book.adopted[0].size if book.adopted else 0,
             data=book.size,
             forked_at=book.fork.index if book.fork else None,
         )
-        return judge.reach(self.policy.use, extent, tuple(decisions), decisions.__getitem__)
+        return verdicts.reach(self.policy.use, extent, tuple(decisions), decisions.__getitem__)

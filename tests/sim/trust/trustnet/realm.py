@@ -29,14 +29,17 @@ from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.network.noticeboard import LedgerNoticeboard
-from odfd.trust import drafting, ledger, resolving, versioning
-from odfd.trust.authorities import Authorities
-from odfd.trust.disputes import is_disputed
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.proofs import Proofs
-from odfd.trust.pruning import SUPERSEDED, prune
-from odfd.trust.rebuilding import live_of
-from odfd.trust.resolutions import Resolutions
+from odfd.trust.judgement import manual_resolution
+from odfd.trust.ledger import log as ledger
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.authority_replacement import hold_instead
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.live_set import live_of
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.resolutions import Resolutions
+from odfd.trust.ledger.retention import SUPERSEDED, prune
+from odfd.trust.signing import authority_drafts
 from p2p.ports import Judgement, PeerId, Topic
 
 from .fabric import digest, key_of
@@ -102,19 +105,19 @@ class Peer:
         found = [each for each in self.proofs(dataset) if (each.kind, each.epoch) == (AUTHORITY_FORK, len(walk) - 1)]
         held = walk[-1].sid
         assert held is not None
-        case = resolving.Case(
+        case = manual_resolution.Case(
             dataset=dataset,
             name="realm",
             size=HELD,
             head=None,
             epoch=0,
             number_of=lambda _: None,
-            versions=resolving.versions_of(found[0], held),
+            versions=manual_resolution.versions_of(found[0], held),
         )
-        answer = resolving.follow(case, version, self.now)
+        answer = manual_resolution.follow(case, version, self.now)
         with self.database.write() as connection:
             if answer.version is not None:
-                versioning.hold_instead(connection, *answer.version)
+                hold_instead(connection, *answer.version)
             for made in answer.resolutions:
                 Resolutions(connection).keep(dataset, made)
 
@@ -193,7 +196,7 @@ class Realm:
 
     def _next(self, mark: str = "") -> tuple[Authority, SigningKey]:
         key = key_of(f"writer {self.seed} {self.rights.version + 1}{mark}")
-        return drafting.rotated(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
+        return authority_drafts.rotated(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
 
     def _steal(self) -> None:
         """A writer's key, never the root's while it alone decides."""

@@ -19,10 +19,10 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement
-from odfd.trust import attesting
-from odfd.trust.attesting import Subject, Tried
-from odfd.trust.journal import Entry, Journal, Order
-from odfd.trust.runs import Run
+from odfd.trust.keys.journal import Entry, Journal, Order
+from odfd.trust.ledger.runs import Run
+from odfd.trust.validation import attestation
+from odfd.trust.validation.attestation import Subject, Tried
 from p2p.ports import Topic
 from p2p.wire.limits import MAX_ENVELOPE
 
@@ -110,7 +110,7 @@ def attested(
 ) -> Signed:
     """By the real rules of attesting. ``opaque``: it began from published states, and says so."""
     tried = Tried(runs, 1 + max(runs, default=0))
-    said = attesting.attest(key.did, subject, tried, (), "strict", last, now)
+    said = attestation.attest(key.did, subject, tried, (), "strict", last, now)
     if opaque:
         spans = tuple(msgspec.structs.replace(span, state=span.state and "opaque") for span in said.spans)
         said = msgspec.structs.replace(said, spans=spans)

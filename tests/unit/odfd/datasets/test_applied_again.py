@@ -48,7 +48,7 @@ from chain.model.source import (
 )
 from chain.state import ChainState
 from odfd.datasets.creation import changed_events, founding_events
-from odfd.trust.signing import author_blocks
+from odfd.trust.signing.owner_commit import author_blocks
 
 DATASET, INPUT = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2))
 FIELDS = [DataField(name="offset", type=odf.Int64()), DataField(name="op", type=odf.Int32()),

@@ -23,9 +23,9 @@ from chain.store.sqlite import SqliteChains
 from odfd.network.noticeboard import Hearers, LedgerNoticeboard
 from odfd.network.room import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, Room
 from odfd.network.waiting import MAX_OF_ONE, MAX_WAITING, Waiting
-from odfd.trust import ledger as ledger_room
-from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger import log as ledger_room
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 UNTIL = "2027-06-01T00:00:00Z"

@@ -22,8 +22,8 @@ from chain.store import rewriting
 from config import model
 from odfd.control import wire
 from odfd.mirrors.turning import RewriteWaiting
-from odfd.trust.authorities import Authorities
-from odfd.trust.ledger import Checked, Ledger
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

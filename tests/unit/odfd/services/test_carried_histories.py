@@ -16,7 +16,7 @@ from chain.errors import Conflict, Invalid
 from chain.ids import DatasetId
 from config import model
 from odfd.control import wire
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage, Spot
 
 COMMANDS = ("append", "reset", "compact", "export", "delete", "import", "import first", "import there", "delete there",

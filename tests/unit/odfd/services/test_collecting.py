@@ -18,8 +18,8 @@ from odfd.kit.supervision import Life
 from odfd.services import collecting
 from odfd.services.collecting import CollectionService
 from odfd.services.home import open_home
-from odfd.trust import pruning
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger import retention
+from odfd.trust.ledger.log import Ledger
 
 LARGE = b"x" * (SMALL + 1)
 
@@ -79,7 +79,7 @@ async def test_what_is_here_and_named_is_never_freed(world: Any, worlds: Any) ->
 
 
 async def test_the_trust_ledger_lets_go_of_superseded_heads(world: Any, worlds: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pruning, "SUPERSEDED", -1)
+    monkeypatch.setattr(retention, "SUPERSEDED", -1)
     async with world.running("alice") as alice:
         await published(world, worlds, alice)
         await alice.pull()

@@ -15,7 +15,7 @@ from chain.multihash import Multihash
 from config import model
 from odfd.control import wire
 from odfd.network import evidence
-from odfd.trust import bundle
+from odfd.trust.evidence import bundle
 from p2p.wire import limits
 
 ROWS = "2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,200000"

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from chain.statements import proof
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from p2p.ports import Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

@@ -16,7 +16,7 @@ from odfd.ipfs.tree import folder_of
 from odfd.ipfs.way import IpfsWay, place_of
 from odfd.mirrors import steps
 from odfd.published import source
-from odfd.trust.keystore import KeyStore
+from odfd.trust.keys.keystore import KeyStore
 from p2p.ipfs import names, record
 from worlds.memory_ipfs import MemoryIpfs, Swarm
 

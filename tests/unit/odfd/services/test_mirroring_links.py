@@ -18,7 +18,7 @@ from odfd.datasets.references import references_to
 from odfd.mirrors import arrivals, steps
 from odfd.mirrors.arrivals import ObjectLimits
 from odfd.mirrors.keeper import State
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from worlds.linked_world import FILES, schema, slice_at
 
 NAMES = [Multihash.sha3_256(each) for each in FILES]

@@ -14,7 +14,7 @@ from chain.model.events import AddData
 from chain.multihash import Multihash
 from config import model
 from odfd.ingest.fetch.dialling import is_public
-from odfd.trust.observations import Observations
+from odfd.trust.ledger.observations import Observations
 from p2p.ports import Topic
 
 ROOT = """kind: DatasetSnapshot

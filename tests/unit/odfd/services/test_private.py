@@ -25,7 +25,7 @@ from odfd.datasets.references import objects_of
 from odfd.datasets.visibility import Mark, Marks
 from odfd.services.cosigning import submissions_of
 from odfd.services.submissions import Submissions
-from odfd.trust.submitting import read_witness
+from odfd.trust.policy.public_witness import read_witness
 from p2p.ports import Topic
 from p2p.wire import lan
 from worlds.memory_ipfs import MemoryIpfs, Swarm

@@ -15,8 +15,8 @@ from config.load import cross
 from odfd.services.cosigning import submissions_of
 from odfd.services.submissions import PAUSE, Submissions
 from odfd.site.application import SUBMIT
-from odfd.trust.submitting import read_witness
-from odfd.trust.witness import Cosignatures
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.policy.public_witness import read_witness
 from p2p.web.posting import Posts
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

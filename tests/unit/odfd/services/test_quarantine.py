@@ -8,7 +8,7 @@ import pytest
 
 from chain.errors import Environment, Invalid
 from odfd.control import wire
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 
 POLICY = "onError: quarantine"
 GOOD = ("2024-01-01T00:00:00Z,Graz,1", "2024-01-02T00:00:00Z,Linz,2")

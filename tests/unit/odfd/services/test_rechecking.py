@@ -16,9 +16,9 @@ from chain import instant
 from chain.errors import Invalid
 from config import model
 from odfd.control import wire
-from odfd.trust import rechecking
-from odfd.trust.ledger import Ledger
-from odfd.trust.rechecks import BACKOFF, Rechecks
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.recheck_results import BACKOFF, Rechecks
+from odfd.trust.validation import evidence_rechecker
 
 ROWS = "2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000"
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
@@ -188,11 +188,11 @@ async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: Any
         away = path.rename(path.with_suffix(".away"))
         carol.assembly.reload(model.Settings(policy=listens_to(bob.key)))
         assert 500 < await put_off(carol, 1) <= 600
-        carol.clock.instant += rechecking.RETRY
+        carol.clock.instant += evidence_rechecker.RETRY
         carol.parts.rechecking.rounds.poke()
         assert 1100 < await put_off(carol, 2) <= 1200
         away.rename(path)
-        carol.clock.instant += 2 * rechecking.RETRY
+        carol.clock.instant += 2 * evidence_rechecker.RETRY
         carol.parts.rechecking.rounds.poke()
         (event,) = await carol.heard("evidence.rechecked")
         assert event.data["result"] == "confirmed"

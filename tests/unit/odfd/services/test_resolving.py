@@ -20,7 +20,7 @@ from chain.statements.statement import Authority, Roots, Writer
 from config import model
 from odfd.control import wire
 from odfd.mirrors.turning import RewriteWaiting
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

@@ -21,10 +21,10 @@ from config import model
 from odfd.cli.offline import block as offline
 from odfd.control import wire
 from odfd.errors import Bug
-from odfd.trust import drafting, signing
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.rewriting import give_up, kept_tree
-from odfd.trust.runs import Runs
+from odfd.trust.ledger.history_rewrite import give_up, kept_tree
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.runs import Runs
+from odfd.trust.signing import authority_drafts, owner_commit
 from odfd.verify.damage import Damage
 from p2p.ports import Topic
 
@@ -281,7 +281,7 @@ async def test_the_right_to_write_outlasts_its_year_while_the_root_is_here(
             change = signed_by(seed, draft, wire.AuthorityRequest, drop_key=True)
             await alice.api.authority.change_authority("cities", change)
         before = (await alice.api.authority.show_authority("cities")).version
-        world.clock.instant += days * drafting.DAY
+        world.clock.instant += days * authority_drafts.DAY
         expired = offline and days == 500
         if expired:
             with pytest.raises(Refused, match="no key on this node may write"):
@@ -488,7 +488,7 @@ async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, a
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)
         before, head = alice.size("cities"), head_of(alice, cities)
-        places = (signing, signing.Retold, alice.parts.committer)
+        places = (owner_commit, owner_commit.Retold, alice.parts.committer)
         target = next(place for place in places if hasattr(place, moment))
         with monkeypatch.context() as patch:
             patch.setattr(target, moment, die)

@@ -9,7 +9,7 @@ import pytest
 from chain.errors import Invalid, NotFound, Refused
 from config import model
 from odfd.control import wire
-from odfd.trust.networks import NetworkPolicies
+from odfd.trust.policy.network_policies import NetworkPolicies
 
 
 def under(key: str, **more: Any) -> model.Policy:

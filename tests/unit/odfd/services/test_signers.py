@@ -17,7 +17,7 @@ from chain.statements.statement import ATTESTATION
 from config import model
 from odfd.control import wire
 from odfd.services import signers
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = ("2024-01-03T00:00:00Z,Wels,61000", "2024-01-04T00:00:00Z,Enns,12000", "2024-01-05T00:00:00Z,Traun,24000")

@@ -17,9 +17,11 @@ from config import model
 from odfd.mirrors.wish import Wish
 from odfd.services.cosigning import submissions_of
 from odfd.services.submissions import PAUSE, ROUND_SECONDS, Submissions
-from odfd.trust.consistency import Ruling, Seen, rule, shown_by
-from odfd.trust.submitting import LONGEST, SOON, read_witness
-from odfd.trust.witness import RENEW, Cosignatures
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.policy.public_witness import read_witness
+from odfd.trust.witness.consistency import Ruling, Seen, rule, shown_by
+from odfd.trust.witness.submission import LONGEST, SOON
+from odfd.trust.witness.witness import RENEW
 from p2p.web.posting import Answer
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

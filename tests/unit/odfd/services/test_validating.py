@@ -17,9 +17,9 @@ from config import model
 from engines.errors import EngineLost, LimitExceeded
 from odfd.control import wire
 from odfd.mirrors.wish import Wish
-from odfd.trust.ledger import Ledger
-from odfd.trust.runs import Runs
-from odfd.trust.sanctions import Sanctions
+from odfd.trust.judgement.suspensions import Sanctions
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.runs import Runs
 from p2p.ports import Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

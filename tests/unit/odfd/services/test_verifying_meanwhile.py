@@ -19,7 +19,7 @@ from chain.store.sqlite import SqliteChain
 from config import model
 from odfd.control import wire
 from odfd.services import looking
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage, Spot
 
 NUMBERS = itertools.count()

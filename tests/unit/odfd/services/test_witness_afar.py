@@ -19,11 +19,12 @@ from config import model
 from odfd.control import wire
 from odfd.mirrors.wish import Wish
 from odfd.services.witnessing import RETRY_SECONDS, Asked, Told, Witnessing
-from odfd.trust.authorities import Authorities
-from odfd.trust.consistency import Seen
-from odfd.trust.ledger import Ledger
-from odfd.trust.profiles import policy_of
-from odfd.trust.witness import Cosignatures, Question
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.profiles import policy_of
+from odfd.trust.witness.consistency import Seen
+from odfd.trust.witness.witness import Question
 from p2p.ports import Topic, TreeHead
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

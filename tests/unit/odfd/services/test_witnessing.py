@@ -20,11 +20,12 @@ from chain.statements.statement import Authority, Roots, Writer
 from chain.statements.tree import Frontier
 from config import model
 from odfd.mirrors.wish import Wish
-from odfd.trust.authorities import Authorities
-from odfd.trust.disputes import is_disputed
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.resolutions import Resolutions
-from odfd.trust.witness import MAX_WITNESSES, RENEW, Cosignatures, Witness
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cosignatures import MAX_WITNESSES, Cosignatures
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.resolutions import Resolutions
+from odfd.trust.witness.witness import RENEW, Witness
 from p2p.ports import Judgement, PeerId, Tip, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

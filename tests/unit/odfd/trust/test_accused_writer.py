@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Authority, HeadStatement, Roots, Writer
-from odfd.trust.bundle import BUNDLE, Manifest, decode_manifest
+from odfd.trust.evidence.bundle import BUNDLE, Manifest, decode_manifest
 
 OWNER, NODE = SigningKey(b"d" * 32), SigningKey(b"n" * 32)
 NOW = instant.parse("2026-11-20T08:00:00Z")

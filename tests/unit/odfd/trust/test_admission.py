@@ -14,8 +14,8 @@ from chain.statements.authority import Rights, follow, implicit
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
-from odfd.trust.admission import Ground, Outcome, admit_authority, admit_head
-from odfd.trust.epochs import turn_to
+from odfd.trust.admission.epoch_switch import turn_to
+from odfd.trust.admission.rules import Ground, Outcome, admit_authority, admit_head
 
 OWNER, NODE, NEW, STRANGER = (SigningKey(letter * 32) for letter in (b"d", b"n", b"m", b"s"))
 SEED = Multihash.sha3_256(b"seed")

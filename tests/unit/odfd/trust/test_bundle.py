@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from chain.errors import Environment, Invalid, NotFound
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from odfd.trust import bundle, gathering
-from odfd.trust.bundle import Listed, Reader
-from odfd.trust.gathering import Gathered, TooLarge
-from odfd.trust.recheck import Answer, recheck
-from odfd.trust.shelf import Room, Shelf
-from odfd.trust.unpacking import Lacking, unpacked
+from odfd.trust.evidence import bundle, bundle_writer
+from odfd.trust.evidence.bundle import Listed, Reader
+from odfd.trust.evidence.bundle_reader import Lacking, unpacked
+from odfd.trust.evidence.bundle_store import Room, Shelf
+from odfd.trust.evidence.bundle_writer import Gathered, TooLarge
+from odfd.trust.validation.recheck import Answer, recheck
 
 
 async def answer(raw: bytes, engine: Any, folder: Path) -> Answer:
@@ -232,7 +232,7 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(Environment, match="100 are kept"):
         small.keep(made.manifest, made.sources)
     assert small.has(kept[1]), "what does not fit pushes nothing out"
-    monkeypatch.setattr(gathering, "BUDGET", 100)
+    monkeypatch.setattr(bundle_writer, "BUDGET", 100)
     with pytest.raises(AssertionError) as caught:
         await accused.gathered()
     assert isinstance(caught.value.args[0], TooLarge)

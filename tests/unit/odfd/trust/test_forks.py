@@ -25,8 +25,8 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.network.forks import Contradiction, ForkFinder
-from odfd.trust import ledger as ledger_room
-from odfd.trust.ledger import Ledger
+from odfd.trust.ledger import log as ledger_room
+from odfd.trust.ledger.log import Ledger
 from p2p.ports import PeerId, PeerView
 
 NOW = instant.parse("2026-11-20T08:00:00Z")

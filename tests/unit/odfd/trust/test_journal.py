@@ -25,12 +25,12 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Tree
 from odfd.services.signers import choose
-from odfd.trust import topics
-from odfd.trust.journal import Entry, Journal
-from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import STEPS, Ledger
-from odfd.trust.remembering import ENOUGH, PATIENCE, may_go_on, recall
-from odfd.trust.witness import Cosignatures
+from odfd.trust.keys import journal_topics
+from odfd.trust.keys.journal import Entry, Journal
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.journal_recovery import ENOUGH, PATIENCE, may_go_on, recall
+from odfd.trust.ledger.log import STEPS, Ledger
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for
 
@@ -72,7 +72,7 @@ def test_a_new_key_needs_nothing(tmp_path: Path) -> None:
         assert store.lost() == []
         assert store.is_new(dataset.dataset_id)
     keys.sign(dataset, "head", (0, 1), "aa", b"{}")
-    keys.sign(node, topics.head(node.did, dataset.dataset_id), (0, 1), "aa", b"{}")
+    keys.sign(node, journal_topics.head(node.did, dataset.dataset_id), (0, 1), "aa", b"{}")
     assert not keys.is_new(dataset.dataset_id)
 
 
@@ -150,7 +150,7 @@ def test_a_journal_begun_anew_knows_the_last_words(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "odfd.trust.journal.sync_folder"])
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace", "odfd.trust.keys.journal.sync_folder"])
 def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = keys_in(tmp_path).new_dataset_key()
     for path in journals(tmp_path):
@@ -255,8 +255,8 @@ def test_the_last_word_counts_in_whatever_order_it_came(
     mine = {"head": Entry((0, max(sizes)), (bytes([max(sizes)]) * 32).hex())} if sizes else {}
     assert found[ALICE.did] == mine
     assert {topic: entry.order for topic, entry in found[BOB.did].items()} == {
-        **({topics.attestation(ALICE.dataset_id, 0): (max(serials),)} if serials else {}),
-        **({topics.head(BOB.did, ALICE.dataset_id): (1, max(others))} if others else {}),
+        **({journal_topics.attestation(ALICE.dataset_id, 0): (max(serials),)} if serials else {}),
+        **({journal_topics.head(BOB.did, ALICE.dataset_id): (1, max(others))} if others else {}),
     }
 
 
@@ -267,7 +267,7 @@ def test_cosignatures_and_what_a_proof_shows_are_words_too(db: sqlite3.Connectio
         cosignature.cosign(BOB, Checkpoint(ALICE.dataset_id, 0, len(branch), tree.root(len(branch))), NOW)
         for branch, tree in zip(leaves, trees, strict=True)
     ]
-    topic = topics.cosignature(made[0].checkpoint)
+    topic = journal_topics.cosignature(made[0].checkpoint)
     Cosignatures(db).keep(made[1])
     assert recall(db, [BOB.did])[BOB.did][topic].order == (2,)
     ours, theirs = ((lambda start, stop, branch=branch: branch[start:stop]) for branch in leaves)
@@ -276,7 +276,7 @@ def test_cosignatures_and_what_a_proof_shows_are_words_too(db: sqlite3.Connectio
     votes = [envelope.seal(statement.encode(verdict(serial, BOB)), BOB) for serial in (4, 5)]
     Ledger(db).record_proof(proofs.double_vote(*votes), "", NOW)
     said = recall(db, [BOB.did, ALICE.did])
-    assert said[BOB.did][topics.attestation(ALICE.dataset_id, 0)].order == (5,)
+    assert said[BOB.did][journal_topics.attestation(ALICE.dataset_id, 0)].order == (5,)
     assert said[ALICE.did] == {}
 
 
@@ -323,9 +323,9 @@ def test_peers_of_different_networks_are_asked_first(views: list[PeerView], aske
 
 
 def test_keys_are_known_by_their_bytes() -> None:
-    assert topics.head(ALICE.did, ALICE.dataset_id) == "head"
-    assert topics.head(KeyDid.from_public_key(ALICE.public), ALICE.dataset_id) == "head"
-    assert topics.head(BOB.did, ALICE.dataset_id) == f"head/{ALICE.dataset_id.multibase}"
+    assert journal_topics.head(ALICE.did, ALICE.dataset_id) == "head"
+    assert journal_topics.head(KeyDid.from_public_key(ALICE.public), ALICE.dataset_id) == "head"
+    assert journal_topics.head(BOB.did, ALICE.dataset_id) == f"head/{ALICE.dataset_id.multibase}"
 
 
 def said(journal: Journal) -> list[tuple[str, Entry]]:

@@ -23,13 +23,13 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import ATTESTATION, Observation, Response
 from chain.store.database import Database, open_database
 from odfd.network.room import Room
-from odfd.trust import observations
-from odfd.trust.admission import Outcome, admit_observation
-from odfd.trust.judge import Decision, Extent, Reach, Status, Why, reach
-from odfd.trust.ledger import STEPS
-from odfd.trust.observations import Observations, Sighting
-from odfd.trust.policy import Group, Policy, load_policy, parse_expression
-from odfd.trust.sightings import WINDOW, behind, electorate
+from odfd.trust.admission.rules import Outcome, admit_observation
+from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
+from odfd.trust.judgement.verdicts import Decision, Extent, Reach, Status, Why, reach
+from odfd.trust.ledger import observations
+from odfd.trust.ledger.log import STEPS
+from odfd.trust.ledger.observations import Observations, Sighting
+from odfd.trust.policy.policy import Group, Policy, load_policy, parse_expression
 
 OWNER = SigningKey(b"d" * 32)
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 6)]

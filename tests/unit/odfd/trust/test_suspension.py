@@ -13,10 +13,10 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
-from odfd.trust import suspension
-from odfd.trust.judge import Said, Voice
-from odfd.trust.policy import Group, Policy
-from odfd.trust.suspension import GRACE, Machine, Told, View, look_again, remembered, standing, strikes
+from odfd.trust.judgement import suspension_rules
+from odfd.trust.judgement.suspension_rules import GRACE, Machine, Told, View, look_again, remembered, standing, strikes
+from odfd.trust.judgement.verdicts import Said, Voice
+from odfd.trust.policy.policy import Group, Policy
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(6)]
 SETS = [SigningKey(b"set%29d" % number).dataset_id for number in range(3)]
@@ -98,7 +98,7 @@ def test_another_platform_may_be_of_another_mind() -> None:
 
 def test_my_own_run_counts_as_one_more_group() -> None:
     assert standing(POLICY, view("R", "v", own="R"), LATER) == {"g1"}
-    assert suspension.ME not in standing(POLICY, view("R", "R", own="v"), LATER)
+    assert suspension_rules.ME not in standing(POLICY, view("R", "R", own="v"), LATER)
 
 
 def test_a_double_voter_is_out_at_once_and_no_longer_counts_against_others() -> None:

@@ -37,16 +37,17 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.network.noticeboard import Hearers, LedgerNoticeboard
-from odfd.trust import drafting, picking
-from odfd.trust import ledger as ledger_room
-from odfd.trust.admission import Outcome, admit_attestation, admit_head
-from odfd.trust.authorities import Authorities
-from odfd.trust.journal import Journal
-from odfd.trust.judge import Said, Status, Voice, group_voices, judge, value_id, voice_on
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.policy import Group, Policy, parse_expression
-from odfd.trust.proofs import Proofs
-from odfd.trust.standing import Standing
+from odfd.trust.admission.rules import Outcome, admit_attestation, admit_head
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.judgement.verdicts import Said, Status, Voice, group_voices, judge, value_id, voice_on
+from odfd.trust.keys.journal import Journal
+from odfd.trust.ledger import log as ledger_room
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.policy.policy import Group, Policy, parse_expression
+from odfd.trust.signing import authority_drafts
+from odfd.trust.validation import sampling
 from p2p.ports import Judgement, PeerId, Topic
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -257,7 +258,7 @@ def test_fast_forward_undone(node: Node) -> None:
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     tree = Frontier().extend(block.hash.digest for block in BLOCKS)
     here = statement.TreeHead(size=tree.size, root_hash=tree.root)
-    first = drafting.rotated(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
+    first = authority_drafts.rotated(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
     assert node.hear(Topic.HEADS, envelope.seal(statement.encode(first), OWNER)) is Judgement.ACCEPT
     terms: dict[str, Any] = {"authority": 1, "epoch": 1}
     far = head_of(BLOCKS, thief, days=90, size=10**9, root_hash=b"?" * 32, **terms)
@@ -267,7 +268,7 @@ def test_fast_forward_undone(node: Node) -> None:
     assert node.standing.known(DATASET).head == far[0]
     with node.database.read() as connection:
         rights = Authorities(connection).rights(DATASET)
-    second = drafting.rotated(rights, writer.did, here, BLOCKS[0].hash, NOW)
+    second = authority_drafts.rotated(rights, writer.did, here, BLOCKS[0].hash, NOW)
     assert node.hear(Topic.HEADS, envelope.seal(statement.encode(second), OWNER)) is Judgement.ACCEPT
     honest = head_of(BLOCKS, writer, authority=2, epoch=2)
     assert node.hear(Topic.HEADS, honest[1]) is Judgement.ACCEPT
@@ -524,7 +525,7 @@ def test_signing_prefixes_disjoint() -> None:
     ours = envelope.preauth(statement.encode(head_of(BLOCKS)[0]))
     others = [b"cosignature/v1\n", b"did:odf:", b"ipns-signature:", b"noise-libp2p-static-key:", b"libp2p-pubsub:"]
     length_prefixed = b"\x12libp2p-peer-record"
-    prefixes = [b"DSSEv1 ", *others, length_prefixed, picking.MARK]
+    prefixes = [b"DSSEv1 ", *others, length_prefixed, sampling.MARK]
     assert ours.startswith(b"DSSEv1 ")
     assert not any(one.startswith(other) for one, other in itertools.permutations(prefixes, 2))
 

@@ -19,16 +19,16 @@ from chain.statements.tree import Frontier
 from chain.store.database import Database, open_database
 from odfd.kit.clock import FixedClock
 from odfd.obs.events import EventLog
-from odfd.trust import ledger as ledger_room
-from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import Checked, Ledger
-from odfd.trust.post import Post
-from odfd.trust.recheck import recheck
-from odfd.trust.runs import Runs
-from odfd.trust.shelf import Shelf
-from odfd.trust.trials import RUNS, RUNS_AGAIN
-from odfd.trust.unpacking import unpacked
-from odfd.trust.validator import Settings, Validator
+from odfd.trust.evidence.bundle_reader import unpacked
+from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger import log as ledger_room
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.runs import Runs
+from odfd.trust.signing.signer_context import Post
+from odfd.trust.validation.recheck import recheck
+from odfd.trust.validation.reexecution import RUNS, RUNS_AGAIN
+from odfd.trust.validation.validator import Settings, Validator
 
 
 class Silence:

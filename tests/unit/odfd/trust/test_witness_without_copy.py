@@ -22,11 +22,12 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree, is_consistent
 from chain.store.database import open_database
-from odfd.trust.consistency import Seen
-from odfd.trust.keystore import KeyStore
-from odfd.trust.ledger import ROOM, STEPS, WITNESSED, Ledger
-from odfd.trust.proofs import Proofs
-from odfd.trust.witness import RENEW, Cosignatures, Question, Witness
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.log import ROOM, STEPS, WITNESSED, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.witness.consistency import Seen
+from odfd.trust.witness.witness import RENEW, Question, Witness
 
 OWNER = SigningKey(b"o" * 32)
 DATASET = OWNER.dataset_id

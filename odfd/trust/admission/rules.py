@@ -1,0 +1,282 @@
+"""Admission of signed statements: what a received head or attestation changes (trust.md sections 1 and 4). Pure.
+
+One ``now`` per decision. Order among heads is (epoch, size, time of issue), never the clock alone: a replay is merely
+older, and a far date locks nobody out. Who may write follows from the walk over the dataset's authority, which the
+caller knows as far as it does; statements under a version beyond it are set aside, not refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import KeyDid
+from chain.instant import Instant
+from chain.statements.authority import Rights, follow, implicit
+from chain.statements.envelope import Signed, sid
+from chain.statements.statement import (
+    Attestation,
+    Authority,
+    HeadStatement,
+    Observation,
+    PolicyStatement,
+    encode,
+    limit_of,
+)
+from odfd.trust.admission.epoch_switch import RootAt, begins_at, turn_to
+from odfd.trust.policy.policy_merge import check_rules
+
+EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
+"""How far ahead of our clock an honest clock may be."""
+LIFETIME_LIMIT: Final = 90 * 86400 * instant.SECOND
+
+
+class Outcome(enum.Enum):
+    """What an admitted statement means for what we hold."""
+
+    ADVANCE = "advance"
+    """Larger than what I hold, as far as I can tell: fetch and check the blocks."""
+    RENEWED = "renewed"
+    """Same tree, issued later: kept in place of the older one."""
+    REWRITE = "rewrite"
+    """Of an epoch that gives up blocks which I hold: kept as the newest; policy says whether it is followed."""
+    NEW = "new"
+    OLDER = "older"
+    OLD_EPOCH = "old-epoch"
+    FORK = "fork"
+    EARLY = "early"
+    UNKNOWN_AUTHORITY = "unknown-authority"
+    """It rests on a version that is not known here, or not in the form that its signer knows."""
+    REJECTED = "rejected"
+
+    @property
+    def changes(self) -> bool:
+        return self in _CHANGING
+
+
+_CHANGING: Final = frozenset({Outcome.ADVANCE, Outcome.RENEWED, Outcome.REWRITE, Outcome.NEW, Outcome.FORK})
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    outcome: Outcome
+    reason: str = ""
+    lasts: bool = True
+    """Whether the same statement gets the same answer again; not where a person's decision would change it."""
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """What a head is judged on beside the newest one: the authority, and whose history my own blocks are."""
+
+    walk: Sequence[Rights]
+    """The rights of every version known, from version 0 on."""
+    conflict: bool = False
+    """Whether two statements of the newest version are known: then nobody can tell who may write."""
+    size: int = 0
+    """Blocks that are here."""
+    epoch: int = 0
+    """The epoch that they belong to."""
+    chosen: Mapping[int, int] = {}
+    """By epoch: the place up to which a person said which of two histories to follow."""
+
+    @property
+    def rights(self) -> Rights:
+        return self.walk[-1]
+
+
+def admit_head(
+    head: HeadStatement,
+    signed: Signed,
+    newest: HeadStatement | None,
+    root_at: RootAt,
+    now: Instant,
+    *,
+    forked_at: int | None = None,
+    ground: Ground | None = None,
+) -> Verdict:
+    """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet.
+
+    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``ground``
+    only version 0 of the authority is known.
+    """
+    if len(signed.envelope) > limit_of(head):
+        return Verdict(Outcome.REJECTED, "larger than a head may be")
+    if head.issued > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
+    if not head.issued < head.expires <= head.issued + LIFETIME_LIMIT:
+        return Verdict(Outcome.REJECTED, "a head lives at most 90 days")
+    ground = ground or Ground((implicit(head.dataset),))
+    doubt = _rights_doubted(head, signed, newest, ground)
+    if doubt is not None:
+        return doubt
+    if ground.size and ground.epoch < head.epoch:
+        return _into_epoch(head, newest, root_at, ground)
+    if ground.size <= ground.chosen.get(head.epoch, -1):
+        return Verdict(
+            Outcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet", lasts=False
+        )
+    in_epoch = newest if newest is not None and newest.epoch == head.epoch else None
+    verdict = _against_mine(head, in_epoch, root_at)
+    if forked_at is not None and verdict.outcome in (Outcome.ADVANCE, Outcome.RENEWED):
+        return Verdict(Outcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there", lasts=False)
+    return verdict
+
+
+def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | None:
+    """A signer of this head whom these rights let write it."""
+    return min((key for key in signed.signers if rights.may_write(key, head.issued)), default=None)
+
+
+def _rights_doubted(
+    head: HeadStatement, signed: Signed, newest: HeadStatement | None, ground: Ground
+) -> Verdict | None:
+    """What is to be said of a head for its authority's sake; ``None`` when a writer of today signed it for this epoch.
+
+    A head that was right when it was signed is no offence of whoever passes it on, though its writer is gone since. Nor
+    is one that my form of its version does not allow: roots may have signed two forms of a version, and whoever knows
+    the other one passes on its heads in good faith. Version 0 has one form.
+    """
+    if head.authority >= len(ground.walk):
+        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
+    named, rights = ground.walk[head.authority], ground.rights
+    disputed = f"two authorities of version {rights.version}: who may write is disputed"
+    if ground.conflict and named is rights:
+        return Verdict(Outcome.OLDER, disputed, lasts=False)
+    writer = writer_of(head, signed, rights)
+    if writer is None and writer_of(head, signed, named) is None:
+        return _not_of_my_version(head, "not signed by a writer of this dataset")
+    if head.epoch > named.epoch:
+        return _not_of_my_version(head, f"authority version {head.authority} opened no epoch {head.epoch}")
+    if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
+        return Verdict(Outcome.OLD_EPOCH)
+    if writer is None:
+        return Verdict(Outcome.OLDER, "its writer's right has ended")
+    if ground.conflict:
+        return Verdict(Outcome.OLDER, disputed, lasts=False)
+    opened = rights.opened(head.epoch)
+    if opened is not None and not begins_at(head, opened.base):
+        return _not_of_my_version(head, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")
+    return None
+
+
+def _not_of_my_version(head: HeadStatement, mistake: str) -> Verdict:
+    outcome = Outcome.UNKNOWN_AUTHORITY if head.authority else Outcome.REJECTED
+    return Verdict(outcome, f"{mistake}, by authority version {head.authority} as it is known here", lasts=False)
+
+
+def _into_epoch(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, ground: Ground) -> Verdict:
+    """A head of an epoch that my own blocks are not of yet."""
+    if newest is not None and newest.epoch == head.epoch:
+        verdict = _against_mine(head, newest, lambda _: None)
+        if verdict.outcome is not Outcome.ADVANCE:
+            return verdict
+    turn = turn_to(head.epoch, ground.epoch, ground.walk)
+    if turn is None or not turn.keeps(ground.size, root_at):
+        return Verdict(Outcome.REWRITE, f"epoch {head.epoch} gives up blocks that are here")
+    return Verdict(Outcome.ADVANCE)
+
+
+def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Verdict:
+    mine = root_at(head.size)
+    if mine is not None and mine != head.root_hash:
+        return Verdict(Outcome.FORK, f"my tree of {head.size} blocks has another root")
+    if newest is None:
+        return Verdict(Outcome.ADVANCE)
+    if head.size == newest.size:
+        if head.root_hash != newest.root_hash:
+            return Verdict(Outcome.FORK, f"two signed trees of {head.size} blocks")
+        return Verdict(Outcome.RENEWED if head.issued > newest.issued else Outcome.OLDER)
+    return Verdict(Outcome.ADVANCE if head.size > newest.size else Outcome.OLDER)
+
+
+def admit_authority(
+    said: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
+) -> tuple[Verdict, Rights]:
+    """What a version of an authority changes, and the rights that hold afterwards.
+
+    FORK: another statement of a version that is known, as rightly signed; the known one is kept. ``seed`` is the digest
+    of the first block, where it is here: no authority is grafted onto another chain of the same key.
+    """
+    newest = walk[-1]
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than an authority may be"), newest
+    if said.issued > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"issued at {said.issued_at}, ahead of this clock"), newest
+    if said.version > len(walk) or said.previous != walk[said.version - 1].sid:
+        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"the version before {said.version} is not known here"), newest
+    try:
+        rights = follow(walk[said.version - 1], said, signed)
+    except Invalid as fault:
+        return Verdict(Outcome.REJECTED, str(fault)), newest
+    is_next = said.version == len(walk)
+    if is_next and seed is not None and said.head.digest != seed:
+        return Verdict(Outcome.OLDER, "it names another Seed block than the one that is here", lasts=False), newest
+    if is_next:
+        return Verdict(Outcome.NEW), rights
+    if walk[said.version].sid == signed.sid:
+        return Verdict(Outcome.OLDER), newest
+    return Verdict(Outcome.FORK, f"two authorities of version {said.version}"), newest
+
+
+def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Verdict:
+    """``newest`` is the last attestation of this validator on this dataset; one of a later epoch takes its place."""
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than an attestation may be")
+    if instant.parse(said.finished_at) > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"finished at {said.finished_at}, ahead of this clock")
+    if said.validator not in signed.signers:
+        return Verdict(Outcome.REJECTED, "not signed by its validator")
+    mistake = _span_mistake(said)
+    if mistake:
+        return Verdict(Outcome.REJECTED, mistake)
+    if newest is None or said.epoch > newest.epoch:
+        return Verdict(Outcome.NEW)
+    if said.epoch < newest.epoch or said.serial < newest.serial:
+        return Verdict(Outcome.OLDER)
+    if said.serial == newest.serial:
+        return Verdict(Outcome.OLDER if said == newest else Outcome.FORK, "two attestations of one serial")
+    if said.serial == newest.serial + 1 and said.previous != sid(encode(newest)):
+        return Verdict(Outcome.FORK, "a successor that does not follow its predecessor")
+    return Verdict(Outcome.NEW)
+
+
+def admit_observation(said: Observation, signed: Signed, now: Instant, *, is_news: bool) -> Verdict:
+    """``is_news``: it is later than what is kept of this observer and block."""
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than an observation may be")
+    if said.seen > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"made at {said.at}, ahead of this clock")
+    if said.observer not in signed.signers:
+        return Verdict(Outcome.REJECTED, "not signed by its observer")
+    return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
+
+
+def admit_policy(said: PolicyStatement, signed: Signed, now: Instant, *, is_news: bool) -> Verdict:
+    """``is_news``: it is not known, and no person accepted a later version.
+
+    Two statements of one version are both kept: what either tightens holds, and only a person loosens.
+    """
+    if len(signed.envelope) > limit_of(said):
+        return Verdict(Outcome.REJECTED, "larger than a policy may be")
+    if said.issued > now + EARLY_LIMIT:
+        return Verdict(Outcome.EARLY, f"issued at {said.issued_at}, ahead of this clock")
+    if said.key not in signed.signers:
+        return Verdict(Outcome.REJECTED, "not signed by the network's key")
+    try:
+        check_rules(said.policy)
+    except Invalid as fault:
+        return Verdict(Outcome.REJECTED, str(fault))
+    return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
+
+
+def _span_mistake(said: Attestation) -> str:
+    at = 0
+    for span in said.spans:
+        if span.first != at or span.last < span.first:
+            return "spans must cover the blocks in order without gaps"
+        at = span.last + 1
+    return "" if at == said.size else "spans must cover all blocks of the tree"

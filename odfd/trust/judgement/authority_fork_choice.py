@@ -1,0 +1,73 @@
+"""Two statements of one version of an authority, met by a node that holds nothing of the dataset: witnesses decide.
+
+A node that holds blocks keeps the version it holds and asks a person. A newcomer has none that was first; he takes the
+one that a quorum of witnesses stands behind, when there is one, and else asks too. The versions of an authority are a
+log like any other: its leaves are their sids, its size the number of the newest. Spec: trust.md sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import canonical
+from chain.statements.authority import Rights
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.proof import AUTHORITY_FORK, Proof
+from chain.statements.tree import Frontier
+from odfd.trust.judgement.manual_resolution import versions_of
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.authority_replacement import hold_instead
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.resolutions import VERSION, Resolution, Resolutions
+from odfd.trust.policy.witness_quorum import Witnesses, standing_behind
+
+
+def log_of(dataset: DatasetId, sids: Iterable[Multihash]) -> Checkpoint:
+    """The tree over versions 1, 2, … of an authority."""
+    tree = Frontier().extend(sid.digest for sid in sids)
+    return Checkpoint(dataset, None, tree.size, tree.root)
+
+
+def settle(connection: sqlite3.Connection, dataset: DatasetId, witnesses: Witnesses, now: Instant) -> Multihash | None:
+    """Follow the version with a quorum, if nothing of the dataset is here; its sid, or ``None``: nothing is settled."""
+    authorities, ledger = Authorities(connection), Ledger(connection)
+    if not witnesses.quorum or ledger.chain(dataset).frontier.size:
+        return None
+    walk = authorities.walk(dataset)
+    held = walk[-1].sid
+    settled = Resolutions(connection).of(dataset).version(walk[-1].version)
+    found = [] if settled else _forks(connection, dataset, walk)
+    if held is None or not found:
+        return None
+    others = {signed.sid: (said, signed) for each in found for said, signed in versions_of(each, held).others}
+    before = [each.sid for each in walk[1:-1] if each.sid is not None]
+    made = Cosignatures(connection).of(dataset)
+    counts = {sid: standing_behind(witnesses, log_of(dataset, [*before, sid]), made, now) for sid in (held, *others)}
+    enough = [sid for sid, count in counts.items() if count >= witnesses.quorum]
+    if len(enough) != 1:
+        return None
+    (chosen,) = enough
+    if chosen in others:
+        hold_instead(connection, *others[chosen])
+    version = walk[-1].version
+    resolution = Resolution(matter=VERSION, number=version, place=counts[chosen], name=chosen, at=now)
+    Resolutions(connection).keep(dataset, resolution)
+    decision: dict[str, canonical.Json] = {
+        "decision": "witnesses",
+        "follow": str(chosen),
+        "groups": counts[chosen],
+        "rests": [str(each.id) for each in found],
+    }
+    ledger.decide(dataset, canonical.encode(decision), now)
+    return chosen
+
+
+def _forks(connection: sqlite3.Connection, dataset: DatasetId, walk: Sequence[Rights]) -> list[Proof]:
+    version = walk[-1].version
+    return [each for each in Proofs(connection).of(dataset) if (each.kind, each.epoch) == (AUTHORITY_FORK, version)]

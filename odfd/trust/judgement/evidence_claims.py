@@ -1,0 +1,86 @@
+"""Which bundles of evidence are worth looking into: those that listed validators name of steps held here. Pure.
+
+Nothing is fetched on the word of a stranger, nor of a step of which this node has a verdict of its own, nor again of a
+group whose evidence was untrue a day ago. Spec: trust.md sections 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, partial
+from typing import NamedTuple
+
+import msgspec
+
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements.statement import Attestation
+from odfd.trust.judgement.verdicts import Said, group_voices, voice_on
+from odfd.trust.ledger.recheck_results import UNABLE, Recheck
+from odfd.trust.ledger.runs import Run, run_at
+from odfd.trust.policy.policy import Policy
+
+
+class Claim(NamedTuple):
+    """A bundle that a listed group names; the most urgent sort first."""
+
+    doubt: int
+    """0 where more than f groups say the same: the step is refuted, or split."""
+    step: int
+    bundle: Multihash
+    group: str
+    dataset: DatasetId
+    signers: tuple[KeyDid, ...]
+    """Whose attestations name it."""
+
+
+class Desk(msgspec.Struct, frozen=True, kw_only=True):
+    """What this node has of its own."""
+
+    runs: Mapping[int, Run]
+    """Its verdicts, re-checks among them."""
+    done: Mapping[Multihash, Recheck]
+    resting: Collection[str]
+    """Groups that nothing is taken of for now."""
+    engine: str | None
+    """Digest of the engine here; ``None``: there is none, and evidence is only kept."""
+    has: Callable[[Multihash], bool]
+    """Whether a bundle is kept here."""
+
+
+def claims(
+    policy: Policy,
+    dataset: DatasetId,
+    heard: Mapping[KeyDid, Attestation],
+    suspended: Collection[str],
+    desk: Desk,
+) -> list[Claim]:
+    """What is to be looked into of a dataset, in order. ``heard``: attestations that speak of the chain held here."""
+    voices_on = cache(partial(group_voices, policy, heard, suspended=suspended))
+    found: dict[Multihash, Claim] = {}
+    for key, said in sorted(heard.items()):
+        group = policy.group_of(key)
+        for wrong in said.mismatch if group is not None else ():
+            voices = voices_on(wrong.sequence_number)
+            mine = voice_on(said, wrong.sequence_number)
+            if wrong.bundle is None or group is None or mine is None or voices.get(group) != mine:
+                continue
+            if mine.said is not Said.MISMATCH or run_at(desk.runs, wrong.sequence_number) is not None:
+                continue
+            alike = Counter(voices.values())[mine]
+            named = (*found[wrong.bundle].signers, key) if wrong.bundle in found else (key,)
+            found[wrong.bundle] = Claim(
+                int(alike <= policy.tolerated), wrong.sequence_number, wrong.bundle, group, dataset, named
+            )
+    return sorted(each for each in found.values() if _is_open(each, found.values(), desk))
+
+
+def _is_open(claim: Claim, all_of_them: Collection[Claim], desk: Desk) -> bool:
+    if claim.group in desk.resting:
+        return False
+    if desk.engine is None:
+        # One bundle of what so many say that it is refuted: others may ask for it.
+        return not claim.doubt and not any(desk.has(each.bundle) for each in all_of_them if each.step == claim.step)
+    before = desk.done.get(claim.bundle)
+    return before is None or (before.result == UNABLE and before.run.engine.digest != desk.engine)

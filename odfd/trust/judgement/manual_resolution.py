@@ -1,0 +1,211 @@
+"""What waits for a person's decision on a dataset, and what naming one hash settles of it. Pure.
+
+A person follows a history by naming a block of it: up to that block a fork is settled and the verdicts against single
+steps are set aside, and nothing beyond it is. Two statements of one version, or an epoch that gives up blocks which are
+here, are settled by naming the one to follow. Spec: trust.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import SHA3_256, Multihash
+from chain.statements import envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.proof import Proof, statements_of
+from chain.statements.statement import Authority, HeadStatement
+from odfd.trust.ledger.resolutions import ABANDONED, BRANCH, EPOCH, VERDICT, VERSION, Resolution
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of two histories that the same epoch has."""
+
+    leaf: Multihash
+    """Its block at the place where they part."""
+    head: HeadStatement
+    signed: Signed
+
+
+class Fork(msgspec.Struct, frozen=True):
+    index: int
+    sides: tuple[Side, ...]
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """Two statements of one version of an authority."""
+
+    number: int
+    held: Multihash
+    others: tuple[tuple[Authority, Signed], ...]
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A step that is relied on for nothing."""
+
+    step: int
+    block: Multihash
+    rule: str
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """All that waits, on one dataset."""
+
+    dataset: DatasetId
+    name: str
+    size: int
+    """Blocks that are here."""
+    head: Multihash | None
+    """The last of them."""
+    epoch: int
+    """The epoch that they belong to."""
+    number_of: Callable[[Multihash], int | None]
+    """Where a block stands in the chain that is here."""
+    fork: Fork | None = None
+    stops: Sequence[Stop] = ()
+    waiting: HeadStatement | None = None
+    """A head of a later epoch that is not followed by itself."""
+    versions: Versions | None = None
+    abandoned: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from a person's word."""
+
+    settles: tuple[str, ...]
+    """For people, one line each."""
+    resolutions: tuple[Resolution, ...] = ()
+    branch: Side | None = None
+    """A history other than the one here: that one is given up from ``fork.index`` on."""
+    version: tuple[Authority, Signed] | None = None
+    """A statement other than the one held."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A hash that a person may follow, and what that means."""
+
+    name: Multihash
+    message: str
+
+
+def fork_of(proof: Proof) -> Fork:
+    """The two histories of a fork's proof."""
+    assert proof.index is not None
+    body = statements_of(proof)
+    sides = []
+    for sealed, leaf in zip(body.statements, body.leaves, strict=True):
+        signed = envelope.unseal(sealed, statement.MAX_ANY)
+        head = statement.decode(signed.payload)
+        assert isinstance(head, HeadStatement)
+        sides.append(Side(Multihash.from_digest(SHA3_256, leaf), head, signed))
+    return Fork(proof.index, tuple(sides))
+
+
+def versions_of(proof: Proof, held: Multihash) -> Versions:
+    """The statements of an authority fork's proof."""
+    others = []
+    for sealed in statements_of(proof).statements:
+        signed = envelope.unseal(sealed, statement.MAX_ANY)
+        said = statement.decode_any(signed.payload)
+        assert isinstance(said, Authority)
+        if signed.sid != held:
+            others.append((said, signed))
+    return Versions(proof.epoch, held, tuple(others))
+
+
+def choices(case: Case) -> Iterator[Choice]:
+    """What may be named; nothing when nothing waits."""
+    if case.versions is not None:
+        yield Choice(case.versions.held, f"version {case.versions.number} of its authority as it is held here")
+        for _, signed in case.versions.others:
+            yield Choice(signed.sid, f"the other version {case.versions.number}")
+    if case.head is not None and (case.fork is not None or case.stops or case.abandoned):
+        yield Choice(case.head, f"the history that is here, {case.size} blocks")
+    for side in case.fork.sides if case.fork else ():
+        if case.fork is not None and case.number_of(side.leaf) != case.fork.index:
+            yield Choice(side.leaf, f"the other history, {side.head.size} blocks of it known")
+    if case.waiting is not None:
+        yield Choice(case.waiting.head, f"epoch {case.waiting.epoch}, {case.waiting.size} blocks")
+
+
+def follow(case: Case, name: Multihash, now: Instant) -> Answer:
+    """What is settled by following ``name``. Raises Refused when nothing is."""
+    if case.versions is not None and name in {case.versions.held, *(signed.sid for _, signed in case.versions.others)}:
+        return _follow_version(case.versions, name, now)
+    if case.waiting is not None and name == case.waiting.head:
+        epoch = case.waiting.epoch
+        made = Resolution(matter=EPOCH, number=epoch, place=case.waiting.size, name=name, at=now)
+        return Answer(settles=(f"epoch {epoch} is followed",), resolutions=(made,))
+    number = case.number_of(name)
+    if number is not None:
+        return _follow_mine(case, name, number, now)
+    return _follow_other(case, name, now)
+
+
+def abandon(case: Case, reach: int, now: Instant) -> Answer:
+    """Nothing beyond what may be relied on now, whatever comes."""
+    if case.abandoned:
+        raise Refused(f"{case.name} was abandoned already", rule="resolve", hint="--follow HASH takes it up again")
+    if not _waits(case):
+        raise Refused(
+            f"nothing about {case.name} waits for a decision",
+            rule="resolve",
+            hint="to hold it no longer: odfctl mirror remove, odfctl delete dataset",
+        )
+    name = case.head or Multihash.sha3_256(b"")
+    made = Resolution(matter=ABANDONED, number=0, place=reach, name=name, at=now)
+    return Answer(settles=(f"it ends here after {reach} blocks",), resolutions=(made,))
+
+
+def _waits(case: Case) -> bool:
+    return bool(case.fork or case.stops or case.waiting or case.versions)
+
+
+def _follow_version(versions: Versions, name: Multihash, now: Instant) -> Answer:
+    made = Resolution(matter=VERSION, number=versions.number, place=0, name=name, at=now)
+    other = next((each for each in versions.others if each[1].sid == name), None)
+    which = "as it was held here" if other is None else "other than was held here"
+    return Answer(
+        settles=(f"version {versions.number} of its authority is the one {which}",), resolutions=(made,), version=other
+    )
+
+
+def _follow_mine(case: Case, name: Multihash, number: int, now: Instant) -> Answer:
+    settles: list[str] = []
+    made: list[Resolution] = []
+    if case.fork is not None and case.fork.index <= number:
+        settles.append(f"of the two histories that part at #{case.fork.index} the one that is here is followed")
+        made.append(Resolution(matter=BRANCH, number=case.epoch, place=number, name=name, at=now))
+    for stop in case.stops:
+        if stop.step <= number:
+            settles.append(f"#{stop.step} is relied on as data, though it is {stop.rule}")
+            made.append(Resolution(matter=VERDICT, number=stop.step, place=stop.step, name=stop.block, at=now))
+    if case.abandoned:
+        settles.append("it is taken up again")
+    if settles:
+        return Answer(settles=tuple(settles), resolutions=tuple(made))
+    first = min([*(stop.step for stop in case.stops), *([case.fork.index] if case.fork else [])], default=None)
+    hint = "odfctl trust show REF tells what does" if first is None else f"name a block from #{first} on"
+    raise Refused(f"nothing about {case.name} up to #{number} waits for a decision", rule="resolve", hint=hint)
+
+
+def _follow_other(case: Case, name: Multihash, now: Instant) -> Answer:
+    fork = case.fork
+    side = next((each for each in fork.sides if name in (each.leaf, each.head.head)), None) if fork else None
+    if fork is None or side is None:
+        raise Refused(
+            f"{name.short} is nothing that is known of {case.name}",
+            rule="resolve",
+            hint="odfctl trust show REF lists what may be followed",
+        )
+    place = fork.index if name == side.leaf else side.head.size - 1
+    made = Resolution(matter=BRANCH, number=side.head.epoch, place=place, name=name, at=now)
+    return Answer(
+        settles=(f"of the two histories that part at #{fork.index} the one that was not here is followed",),
+        resolutions=(made,),
+        branch=side,
+    )

@@ -1,0 +1,123 @@
+"""How far a root dataset was observed: which blocks of data enough groups found at the declared source themselves.
+
+A root has no recipe to re-run; its publisher answers for it. What others fetched of the source within a day of a block
+is a fact of its own: it accuses nobody, and is never an attestation. Spec: trust.md section 4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.events import AddData
+from chain.multihash import Multihash
+from chain.store.base import ChainReader
+from chain.walk import first_where
+from odfd.trust.admission.rules import EARLY_LIMIT
+from odfd.trust.ledger.observations import Observations, Sighting
+from odfd.trust.policy.policy import Policy
+
+WINDOW: Final = 86400 * instant.SECOND
+"""How long after a block its source is likely to say the same."""
+DATA: Final = ("AddData",)
+
+
+class Electorate(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose word counts on one dataset: the policy's groups without those that are out or too near, and me."""
+
+    me: KeyDid
+    own_group: str | None
+    groups: Mapping[KeyDid, str]
+
+
+def electorate(
+    policy: Policy, me: KeyDid, is_silent: Callable[[KeyDid], bool], suspended: Collection[str]
+) -> Electorate:
+    return Electorate(
+        me=me,
+        own_group=policy.group_of(me),
+        groups={
+            key: group.name
+            for group in policy.groups
+            if group.name not in suspended
+            for key in group.keys
+            if not is_silent(key)
+        },
+    )
+
+
+def behind(who: Electorate, said: Iterable[Sighting], block: Multihash, time: Instant) -> int:
+    """Groups that found the same at the source of ``block``, whose system time is ``time``; mine, or one more.
+
+    Keys of a group that disagree are silent; who could not reach the source says nothing.
+    """
+    found: dict[str, set[bool]] = {}
+    for each in said:
+        group = "" if each.observer == who.me else who.groups.get(each.observer)
+        in_time = time - EARLY_LIMIT <= each.at <= time + WINDOW
+        if group is not None and each.block == block and in_time and each.result != "unreachable":
+            found.setdefault(group, set()).add(each.is_same)
+    if "" in found and who.own_group is not None:
+        found[who.own_group] = found.pop("")
+    return sum(results == {True} for results in found.values())
+
+
+class _Memo(msgspec.Struct, frozen=True, kw_only=True):
+    who: Electorate
+    heard: int
+    reach: int
+    last: Multihash | None
+    """The block before ``reach``."""
+
+
+class Sightings:
+    """How many blocks from the first are observed by so many; remembered, so that an answer costs what is new."""
+
+    def __init__(self) -> None:
+        self._memos: dict[tuple[DatasetId, int], _Memo] = {}
+
+    def reach(
+        self, connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, count: int, who: Electorate
+    ) -> int:
+        head, kept = chain.head(), Observations(connection)
+        size, heard = (head.size if head else 0), kept.heard(dataset)
+        start = self._kept(kept, chain, dataset, count, who, size)
+        while start < size:
+            block = first_where(chain, DATA, start, size)
+            if block is None:
+                start = size
+            elif _has_rows(block) and behind(who, kept.at(dataset, block.sequence_number), *_named(block)) < count:
+                start = block.sequence_number
+                break
+            else:
+                start = block.sequence_number + 1
+        last = chain.block_at(start - 1).hash if start else None
+        self._memos[dataset, count] = _Memo(who=who, heard=heard, reach=start, last=last)
+        return start
+
+    def _kept(
+        self, kept: Observations, chain: ChainReader, dataset: DatasetId, count: int, who: Electorate, size: int
+    ) -> int:
+        """Of what was found before, what still holds."""
+        memo = self._memos.get((dataset, count))
+        if memo is None or memo.who != who or memo.reach > size or not memo.reach:
+            return 0
+        if chain.block_at(memo.reach - 1).hash != memo.last:
+            return 0
+        changed = kept.lowest_since(dataset, memo.heard)
+        return memo.reach if changed is None else min(memo.reach, changed)
+
+
+def _has_rows(block: Block) -> bool:
+    return isinstance(block.event, AddData) and block.event.new_data is not None
+
+
+def _named(block: Block) -> tuple[Multihash, Instant]:
+    return block.hash, block.system_time

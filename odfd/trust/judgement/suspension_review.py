@@ -1,0 +1,99 @@
+"""Looks, whenever somebody's verdict came, who contradicts whom, and suspends who must lose his say.
+
+Only datasets that something happened to are looked at again; strikes on the others are remembered. A suspension is kept
+and told, and only a person lifts it. Alive while its ``rounds`` are. Spec: trust.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.statements.statement import ATTESTATION
+from chain.store.base import ChainStore
+from chain.store.database import Database
+from odfd.kit.rounds import TouchedRounds
+from odfd.obs.events import EventLog
+from odfd.trust.judgement import suspension_rules
+from odfd.trust.judgement.suspension_rules import Strike, View
+from odfd.trust.judgement.suspensions import Sanctions
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.policy import Policy
+
+ROUND_SECONDS: Final = 3600.0
+"""The grace is two days."""
+
+
+class Reviewing:
+    """See the module."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: ChainStore,
+        standing: Standing,
+        events: EventLog,
+        clock: Callable[[], Instant],
+        changed: Callable[[], None],
+    ) -> None:
+        """``changed`` is told when a group was suspended."""
+        self._database = database
+        self._chains = chains
+        self._standing = standing
+        self._events = events
+        self._clock = clock
+        self._changed = changed
+        self.rounds = TouchedRounds[DatasetId](self._round)
+        """Touched by a verdict on a dataset, or another chain; all by another policy, or somebody accused."""
+        self._found: dict[DatasetId, frozenset[Strike]] = {}
+        self._policy: Policy | None = None
+
+    async def _round(self) -> float:
+        out = await trio.to_thread.run_sync(self.review, self.rounds.take())
+        for group, reason in out.items():
+            self._events.emit("validator.suspended", group, reason, group=group)
+        if out:
+            self._changed()
+        return ROUND_SECONDS
+
+    def review(self, touched: set[DatasetId] | None = None) -> dict[str, str]:
+        """Groups that are suspended from now on, and why."""
+        policy, now = self._standing.policy, self._clock()
+        if touched is None or policy is not self._policy:
+            self._policy, self._found = policy, {}
+            touched = self._spoken_of()
+        for dataset in touched:
+            self._found.pop(dataset, None)
+            if found := suspension_rules.strikes(policy, self._standing.view(dataset)):
+                self._found[dataset] = found
+        return self._suspend(now)
+
+    def _spoken_of(self) -> set[DatasetId]:
+        """Datasets held here that anybody attested."""
+        with self._database.read() as connection:
+            said = Ledger(connection).datasets(ATTESTATION)
+        return {dataset for dataset in said if self._chains.chain(dataset).head() is not None}
+
+    def _suspend(self, now: Instant) -> dict[str, str]:
+        found = frozenset[Strike]().union(*self._found.values())
+        with self._database.write() as connection:
+            sanctions = Sanctions(connection)
+            since = suspension_rules.remembered(sanctions.since(), found - sanctions.pardoned(), now)
+            sanctions.remember(since)
+            standing = {strike for strike in since if now - since[strike] > suspension_rules.GRACE}
+            out = suspension_rules.struck(standing) - sanctions.groups()
+            return {
+                group: sanctions.suspend(group, [each for each in standing if each.group == group], now)
+                for group in sorted(out)
+            }
+
+
+def contradicted(standing: Standing, dataset: DatasetId) -> list[int]:
+    """Steps of a dataset that an honest validator runs again."""
+    view: View = standing.view(dataset)
+    return sorted(step for _, step in suspension_rules.look_again(standing.policy, view))

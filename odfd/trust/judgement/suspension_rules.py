@@ -1,0 +1,169 @@
+"""Which validator groups have lost their say for now, and which of my own verdicts I should look at again. Pure.
+
+A group is suspended at once when one of its keys voted twice, else by strikes in two datasets: on some block its value
+has at most f supporters while exactly one other has more, of groups whose engine and platform are the same as its own,
+for longer than the grace in which an honest validator runs the block again and takes back what does not repeat. So a
+broken machine falls silent, a sound one does not, and a wrong guess about determinism heals. Suspended groups are not
+counted; how many there are and how many may be wrong stays as the policy says. Spec: trust.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain import instant
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.statements.statement import Attestation
+from odfd.trust.judgement.verdicts import Said, Voice, group_voices, voice_on
+from odfd.trust.policy.policy import Policy
+
+GRACE: Final = 48 * 3600 * instant.SECOND
+"""How long a contradiction stands before it counts: time to hear of it, to run again and to be heard."""
+STRIKES: Final = 2
+"""Datasets in which a group must be contradicted."""
+ME: Final = ""
+"""The group that my own runs are when the policy lists my key in none."""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What a verdict was computed on; only verdicts of equal machines contradict each other."""
+
+    digest: str
+    platform: str
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of one dataset as it is held here."""
+
+    heard: Mapping[KeyDid, Attestation]
+    """Live attestations that speak of this chain."""
+    own: Mapping[int, Voice] = {}
+    """My own runs by step."""
+    steps: Sequence[int]
+    """Steps to look at: the first of each stretch within which nobody's verdict changes is enough."""
+
+
+class Strike(NamedTuple):
+    """A group stands against more than f others on a block."""
+
+    group: str
+    dataset: DatasetId
+    block: int
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """All that suspension rests on."""
+
+    datasets: Mapping[DatasetId, Told]
+    accused: Collection[KeyDid] = ()
+    """Keys that a double vote is proven of."""
+    since: Mapping[Strike, Instant] = {}
+    """When each present strike was first seen; see ``remembered``."""
+    pardoned: Collection[Strike] = ()
+    """Those that a person lifted a suspension over: they never count again."""
+    own_group: str = ME
+    own_machine: Machine | None = None
+
+
+def standing(policy: Policy, view: View, now: Instant) -> frozenset[str]:
+    """The suspended groups."""
+    stand = {strike for strike in strikes(policy, view) if now - view.since.get(strike, now) > GRACE}
+    return double_voters(policy, view.accused) | struck(stand)
+
+
+def struck(stand: Collection[Strike]) -> frozenset[str]:
+    """Groups whose strikes, all of which outlived the grace, are in enough datasets."""
+    datasets: dict[str, set[DatasetId]] = {}
+    for strike in stand:
+        datasets.setdefault(strike.group, set()).add(strike.dataset)
+    return frozenset(group for group, found in datasets.items() if len(found) >= STRIKES)
+
+
+def double_voters(policy: Policy, accused: Collection[KeyDid]) -> frozenset[str]:
+    """Groups of keys that are proven to have voted twice; they are out at once, whatever else is known."""
+    return frozenset(group for key in accused if (group := policy.group_of(key)) is not None)
+
+
+def remembered(since: Mapping[Strike, Instant], found: Collection[Strike], now: Instant) -> dict[Strike, Instant]:
+    """What to keep of ``since``: a strike that is gone begins anew when it comes back."""
+    return {strike: since.get(strike, now) for strike in found}
+
+
+def strikes(policy: Policy, view: View) -> frozenset[Strike]:
+    """All contradictions that stand at present, whether or not their grace is over."""
+    out = double_voters(policy, view.accused)
+    return frozenset(
+        Strike(group, dataset, step)
+        for dataset, told in view.datasets.items()
+        for group, step in _contradicted(policy, view, told, out)
+        if group != view.own_group and Strike(group, dataset, step) not in view.pardoned
+    )
+
+
+def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
+    """Steps on which more than f groups are of one other mind than my own run: an honest validator runs them again."""
+    out = double_voters(policy, view.accused)
+    return frozenset(
+        (dataset, step)
+        for dataset, told in view.datasets.items()
+        for step, mine in told.own.items()
+        if mine.said is not Said.NONDETERMINISTIC
+        for against in (_others(policy, view, told, step, out),)
+        if any(count > policy.tolerated for voice, count in against.items() if voice != mine)
+    )
+
+
+def _others(policy: Policy, view: View, told: Told, step: int, out: Collection[str]) -> Counter[Voice]:
+    voices = group_voices(policy, told.heard, step, out)
+    voices.pop(view.own_group, None)
+    return Counter(voice for voice in voices.values() if voice.said is not Said.NONDETERMINISTIC)
+
+
+def _contradicted(policy: Policy, view: View, told: Told, out: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Groups and steps; none at all where more than f groups found that the query does not repeat itself."""
+    found: list[tuple[str, int]] = []
+    for step in told.steps:
+        voices = group_voices(policy, told.heard, step, out)
+        voices.pop(view.own_group, None)
+        if step in told.own:
+            voices[view.own_group] = told.own[step]
+        if sum(voice.said is Said.NONDETERMINISTIC for voice in voices.values()) > policy.tolerated:
+            return
+        clear = {group: voice for group, voice in voices.items() if voice.said is not Said.NONDETERMINISTIC}
+        if len(set(clear.values())) < 2:
+            continue
+        machines = _machines(policy, view, told, step)
+        found += [(group, step) for group in clear if _stands_alone(policy, group, clear, machines)]
+    yield from found
+
+
+def _stands_alone(
+    policy: Policy, group: str, voices: Mapping[str, Voice], machines: Mapping[str, frozenset[Machine]]
+) -> bool:
+    """Whether, of groups on machines like this one's, more than f are behind exactly one value, and it is another."""
+    alike = Counter(voice for other, voice in voices.items() if machines[other] & machines[group])
+    many = [voice for voice, count in alike.items() if count > policy.tolerated]
+    return len(many) == 1 and many[0] != voices[group]
+
+
+def _machines(policy: Policy, view: View, told: Told, step: int) -> dict[str, frozenset[Machine]]:
+    """The machines that each group's verdict on a step was computed on."""
+    found: dict[str, set[Machine]] = {}
+    for key, attestation in told.heard.items():
+        group = policy.group_of(key)
+        if group is not None and group != view.own_group and voice_on(attestation, step) is not None:
+            found.setdefault(group, set()).update(_machines_of(attestation, step))
+    own = {view.own_machine} if view.own_machine is not None else set()
+    return {**{group: frozenset(machines) for group, machines in found.items()}, view.own_group: frozenset(own)}
+
+
+def _machines_of(attestation: Attestation, step: int) -> Iterator[Machine]:
+    for span in attestation.spans:
+        if span.first <= step <= span.last and span.engine is not None and span.engine < len(attestation.engines):
+            engine = attestation.engines[span.engine]
+            yield Machine(engine.digest, engine.platform)

@@ -1,0 +1,412 @@
+"""How the datasets of this node stand: the facts of each, gathered from ledger and chain, and the reach they give.
+
+Reads only; every answer is computed anew from what is recorded, at a cost of the verdicts, not of the blocks: between
+two places where somebody's verdict changes all steps are judged alike, so only the first of each stretch is looked at.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import NotFound
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.events import DatasetKind, ExecuteTransform, Seed
+from chain.multihash import Multihash
+from chain.statements.authority import Rights
+from chain.statements.cosignature import Cosignature
+from chain.statements.envelope import dataset_key
+from chain.statements.statement import Attestation, HeadStatement
+from chain.statements.tree import Frontier, Tree
+from chain.store.base import ChainReader, ChainStore
+from chain.store.database import Database
+from odfd.datasets.holdings import Holdings
+from odfd.trust.judgement.observation_reach import Sightings, behind, electorate
+from odfd.trust.judgement.suspension_rules import ME, Machine, Told, View
+from odfd.trust.judgement.suspensions import Sanctions
+from odfd.trust.judgement.verdicts import (
+    STOPS,
+    Bench,
+    Decision,
+    Extent,
+    Reach,
+    Said,
+    Status,
+    Voice,
+    asked_of,
+    decide,
+    quorum_of,
+    reach,
+    value_id,
+)
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.data_availability import Withholding
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.observations import Observations, Sighting
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.recheck_results import Rechecks, with_rechecks
+from odfd.trust.ledger.resolutions import Decided, Resolutions
+from odfd.trust.ledger.runs import Run, Runs, run_at
+from odfd.trust.ledger.subtree_roots import Subtrees
+from odfd.trust.policy.policy import Expression, Policy
+from odfd.trust.policy.witness_quorum import Roots, witnessed
+from odfd.trust.transform_steps import first_step, first_step_where
+
+FOREVER: Final = Instant(1 << 62)
+MAX_LINEAGE: Final = 64
+"""Derivations upon derivations that are followed; what reads still farther is not within reach."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is recorded of one dataset."""
+
+    dataset: DatasetId
+    size: int
+    head: HeadStatement | None
+    """Newest signed head known, whether or not its blocks are here."""
+    extent: Extent
+    heard: Mapping[KeyDid, Attestation]
+    """Live attestations that speak of this chain (their root is mine), by validator."""
+    runs: Mapping[int, Run]
+    """Own runs, and where there is none what re-checks of others' evidence found."""
+    root: bool
+    quorum: int
+    """K of ``attested:K`` as asked of this dataset; 0 when nobody asks."""
+    forked: bool = False
+    """Whether a fork of it was ever proven; settling it leaves that."""
+    decided: Decided = Decided()
+    """What a person settled of it here."""
+    withheld: bool = False
+    """Whether more was signed and nobody gave its blocks for a day."""
+    suspended: frozenset[str] = frozenset()
+    """Groups whose word counts no more on this node."""
+
+
+class Standing:
+    """Answers of one node; ``policy`` is asked each time, so that a reload counts at once."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: ChainStore,
+        policy: Callable[[], Policy],
+        me: KeyDid,
+        clock: Callable[[], Instant],
+        purposes: Callable[[DatasetId], tuple[Expression | None, Expression | None]] = lambda _: (None, None),
+    ) -> None:
+        """``purposes``: expressions for use and serve that hold for one dataset in place of the node's."""
+        self._database = database
+        self._chains = chains
+        self._policy = policy
+        self.me = me
+        self._clock = clock
+        self._purposes = purposes
+        self._roots = Roots()
+        self._sightings = Sightings()
+
+    def use(self, dataset: DatasetId) -> Expression:
+        return self.policy.use_of(self._purposes(dataset)[0])
+
+    def serve(self, dataset: DatasetId) -> Expression:
+        return self.policy.serve_of(self._purposes(dataset)[1])
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy()
+
+    def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> Known:
+        """What is recorded of a dataset. ``within``: the reach of datasets already looked at, for this one question."""
+        within = {} if within is None else within
+        # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
+        within[dataset] = 0
+        chain = self._chains.chain(dataset)
+        head = chain.head()
+        size = head.size if head else 0
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            newest = ledger.newest_head(dataset)
+            checked = ledger.chain(dataset)
+            unseen = Holdings(connection).extent(dataset).seen
+            heard = ledger.attestations(dataset)
+            runs = _own_words(connection, chain, dataset, size)
+            proofs = Proofs(connection)
+            forked_at = proofs.forked_at(dataset, checked.epoch)
+            cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
+            forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
+            suspended = Sanctions(connection).groups()
+            lacks = newest is not None and newest[0].size > size
+            withheld = lacks and Withholding(connection).is_withheld(dataset, size, self._clock())
+            silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
+            is_root = size > 0 and _is_root(chain)
+            observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
+        signed = newest[0] if newest else None
+        extent = Extent(
+            linked=size,
+            chain=min(size, signed.size) if signed else 0,
+            data=0 if unseen else min(size, checked.data),
+            forked_at=forked_at,
+            abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
+            inputs=None if is_root or not size else self._inputs(chain, size, within),
+            fresh=signed is not None and self._is_fresh(signed),
+            witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
+            observed=observed,
+        )
+        return Known(
+            dataset=dataset,
+            size=size,
+            head=signed,
+            extent=extent,
+            heard={key: said for key, said in heard.items() if not silent(key) and self._speaks_of(chain, said)},
+            runs=runs,
+            root=is_root,
+            quorum=quorum_of((self.use(dataset), self.serve(dataset))),
+            forked=forked,
+            decided=decided,
+            suspended=suspended,
+            withheld=withheld,
+        )
+
+    def lasts_until(self, datasets: Iterable[DatasetId]) -> Instant | None:
+        """Until when time alone changes nothing of what is known of these; ``None``: that cannot be told."""
+        until, now = FOREVER, self._clock()
+        for dataset in datasets:
+            head = self._chains.chain(dataset).head()
+            with self._database.read() as connection:
+                newest = Ledger(connection).newest_head(dataset)
+            if newest is None:
+                continue
+            stale = Instant(newest[0].expires + self.policy.max_stale * instant.SECOND + 1)
+            # A head whose blocks are missing may count as withheld, and cosignatures age.
+            if self.policy.witnesses.groups or newest[0].size > (head.size if head else 0):
+                return None
+            until = min(until, stale) if now < stale else until
+        return until
+
+    def now(self) -> Instant:
+        return self._clock()
+
+    def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:
+        """How many blocks of a dataset meet an expression."""
+        return self.reach_of(self._chains.chain(dataset), self.known(dataset, within), expression)
+
+    def reach_of(self, chain: ChainReader, known: Known, expression: Expression) -> Reach:
+        steps = list(_steps_of(chain, known))
+        return reach(expression, known.extent, steps, lambda step: self.decision(known, step))
+
+    def is_reproduced(self, known: Known) -> bool:
+        """Whether this node re-ran every step and got the same answer each time; true of chains that have no steps."""
+        steps = _steps_of(self._chains.chain(known.dataset), known)
+        return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
+
+    def decision(self, known: Known, step: int) -> Decision:
+        """The judgement of one transform step; what a person relies on in spite of it is data, and no more."""
+        found = self.verdict(known, step)
+        settled = known.decided.verdict(step) if found.status in STOPS else None
+        if settled is None or self._chains.chain(known.dataset).block_at(step).hash != settled:
+            return found
+        return Decision(Status.DISPUTED, against=found.against)
+
+    def verdict(self, known: Known, step: int) -> Decision:
+        """The same by the rules alone."""
+        run = run_at(known.runs, step)
+        bench = Bench(
+            policy=self.policy,
+            me=self.me,
+            quorum=known.quorum,
+            suspended=known.suspended,
+            engine=run.engine.digest if run is not None else "",
+        )
+        return decide(bench, known.heard, own_voice(run), step)
+
+    def view(self, dataset: DatasetId) -> View:
+        """What suspension rests on, of one dataset: who says what of its steps, me included."""
+        chain = self._chains.chain(dataset)
+        head = chain.head()
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            size = head.size if head else 0
+            runs = _own_words(connection, chain, dataset, size)
+            silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
+            heard = {
+                key: said
+                for key, said in ledger.attestations(dataset).items()
+                if key != self.me and not silent(key) and self._speaks_of(chain, said)
+            }
+            accused, sanctions = Proofs(connection).double_voters(), Sanctions(connection)
+            since, pardoned = sanctions.since(), sanctions.pardoned()
+        steps = list(_telling_steps(chain, size, heard, runs, ()))
+        voices = {step: own_voice(run_at(runs, step)) for step in steps}
+        machine = next((Machine(run.engine.digest, run.engine.platform) for run in reversed(runs.values())), None)
+        told = Told(heard=heard, own={at: voice for at, voice in voices.items() if voice is not None}, steps=steps)
+        return View(
+            datasets={dataset: told},
+            accused=accused,
+            since=since,
+            pardoned=pardoned,
+            own_group=self.policy.group_of(self.me) or ME,
+            own_machine=machine,
+        )
+
+    def stops(self, known: Known) -> list[tuple[int, Decision]]:
+        """The steps that are relied on for nothing; of each stretch judged alike the first."""
+        steps = _steps_of(self._chains.chain(known.dataset), known)
+        found = [(step, self.decision(known, step)) for step in steps]
+        return [(step, decision) for step, decision in found if decision.status in STOPS]
+
+    def sighted(self, dataset: DatasetId) -> tuple[list[Sighting], int]:
+        """What was observed of the newest block that anybody observed, and how many groups stand behind that block."""
+        chain = self._chains.chain(dataset)
+        head = chain.head()
+        with self._database.read() as connection:
+            kept = Observations(connection)
+            number = kept.newest(dataset)
+            if number is None or head is None or number >= head.size:
+                return [], 0
+            said, block = kept.at(dataset, number), chain.block_at(number)
+            silent = self._silent(Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
+            who = electorate(self.policy, self.me, silent, Sanctions(connection).groups())
+        return [each for each in said if each.block == block.hash], behind(who, said, block.hash, block.system_time)
+
+    def _observed(
+        self,
+        connection: sqlite3.Connection,
+        chain: ChainReader,
+        dataset: DatasetId,
+        silent: Callable[[KeyDid], bool],
+        suspended: frozenset[str],
+    ) -> Mapping[int, int]:
+        asked = asked_of("observed", (self.use(dataset), self.serve(dataset)))
+        if not asked:
+            return {}
+        who = electorate(self.policy, self.me, silent, suspended)
+        return {count: self._sightings.reach(connection, chain, dataset, count, who) for count in asked}
+
+    def _witnessed(
+        self, dataset: DatasetId, chain: ChainReader, known: Frontier, size: int, cosigned: Sequence[Cosignature]
+    ) -> tuple[int, ...]:
+        def leaves(start: int, stop: int) -> list[bytes]:
+            return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
+
+        def tree() -> Tree:
+            with self._database.read() as connection:
+                return Subtrees(connection).kept(dataset, known, leaves) or Tree(leaves)
+
+        def roots_at(sizes: Sequence[int]) -> Mapping[int, bytes]:
+            return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, tree)
+
+        return witnessed(self.policy.witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
+
+    def _silent(self, double_voters: frozenset[KeyDid], rights: Rights) -> Callable[[KeyDid], bool]:
+        """Whose word does not count here: who contradicted himself, the dataset's writers and roots, their groups."""
+        policy = self.policy
+        keys = {*double_voters, dataset_key(rights.dataset), *rights.writers, *rights.roots}
+        groups = {policy.group_of(key) for key in keys} - {None}
+        return lambda key: key in keys or policy.group_of(key) in groups
+
+    def _is_fresh(self, head: HeadStatement) -> bool:
+        return self._clock() <= head.expires + self.policy.max_stale * instant.SECOND
+
+    def _speaks_of(self, chain: ChainReader, said: Attestation) -> bool:
+        """Whether a verdict is about my chain: the block it names as its last must stand at that place here.
+
+        Links commit to all before it as a tree does, at any size alike and without a walk; so the root is not compared,
+        and a verdict that names a false one counts on all nodes or on none.
+        """
+        head = chain.head()
+        if head is None or not 0 < said.size <= head.size:
+            return False
+        return chain.block_at(said.size - 1).hash == said.head
+
+    def _inputs(self, chain: ChainReader, size: int, within: dict[DatasetId, int]) -> int:
+        """Blocks below the first step that read an input beyond that input's own reach. Inputs not held here pass.
+
+        Steps read on from where the step before stopped, so that from the first such step on all are.
+        """
+
+        def reads_beyond(step: Block) -> bool:
+            event = step.event
+            return isinstance(event, ExecuteTransform) and not self._inputs_hold(event, within)
+
+        beyond = first_step_where(chain, 0, size, reads_beyond)
+        return size if beyond is None else beyond.sequence_number
+
+    def _inputs_hold(self, event: ExecuteTransform, within: dict[DatasetId, int]) -> bool:
+        for each in event.query_inputs:
+            read = each.new_block_hash or each.prev_block_hash
+            chain = self._chains.chain(each.dataset_id)
+            if read is None or chain.head() is None:
+                continue
+            if each.dataset_id not in within:
+                deep = len(within) >= MAX_LINEAGE
+                within[each.dataset_id] = (
+                    0 if deep else self.reach(each.dataset_id, self.use(each.dataset_id), within).blocks
+                )
+            try:
+                number = chain.block_by_hash(read).sequence_number
+            except NotFound:
+                # Our copy of the input is behind the step, or of another branch.
+                return False
+            if number >= within[each.dataset_id]:
+                return False
+        return True
+
+
+def _own_words(connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, size: int) -> dict[int, Run]:
+    def hash_at(number: int) -> Multihash | None:
+        return chain.block_at(number).hash if number < size else None
+
+    return with_rechecks(Runs(connection).of(dataset), Rechecks(connection).of(dataset).values(), hash_at)
+
+
+def _is_root(chain: ChainReader) -> bool:
+    seed = chain.block_at(0).event
+    return isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
+
+
+def own_voice(run: Run | None) -> Voice | None:
+    """What this node's own run says of a step."""
+    if run is None:
+        return None
+    if run.verdict == Said.REPRODUCED.value:
+        return Voice(Said.REPRODUCED)
+    if run.verdict == Said.MISMATCH.value and run.actual is not None:
+        return Voice(Said.MISMATCH, value_id(run.actual))
+    if run.verdict == Said.NONDETERMINISTIC.value and run.reason == "nondeterministic":
+        return Voice(Said.NONDETERMINISTIC)
+    return None
+
+
+def _steps_of(chain: ChainReader, known: Known) -> Iterable[int]:
+    return _telling_steps(
+        chain, known.size, known.heard, known.runs, (known.extent.chain, known.extent.data, *known.extent.witnessed)
+    )
+
+
+def _telling_steps(
+    chain: ChainReader,
+    size: int,
+    heard: Mapping[KeyDid, Attestation],
+    runs: Mapping[int, Run],
+    bounds: Iterable[int],
+) -> Iterable[int]:
+    """The first step of each stretch within which all verdicts and facts stay the same; those change at ``bounds``."""
+    places = {0, size, *bounds}
+    for said in heard.values():
+        for span in said.spans:
+            places.update((span.first, span.last + 1))
+        for wrong in said.mismatch:
+            places.update((wrong.sequence_number, wrong.sequence_number + 1))
+    for run in runs.values():
+        places.update((run.sequence_number if run.first is None else run.first, run.sequence_number + 1))
+    for start, stop in pairwise(sorted(place for place in places if place <= size)):
+        step = first_step(chain, start, stop)
+        if step is not None:
+            yield step.sequence_number

@@ -1,0 +1,289 @@
+"""Judging a block by the verdicts on it, and how far a chain may be relied on (trust.md section 5). Pure.
+
+Truth is re-computed, by me or by enough independent others. Mismatches add up only on one value: a lie has one truth,
+non-determinism has many.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from chain.ids import KeyDid
+from chain.statements import canonical
+from chain.statements.statement import Actual, Attestation, EngineUsed
+from odfd.trust.policy.policy import SANDBOXES, Expression, Policy, facts_of, holds
+
+
+class Said(enum.Enum):
+    REPRODUCED = "reproduced"
+    MISMATCH = "mismatch"
+    NONDETERMINISTIC = "not-reproducible-here"
+
+
+class Voice(msgspec.Struct, frozen=True):
+    """One group's word on one block; ``value`` is the id of what it computed instead, for a mismatch."""
+
+    said: Said
+    value: bytes = b""
+
+
+class Status(enum.Enum):
+    """How a block stands; the rows of the decision table."""
+
+    OWN_MISMATCH = "own-mismatch"
+    NONDETERMINISTIC = "nondeterministic"
+    SPLIT = "split"
+    REFUTED = "refuted"
+    REPRODUCED = "reproduced"
+    ATTESTED = "attested"
+    DISPUTED = "disputed"
+    PENDING = "pending"
+
+
+STOPS: Final = frozenset({Status.OWN_MISMATCH, Status.SPLIT, Status.REFUTED})
+"""From the first block of these on, nothing may be relied on."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What may be done with a block."""
+
+    status: Status
+    reproduced: bool = False
+    attested: int = 0
+    against: int = 0
+
+
+def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum: int) -> Decision:
+    """The first row of the table that fits. ``others`` by group; ``quorum`` is the K of ``attested:K`` (0: none)."""
+    agree = sum(voice.said is Said.REPRODUCED for voice in others.values())
+    unsure = sum(voice.said is Said.NONDETERMINISTIC for voice in others.values())
+    values = Counter(voice.value for voice in others.values() if voice.said is Said.MISMATCH)
+    if own is not None:
+        agree += own.said is Said.REPRODUCED
+    top = max(values.values(), default=0)
+    enough = tolerated + 1
+    if own is not None and own.said is Said.MISMATCH:
+        return Decision(Status.OWN_MISMATCH, attested=agree, against=1 + values[own.value])
+    if (own is not None and own.said is Said.NONDETERMINISTIC) or unsure >= enough:
+        return Decision(Status.NONDETERMINISTIC, attested=0, against=top)
+    if agree >= enough and top >= enough:
+        return Decision(Status.SPLIT, attested=agree, against=top)
+    if top >= enough:
+        return Decision(Status.REFUTED, attested=agree, against=top)
+    if own is not None:
+        return Decision(Status.REPRODUCED, reproduced=True, attested=agree, against=top)
+    if quorum and agree >= quorum:
+        return Decision(Status.ATTESTED, attested=agree, against=top)
+    if values:
+        return Decision(Status.DISPUTED, attested=agree, against=top)
+    return Decision(Status.PENDING, attested=agree, against=top)
+
+
+@lru_cache(maxsize=4096)
+def value_id(actual: Actual) -> bytes:
+    """sha3-256 of the canonical form of what a re-run gave: equal answers have equal ids."""
+    body = msgspec.json.decode(msgspec.json.encode(actual, enc_hook=str))
+    return hashlib.sha3_256(canonical.encode(body)).digest()
+
+
+def voice_on(attestation: Attestation, sequence_number: int) -> Voice | None:
+    """What a validator says of a block; nothing for abstentions and for verdicts from an opaque checkpoint."""
+    for span in attestation.spans:
+        if not span.first <= sequence_number <= span.last:
+            continue
+        if span.state == "opaque":
+            return None
+        if span.verdict == "reproduced":
+            return Voice(Said.REPRODUCED)
+        if span.verdict == "mismatch":
+            return _mismatch(attestation, sequence_number, span.engine)
+        if span.verdict == Said.NONDETERMINISTIC.value and span.reason == "nondeterministic":
+            return Voice(Said.NONDETERMINISTIC)
+        return None
+    return None
+
+
+def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None) -> Voice | None:
+    """Without a pinned engine and a strict query nobody is blamed."""
+    if engine is None or engine >= len(attestation.engines) or not attestation.engines[engine].pinned:
+        return None
+    if attestation.determinism != "strict":
+        return None
+    for found in attestation.mismatch:
+        if found.sequence_number == sequence_number:
+            return Voice(Said.MISMATCH, value_id(found.actual))
+    return None
+
+
+def group_voices(
+    policy: Policy, heard: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
+) -> dict[str, Voice]:
+    """One vote a group: keys of a group that disagree are silent, and so are groups that are suspended.
+
+    A group never counts on a dataset whose own key is among its keys: nobody attests himself.
+    """
+    said: dict[str, set[Voice]] = {}
+    for key, attestation in heard.items():
+        group = policy.group_of(key)
+        if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
+            continue
+        voice = voice_on(attestation, sequence_number)
+        if voice is not None and _isolated(policy, attestation, sequence_number):
+            said.setdefault(group, set()).add(voice)
+    return {group: voices.pop() for group, voices in said.items() if len(voices) == 1}
+
+
+def _isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
+    """Whether a verdict was made behind as much isolation as is asked for."""
+    engine = _engine_of(attestation, sequence_number)
+    if policy.min_sandbox == SANDBOXES[0]:
+        return True
+    given = engine.sandbox if engine is not None else ""
+    return given in SANDBOXES and SANDBOXES.index(given) >= SANDBOXES.index(policy.min_sandbox)
+
+
+def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | None:
+    for span in attestation.spans:
+        if span.first <= sequence_number <= span.last and span.engine is not None:
+            return attestation.engines[span.engine] if span.engine < len(attestation.engines) else None
+    return None
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """Who sits in judgement of a dataset's steps on this node, and by what rules."""
+
+    policy: Policy
+    me: KeyDid
+    quorum: int
+    """The K of ``attested:K`` as asked of this dataset; 0: nobody asks."""
+    suspended: frozenset[str] = frozenset()
+    """Groups whose word does not count for now."""
+    engine: str = ""
+    """Digest of the engine that my own run of the step used."""
+
+
+def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None, sequence_number: int) -> Decision:
+    """The judgement of one step: others by group, and my own run counted once, as my group or as one more."""
+    others = group_voices(bench.policy, heard, sequence_number, bench.suspended)
+    own_group = bench.policy.group_of(bench.me)
+    if own_group is not None:
+        others.pop(own_group, None)
+    if _engines(bench, heard, others, own, sequence_number) >= bench.policy.min_engines:
+        return judge(bench.policy.tolerated, own, others, bench.quorum)
+    return msgspec.structs.replace(judge(bench.policy.tolerated, own, others, 0), attested=0)
+
+
+def _engines(
+    bench: Bench, heard: Mapping[KeyDid, Attestation], others: Mapping[str, Voice], own: Voice | None, number: int
+) -> int:
+    """Different engines behind those that reproduced a step."""
+    if bench.policy.min_engines <= 1:
+        return 1
+    agree = {group for group, voice in others.items() if voice.said is Said.REPRODUCED}
+    spoke = [said for key, said in heard.items() if bench.policy.group_of(key) in agree]
+    used = [engine for said in spoke if (engine := _engine_of(said, number)) is not None]
+    mine = {bench.engine} if own is not None and own.said is Said.REPRODUCED and bench.engine else set()
+    return len({engine.digest for engine in used} | mine)
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the plain facts of a chain reach, in blocks from the first."""
+
+    linked: int
+    chain: int
+    data: int
+    forked_at: int | None = None
+    abandoned_at: int | None = None
+    """Where a person gave it up."""
+    inputs: int | None = None
+    """Blocks whose inputs lie within their own reach; ``None``: it has no inputs."""
+    fresh: bool = True
+    witnessed: tuple[int, ...] = ()
+    """How many blocks from the first each witness group has cosigned."""
+    observed: Mapping[int, int] | None = None
+    """By the K of ``observed:K``: how many blocks from the first so many observed; ``None``: nothing is to observe."""
+
+
+class Why(msgspec.Struct, frozen=True):
+    """The bound that holds: which rule stopped reach, at which block."""
+
+    rule: str
+    block: int | None = None
+
+
+class Reach(msgspec.Struct, frozen=True):
+    blocks: int
+    why: Why
+
+
+def reach(
+    expression: Expression,
+    extent: Extent,
+    steps: Sequence[int],
+    decide: Callable[[int], Decision],
+) -> Reach:
+    """The largest r such that each block below r meets the purpose's expression.
+
+    ``steps`` are the sequence numbers of the transform steps, ascending; only they can be judged, all other blocks pass
+    the facts ``reproduced``, ``attested`` and ``observed``. Costs one decision a step at most.
+    """
+    stop, why = extent.linked, Why("head")
+    if extent.forked_at is not None and extent.forked_at < stop:
+        stop, why = extent.forked_at, Why("fork", extent.forked_at)
+    if extent.abandoned_at is not None and extent.abandoned_at < stop:
+        stop, why = extent.abandoned_at, Why("abandoned", extent.abandoned_at)
+    if extent.inputs is not None and extent.inputs < stop:
+        stop, why = extent.inputs, Why("inputs", extent.inputs)
+    bounds = {**dict.fromkeys(extent.witnessed, "witnessed"), extent.data: "data", extent.chain: "chain"}
+    bounds = dict.fromkeys((extent.observed or {}).values(), "observed") | bounds
+    for bound in sorted(bounds):
+        if bound < stop and not holds(expression, _facts(extent, bound, None)):
+            stop, why = bound, Why(bounds[bound], bound)
+    if stop and not holds(expression, _facts(extent, 0, None)):
+        return Reach(0, Why("witnessed" if extent.fresh else "fresh", 0))
+    for sequence_number in steps:
+        if sequence_number >= stop:
+            break
+        decision = decide(sequence_number)
+        if decision.status in STOPS or not holds(expression, _facts(extent, sequence_number, decision)):
+            return Reach(sequence_number, Why(decision.status.value, sequence_number))
+    return Reach(stop, why)
+
+
+_ALWAYS: Final = 1 << 30
+
+
+def _facts(extent: Extent, sequence_number: int, decision: Decision | None) -> dict[str, int]:
+    return {
+        "linked": int(sequence_number < extent.linked),
+        "chain": int(sequence_number < extent.chain),
+        "data": int(sequence_number < extent.data),
+        "fresh": int(extent.fresh),
+        "reproduced": 1 if decision is None else int(decision.reproduced),
+        "attested": _ALWAYS if decision is None else decision.attested,
+        "observed": _observed(extent, sequence_number),
+        "witnessed": sum(size > sequence_number for size in extent.witnessed),
+    }
+
+
+def _observed(extent: Extent, sequence_number: int) -> int:
+    if extent.observed is None:
+        return _ALWAYS
+    return max((count for count, size in extent.observed.items() if sequence_number < size), default=0)
+
+
+def quorum_of(expressions: Iterable[Expression]) -> int:
+    """The smallest K that any of the purposes asks of ``attested``; 0 when none does."""
+    return min(asked_of("attested", expressions), default=0)
+
+
+def asked_of(name: str, expressions: Iterable[Expression]) -> frozenset[int]:
+    """Each K that any of the purposes asks of a counted fact."""
+    return frozenset(fact.count for expression in expressions for fact in facts_of(expression) if fact.name == name)

@@ -1,0 +1,58 @@
+"""Of what a signer's journal keeps account: a topic for each thing that a key must not contradict itself about.
+
+A dataset's own key speaks of one dataset only; another key speaks of many, and its topics name them. Observations have
+none: of one block the later one holds, and nobody is accused by two. Spec: trust.md section 1, "Signing safely".
+"""
+
+from __future__ import annotations
+
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
+from chain.statements.statement import AnyPredicate, Attestation, Authority, HeadStatement, PolicyStatement
+from odfd.trust.keys.journal import Entry
+
+
+def head(key: KeyDid, dataset: DatasetId) -> str:
+    return _of("head", key, dataset)
+
+
+def authority(key: KeyDid, dataset: DatasetId) -> str:
+    return _of("authority", key, dataset)
+
+
+def attestation(dataset: DatasetId, epoch: int) -> str:
+    return f"attestation:{dataset}:{epoch}"
+
+
+def cosignature(tree: Checkpoint) -> str:
+    return f"cosign/{tree.origin}"
+
+
+def policy(network: str) -> str:
+    return f"policy/{network}"
+
+
+def entry_of(key: KeyDid, said: AnyPredicate, sid: Multihash) -> tuple[str, Entry] | None:
+    """What the journal of ``key`` says of a statement; ``None`` for one that is not journalled."""
+    match said:
+        case HeadStatement():
+            return head(key, said.dataset), Entry((said.epoch, said.size), said.root_hash.hex())
+        case Authority():
+            return authority(key, said.dataset), Entry((said.version,), str(sid))
+        case Attestation():
+            return attestation(said.dataset, said.epoch), Entry((said.serial,), str(sid))
+        case PolicyStatement():
+            return policy(said.network), Entry((said.version,), str(sid))
+        case _:
+            return None
+
+
+def cosigned(made: Cosignature) -> tuple[str, Entry]:
+    tree = made.checkpoint
+    return cosignature(tree), Entry((tree.size,), tree.root_hash.hex())
+
+
+def _of(what: str, key: KeyDid, dataset: DatasetId) -> str:
+    return what if key.public_key == dataset.public_key else f"{what}/{dataset.multibase}"

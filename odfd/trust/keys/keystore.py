@@ -1,0 +1,242 @@
+"""Keys on disk: ``keys/node.key`` and one ``keys/<did>.key`` for each dataset that is ours, mode 0600.
+
+A key never signs but through its journal, begun before the key is kept: nobody knows what a key without one has said,
+and it says nothing more until ``renew``. The key of a dataset may be taken offline: then ``keys/<did>.offline``
+says that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
+Secrets are made from the entropy that the caller gives and are not printed,
+logged or backed up by us.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, NotFound
+from chain.ids import DID_ODF, DatasetId, KeyDid
+from chain.instant import SECOND, Instant
+from chain.statements import envelope
+from chain.statements.keys import SigningKey
+from odfd.trust.keys.journal import BEGUN, NEW, Entry, Journal, Order, sync_folder
+
+_NODE: Final = "node"
+_MODE: Final = 0o600
+_COPY: Final = "restore the file from a copy: nobody else has it"
+
+
+class KeyStore:
+    """The directory ``keys/``. ``entropy`` gives secret random bytes. Safe to use from any thread."""
+
+    def __init__(self, directory: Path, entropy: Callable[[int], bytes]) -> None:
+        self._directory = directory
+        self._entropy = entropy
+        self._journals: dict[bytes, Journal] = {}
+        self._signing = threading.Lock()
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Environment(f"cannot make {directory}: {error}", rule="key-directory") from error
+
+    def node_seed(self) -> bytes:
+        """The 32 secret bytes of this node's own key; made the first time."""
+        path = self._directory / f"{_NODE}.key"
+        if not path.exists():
+            self._make(path, self._entropy(32))
+        return self._read(path)
+
+    def node_key(self) -> SigningKey:
+        return SigningKey(self.node_seed())
+
+    def new_dataset_key(self) -> SigningKey:
+        seed = self._entropy(32)
+        key = SigningKey(seed)
+        self._make(self._key_path(key.dataset_id), seed)
+        return key
+
+    def has_dataset_key(self, dataset: DatasetId) -> bool:
+        """Whether the dataset is this node's to publish, though its key may be offline."""
+        return self._key_path(dataset).exists() or self.is_offline(dataset)
+
+    def is_offline(self, dataset: DatasetId) -> bool:
+        """Whether the dataset is published here with its key kept elsewhere."""
+        return self._offline_path(dataset).exists() and not self._key_path(dataset).exists()
+
+    def take_offline(self, dataset: DatasetId) -> None:
+        """Forget the dataset's key and stay its publisher. Its journal stays: the key may come back."""
+        try:
+            self._offline_path(dataset).touch(_MODE)
+            sync_folder(self._directory)
+            self._key_path(dataset).unlink(missing_ok=True)
+            sync_folder(self._directory)
+        except OSError as error:
+            raise Environment(f"cannot take the key of {dataset.short} away: {error}", rule="key-file") from error
+
+    def held(self, dataset: DatasetId) -> list[SigningKey]:
+        """The keys here that may have a right in a dataset: its own, when it is here, and the node's."""
+        own = [self.dataset_key(dataset)] if self._key_path(dataset).exists() else []
+        return [*own, self.node_key()]
+
+    def dataset_key(self, dataset: DatasetId) -> SigningKey:
+        """Raises NotFound when this node is not the dataset's owner."""
+        path = self._key_path(dataset)
+        if self.is_offline(dataset):
+            raise NotFound(
+                f"the key of {dataset.short} was taken offline",
+                rule="dataset-key",
+                hint="give the file it is kept in: --offline-key FILE",
+            )
+        if not path.exists():
+            raise NotFound(
+                f"this node does not hold the key of {dataset.short}", rule="dataset-key", hint="its owner signs"
+            )
+        key = SigningKey(self._read(path))
+        if key.dataset_id != dataset:
+            raise _spoilt(path)
+        return key
+
+    def dataset_seed(self, dataset: DatasetId) -> bytes:
+        """The 32 secret bytes, for their owner to keep elsewhere. Raises NotFound."""
+        self.dataset_key(dataset)
+        return self._read(self._key_path(dataset))
+
+    def discard_dataset_key(self, dataset: DatasetId) -> None:
+        """For a dataset that came to nothing: its key has signed nothing yet."""
+        with self._signing:
+            unused = self._journal_of(dataset.public_key).is_new
+            self._key_path(dataset).unlink(missing_ok=True)
+            if unused:
+                self._journal_path(dataset.public_key).unlink(missing_ok=True)
+                del self._journals[dataset.public_key]
+
+    def check(self) -> int:
+        """Read every key and journal; the number of keys. Raises Environment at the first that cannot be."""
+        paths = sorted(self._directory.glob("*.key"))
+        for path in paths:
+            if path == self._directory / f"{_NODE}.key":
+                key = SigningKey(self._read(path))
+            else:
+                key = self.dataset_key(DatasetId.parse(DID_ODF + path.stem))
+            with self._signing:
+                self._journal(key)
+        return len(paths)
+
+    def lost(self) -> list[KeyDid]:
+        """Keys of this node whose journals are gone, its own first. Those that cannot be read are told by ``check``."""
+        paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
+        datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem != _NODE})
+        keys = [self.node_key().did, *(KeyDid.from_public_key(each.public_key) for each in datasets)]
+        return [key for key in keys if self._is_lost(key)]
+
+    def renew(self, key: KeyDid, said: Mapping[str, Entry], how: str, now: Instant) -> bool:
+        """Begin a lost journal anew with what others know that the key said; whether it was lost. Raises Environment.
+
+        ``how`` says who told it: it stands in the journal.
+        """
+        with self._signing:
+            journal = self._journal_of(key.public_key)
+            if not journal.is_lost:
+                return False
+            journal.begin(how, now // SECOND, said)
+            return True
+
+    def is_new(self, dataset: DatasetId) -> bool:
+        """Whether the dataset's key is here and has said nothing ever: then no other key can have spoken of it."""
+        with self._signing:
+            return self._journal_of(dataset.public_key).is_new
+
+    def last_said(self, key: KeyDid, topic: str) -> Entry | None:
+        """By its journal here, wherever the key is. Raises Refused (``trust.journal``) when that is lost."""
+        with self._signing:
+            return self._journal_of(key.public_key).last(topic)
+
+    def sign(self, key: SigningKey, topic: str, order: Order, subject: str, payload: bytes) -> bytes:
+        """A sealed envelope of ``payload``; what it says of ``subject`` at ``order`` is journalled first.
+
+        Raises Refused when the journal says otherwise (``trust.behind``) or is lost (``trust.journal``).
+        """
+        with self._signing:
+            self._journal(key).promise(topic, order, subject)
+        return envelope.seal(payload, key)
+
+    def may_note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
+        """Ask before doing what will have to be noted. Raises Refused (``trust.behind``)."""
+        with self._signing:
+            self._journal_of(key.public_key).check(topic, order, subject)
+
+    def note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
+        """Journal what a key says, whose signature was made apart and is about to leave. Raises Refused."""
+        with self._signing:
+            self._journal_of(key.public_key).promise(topic, order, subject)
+
+    def _journal(self, key: SigningKey) -> Journal:
+        return self._journal_of(key.public)
+
+    def _journal_of(self, public: bytes) -> Journal:
+        if public not in self._journals:
+            self._journals[public] = Journal(self._journal_path(public), begun=self._is_here(public))
+        return self._journals[public]
+
+    def _is_lost(self, key: KeyDid) -> bool:
+        with self._signing:
+            try:
+                return self._journal_of(key.public_key).is_lost
+            except Environment:
+                return False  # damaged: it is there, and nothing is signed either
+
+    def _is_here(self, public: bytes) -> bool:
+        """Whether the key is this node's; others' are journalled too, as far as they sign here."""
+        if self.has_dataset_key(DatasetId.from_public_key(public)):
+            return True
+        path = self._directory / f"{_NODE}.key"
+        return path.exists() and SigningKey(self._read(path)).public == public
+
+    def _journal_path(self, public: bytes) -> Path:
+        return self._directory / f"{DatasetId.from_public_key(public).multibase}.journal"
+
+    def _offline_path(self, dataset: DatasetId) -> Path:
+        return self._directory / f"{dataset.multibase}.offline"
+
+    def _key_path(self, dataset: DatasetId) -> Path:
+        return self._directory / f"{dataset.multibase}.key"
+
+    def _read(self, path: Path) -> bytes:
+        """The secret of the first line; the second says whose it is, where there is one."""
+        try:
+            secret, *whose = path.read_text().split()
+            seed = bytes.fromhex(secret)
+        except (OSError, ValueError) as error:
+            raise Environment(f"cannot read the key {path.name}: {error}", rule="key-file", hint=_COPY) from error
+        if len(seed) != 32:
+            raise Environment(f"the key {path.name} holds {len(seed)} bytes, not 32", rule="key-file", hint=_COPY)
+        if whose and whose != [str(SigningKey(seed).did)]:
+            raise _spoilt(path)
+        return seed
+
+    def _make(self, path: Path, seed: bytes) -> None:
+        """The journal first: a crash in between leaves one without a key, which does no harm."""
+        public = SigningKey(seed).public
+        with self._signing:
+            journal = Journal(self._journal_path(public))
+            if journal.last(BEGUN) is None:
+                journal.begin(NEW, 0, {})
+            self._journals[public] = journal
+        self._write(path, seed)
+
+    def _write(self, path: Path, seed: bytes) -> None:
+        fresh = path.with_suffix(".new")
+        try:
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
+                file.write(f"{seed.hex()}\n{SigningKey(seed).did}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            sync_folder(self._directory)
+        except OSError as error:
+            raise Environment(f"cannot write the key {path.name}: {error}", rule="key-file") from error
+
+
+def _spoilt(path: Path) -> Environment:
+    return Environment(f"the key {path} is damaged: it is not the one it says", rule="key-file", hint=_COPY)

@@ -1,0 +1,79 @@
+"""The versions of each dataset's authority that this node knows, all of them, so that it can show the walk to others.
+
+What is kept was verified when it came, with the signers that were found then; reading it back checks the walk again but
+no signature. Calls are synchronous, on the connection they are given; the table is the ledger's. Spec: trust.md section
+1.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements import authority, statement
+from chain.statements.authority import Rights
+from chain.statements.envelope import Signed
+from chain.statements.statement import Authority
+from odfd.trust.ledger.log import AUTHORITIES
+
+_KEY_SIZE: Final = 34
+
+
+class Authorities:
+    """The kept versions, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def walk(self, dataset: DatasetId) -> list[Rights]:
+        """The rights of every version known, from version 0 on."""
+        return authority.walk(dataset, self.versions(dataset))
+
+    def rights(self, dataset: DatasetId) -> Rights:
+        """Those of the newest version known."""
+        return self.walk(dataset)[-1]
+
+    def rights_at(self, dataset: DatasetId, version: int) -> Rights | None:
+        """As ``chain.statements.proof`` asks for it."""
+        known = self.walk(dataset)
+        return known[version] if version < len(known) else None
+
+    def versions(self, dataset: DatasetId) -> list[tuple[Authority, Signed]]:
+        """The statements of versions 1, 2, …"""
+        found = []
+        for _, _, _, signers, payload, envelope in AUTHORITIES.rows(
+            self._db, "dataset = ? ORDER BY version", (dataset,)
+        ):
+            said = statement.decode_any(payload)
+            assert isinstance(said, Authority)
+            found.append((said, Signed(payload, _keys(signers), envelope)))
+        return found
+
+    def keep(self, said: Authority, signed: Signed) -> None:
+        """Keep a version that was admitted."""
+        signers = b"".join(signed.signers)
+        AUTHORITIES.put(self._db, said.dataset, said.version, signed.sid, signers, signed.payload, signed.envelope)
+
+    def replace(self, said: Authority, signed: Signed) -> None:
+        """Hold another statement of a version that is held, and of none after it. It was shown to follow."""
+        self._db.execute(
+            "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (said.dataset, said.version)
+        )
+        self.keep(said, signed)
+
+    def known(self, sid: Multihash) -> bool:
+        return self.envelope(sid) is not None
+
+    def refs(self) -> list[tuple[DatasetId, Multihash]]:
+        rows = self._db.execute("SELECT dataset, sid FROM trust_authorities")
+        return [(DatasetId(dataset), Multihash(sid)) for dataset, sid in rows]
+
+    def envelope(self, sid: Multihash) -> bytes | None:
+        row = AUTHORITIES.one(self._db, "sid = ?", (sid,))
+        return None if row is None else bytes(row[5])
+
+
+def _keys(joined: bytes) -> tuple[KeyDid, ...]:
+    return tuple(KeyDid(joined[at : at + _KEY_SIZE]) for at in range(0, len(joined), _KEY_SIZE))

@@ -1,0 +1,44 @@
+"""The newest cosignature known of each witness, by origin. The tables are the ledger's."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements import cosignature
+from chain.statements.cosignature import Cosignature
+from odfd.trust.ledger.log import COSIGNATURES
+
+MAX_WITNESSES: Final = 64
+"""Of one dataset; those that count here find room beyond it."""
+
+
+class Cosignatures:
+    """See the module; over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def keep(self, made: Cosignature, *, listed: bool = False) -> bool:
+        """Whether it says more than what was known of this witness, and there is room for it."""
+        tree, terms = made.checkpoint, (made.checkpoint.origin, made.witness)
+        row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", terms)
+        if row is not None and (tree.size, made.at) <= (row[3], row[4]):
+            return False
+        if row is None and not listed and len(self.of(tree.dataset)) >= MAX_WITNESSES:
+            return False
+        COSIGNATURES.put(self._db, tree.dataset, *terms, tree.size, made.at, made.id, made.encode())
+        return True
+
+    def of(self, dataset: DatasetId) -> list[Cosignature]:
+        return [cosignature.decode(row[6]) for row in COSIGNATURES.rows(self._db, "dataset = ?", (dataset,))]
+
+    def refs(self) -> list[tuple[DatasetId, Multihash]]:
+        rows = self._db.execute("SELECT dataset, id FROM trust_cosignatures")
+        return [(DatasetId(dataset), Multihash(name)) for dataset, name in rows]
+
+    def body(self, name: Multihash) -> bytes | None:
+        row = COSIGNATURES.one(self._db, "id = ?", (name,))
+        return None if row is None else bytes(row[6])

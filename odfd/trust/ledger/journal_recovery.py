@@ -1,0 +1,87 @@
+"""What keys of this node are known to have said, by its trust ledger: for journals that were lost.
+
+Peers are asked first (``may_go_on``), because a ledger from an old backup knows too little. Reads all of the ledger,
+once. Spec: trust.md section 1, "At start and after a lost journal ask 3 peers first".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.ids import KeyDid
+from chain.statements import canonical, cosignature, envelope, statement
+from chain.statements.proof import DOUBLE_COSIGN
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, POLICY
+from odfd.trust.keys import journal_topics
+from odfd.trust.keys.journal import Entry
+from odfd.trust.ledger import hash_links
+from odfd.trust.ledger.log import COSIGNATURES
+
+ENOUGH: Final = 3
+"""Peers that told what they know, after which a journal is begun anew."""
+PATIENCE: Final = 60.0
+"""Seconds after which fewer will do, as long as it is one."""
+_PROOF: Final = "proof"
+_KINDS: Final = (HEAD, AUTHORITY, ATTESTATION, POLICY, _PROOF)
+
+
+class _Pair(msgspec.Struct):
+    """Of a proof that was checked when it came."""
+
+    kind: str
+    statements: tuple[msgspec.Raw, ...]
+
+
+def may_go_on(answered: int, waited: float) -> bool:
+    """Whether so many peers are enough ``waited`` seconds after the first was asked."""
+    return answered >= ENOUGH or (answered > 0 and waited >= PATIENCE)
+
+
+def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, Entry]]:
+    """By key, the last of each topic that it is known to have signed. Raises Environment for a damaged ledger."""
+    last: dict[KeyDid, dict[str, Entry]] = {key: {} for key in keys}
+    for key, (topic, entry) in _heard(connection, keys):
+        known = last.get(key)
+        if known is not None and (topic not in known or entry.order > known[topic].order):
+            known[topic] = entry
+    return last
+
+
+_Heard: TypeAlias = tuple[KeyDid, tuple[str, Entry]]
+
+
+def _heard(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> Iterator[_Heard]:
+    for key in keys:
+        for row in COSIGNATURES.rows(connection, "witness = ?", (key,)):
+            yield key, journal_topics.cosigned(cosignature.decode(row[6]))
+    kinds = ",".join("?" * len(_KINDS))
+    for entry in hash_links.whole(hash_links.entries(connection, f"type IN ({kinds})", _KINDS)):
+        if entry.type == _PROOF:
+            yield from _accused(entry.body)
+        elif entry.type == AUTHORITY or entry.signer in keys:
+            yield from _said(entry.body)
+
+
+def _said(sealed: bytes) -> Iterator[_Heard]:
+    signed = envelope.unseal(sealed, statement.MAX_ANY)
+    said = statement.decode_any(signed.payload)
+    for key in signed.signers:
+        told = journal_topics.entry_of(key, said, signed.sid)
+        if told is not None:
+            yield key, told
+
+
+def _accused(proof: bytes) -> Iterator[_Heard]:
+    """What a proof shows to be signed, though it may never have come by itself."""
+    pair = msgspec.json.decode(proof, type=_Pair)
+    for raw in pair.statements:
+        whole = canonical.encode(msgspec.json.decode(raw))
+        if pair.kind == DOUBLE_COSIGN:
+            made = cosignature.decode(whole)
+            yield made.witness, journal_topics.cosigned(made)
+        else:
+            yield from _said(whole)

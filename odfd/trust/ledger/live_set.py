@@ -1,0 +1,100 @@
+"""The live set of a dataset, made anew from the log: what each entry did to it is done again, in order.
+
+The log may have been pruned: of each signer the last word that counted is still there, and what came before it changes
+nothing. Calls are synchronous, on the connection they are given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, Authority
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.authority_replacement import hold_instead
+from odfd.trust.ledger.hash_links import Entry, entries, whole
+from odfd.trust.ledger.log import LIVE, STEPS, Ledger
+
+Live: TypeAlias = dict[tuple[str, KeyDid], Signed]
+"""By type and signer."""
+_NEVER_LIVE: Final = frozenset({"fork", "candidate"})
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    """The part of a decision that changes what is live."""
+
+    follow: str = ""
+
+
+def live_of(connection: sqlite3.Connection, dataset: DatasetId) -> Live:
+    """What is live of a dataset, as the log tells it. Raises Environment: an entry is damaged."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
+        for script in STEPS:
+            scratch.executescript(script)
+        again = _Again(scratch)
+        for entry in whole(entries(connection, "dataset = ?", (dataset,))):
+            again.take(entry)
+        rows = LIVE.rows(scratch, "dataset = ?", (dataset,))
+        return {(row[1], KeyDid(row[2])): Signed(row[5], (KeyDid(row[2]),), row[4]) for row in rows}
+
+
+def restore_live(connection: sqlite3.Connection) -> int:
+    """Put back what the live set lacks of datasets that are held; how many statements. Raises Environment."""
+    count = 0
+    for (held,) in connection.execute("SELECT dataset FROM trust_chains").fetchall():
+        dataset = DatasetId(held)
+        known = {sid for _, sid in Ledger(connection).live([dataset])}
+        for (kind, signer), signed in live_of(connection, dataset).items():
+            if signed.sid not in known:
+                LIVE.put(connection, dataset, kind, signer, signed.sid, signed.envelope, signed.payload)
+                count += 1
+    return count
+
+
+class _Again:
+    """Does to empty tables what was done to the ledger's."""
+
+    def __init__(self, scratch: sqlite3.Connection) -> None:
+        self._db = scratch
+        self._ledger = Ledger(scratch)
+        self._authorities = Authorities(scratch)
+        self._rivals: dict[Multihash, tuple[Authority, Signed]] = {}
+
+    def take(self, entry: Entry) -> None:
+        if entry.type == AUTHORITY:
+            self._take_authority(entry)
+        elif entry.type in (HEAD, ATTESTATION) and entry.outcome not in _NEVER_LIVE:
+            self._take_word(entry)
+        elif entry.type == "decision":
+            self._take_decision(entry)
+
+    def _take_word(self, entry: Entry) -> None:
+        dataset, signed = DatasetId(entry.dataset), envelope.unseal(entry.body, statement.MAX_ENVELOPE[entry.type])
+        if entry.outcome == "followed":
+            self._ledger.follow(dataset, signed, Instant(entry.at))
+        LIVE.put(self._db, dataset, entry.type, entry.signer, signed.sid, signed.envelope, signed.payload)
+
+    def _take_authority(self, entry: Entry) -> None:
+        signed = envelope.unseal(entry.body, statement.MAX_ENVELOPE[AUTHORITY])
+        said = statement.decode_any(signed.payload)
+        assert isinstance(said, Authority)
+        if entry.outcome in _NEVER_LIVE:
+            self._rivals[signed.sid] = said, signed
+            return
+        self._authorities.keep(said, signed)
+        self._ledger.close_epochs(self._authorities.rights(said.dataset))
+
+    def _take_decision(self, entry: Entry) -> None:
+        """A person's, or that of witnesses: to follow another statement of a version."""
+        chosen = msgspec.json.decode(entry.body, type=_Choice).follow
+        rival = self._rivals.get(Multihash.parse(chosen)) if chosen else None
+        if rival is not None:
+            hold_instead(self._db, *rival)

@@ -1,0 +1,397 @@
+"""The trust ledger: every statement that was admitted and every decision taken, append-only and hash-linked.
+
+Beside the log stands the live set (newest head and attestations by signer), which is a view and can be rebuilt from the
+log (``odfd.trust.ledger.live_set``). What nobody needs any more leaves the log, and a gap in its place keeps the links
+(``odfd.trust.ledger.retention``). Also here: the frontier of each chain's tree. The ledger knows SQL and bytes;
+opinions are formed in ``judge``. Calls are synchronous, on the connection they are given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import statement
+from chain.statements.authority import Rights
+from chain.statements.envelope import Signed
+from chain.statements.proof import Proof
+from chain.statements.statement import (
+    ATTESTATION,
+    AUTHORITY,
+    HEAD,
+    Attestation,
+    Authority,
+    HeadStatement,
+)
+from chain.statements.tree import Frontier
+from chain.store.seals import Sealed
+from odfd.trust.ledger import hash_links, tables
+from odfd.trust.ledger.subtree_roots import Subtrees
+
+_REPAIR: Final = "odfctl pull REF --repair makes it anew"
+_RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
+LIVE: Final = Sealed("trust_live", ("dataset", "type", "signer", "sid", "envelope", "payload"), _REPAIR)
+CHAINS: Final = Sealed("trust_chains", ("dataset", "frontier", "data", "epoch"), _REPAIR)
+REPLAYS: Final = Sealed("trust_replays", ("dataset", "sequence", "block", "checkpoint"), _REPAIR)
+RUNS: Final = Sealed(
+    "trust_runs",
+    (
+        *("dataset", "sequence", "block", "at", "verdict", "reason"),
+        *("runs", "engine", "actual", "evidence", "bundle", "first"),
+    ),
+    _REPAIR,
+)
+AUTHORITIES: Final = Sealed(
+    "trust_authorities", ("dataset", "version", "sid", "signers", "payload", "envelope"), _RESTORE
+)
+WITNESSED: Final = Sealed("trust_witnessed", ("origin", "size", "root", "at", "head"), _RESTORE)
+COSIGNATURES: Final = Sealed(
+    "trust_cosignatures", ("dataset", "origin", "witness", "size", "at", "id", "body"), _REPAIR
+)
+PROOFS: Final = Sealed("trust_proofs", ("dataset", "id", "epoch", "kind", "place", "body"), _RESTORE)
+ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
+_SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
+SEALED: Final = (*_SEALED_LATE, *tables.ALL)
+"""Tables whose rows nothing else vouches for; the log is linked."""
+REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED, tables.OBSERVED, tables.RECHECKED)
+"""Those of which a damaged row may go: it is made or heard anew."""
+_CONCLUDED: Final = (
+    *("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"),
+    *("trust_rechecked", "trust_subtrees"),
+)
+ROOM: Final = "trust"
+STEPS: Final = (
+    """
+    CREATE TABLE trust_ledger (
+        seq INTEGER PRIMARY KEY,
+        at INTEGER NOT NULL,
+        dataset BLOB NOT NULL,
+        signer BLOB NOT NULL,
+        type TEXT NOT NULL,
+        sid BLOB NOT NULL,
+        body BLOB NOT NULL,
+        from_peer TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        prev_hash BLOB NOT NULL,
+        hash BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX trust_ledger_sid ON trust_ledger (sid);
+    CREATE TABLE trust_live (
+        dataset BLOB NOT NULL,
+        type TEXT NOT NULL,
+        signer BLOB NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        envelope BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        PRIMARY KEY (dataset, type, signer)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_chains (
+        dataset BLOB PRIMARY KEY,
+        frontier BLOB NOT NULL,
+        data INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_replays (
+        dataset BLOB PRIMARY KEY,
+        sequence INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        checkpoint BLOB
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_runs (
+        dataset BLOB NOT NULL,
+        sequence INTEGER NOT NULL,
+        block BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        verdict TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        runs INTEGER NOT NULL,
+        engine BLOB NOT NULL,
+        actual BLOB,
+        evidence BLOB,
+        PRIMARY KEY (dataset, sequence)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE trust_runs ADD COLUMN bundle BLOB;
+    CREATE TABLE trust_proofs (
+        id BLOB PRIMARY KEY,
+        dataset BLOB NOT NULL,
+        epoch INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        place INTEGER NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_proofs_dataset ON trust_proofs (dataset, kind, epoch, place);
+    CREATE TABLE trust_accused (
+        key BLOB NOT NULL,
+        kind TEXT NOT NULL,
+        proof BLOB NOT NULL,
+        PRIMARY KEY (key, kind, proof)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE trust_chains ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE trust_authorities (
+        dataset BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        signers BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        envelope BLOB NOT NULL,
+        PRIMARY KEY (dataset, version)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    "ALTER TABLE trust_runs ADD COLUMN first INTEGER;",
+    """
+    CREATE TABLE trust_witnessed (
+        origin TEXT PRIMARY KEY,
+        size INTEGER NOT NULL,
+        root BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        head BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE trust_cosignatures (
+        origin TEXT NOT NULL,
+        witness BLOB NOT NULL,
+        dataset BLOB NOT NULL,
+        size INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        id BLOB NOT NULL UNIQUE,
+        body BLOB NOT NULL,
+        PRIMARY KEY (origin, witness)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_cosignatures_dataset ON trust_cosignatures (dataset);
+    """,
+    "\n".join(each.step for each in _SEALED_LATE),
+    *tables.LATER,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """How far a chain on this node was checked."""
+
+    frontier: Frontier = Frontier()
+    """The tree over its blocks."""
+    data: int = 0
+    """Blocks from the first whose objects are here and were found true."""
+    epoch: int = 0
+    """The epoch whose history these blocks are."""
+
+
+class Ledger:
+    """Reads and writes of the trust tables over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def record(self, signed: Signed, signer: KeyDid, outcome: str, peer: str, now: Instant, *, live: bool) -> None:
+        """Append a statement to the log and, when it is the newest of its kind, put it into the live set."""
+        predicate = statement.decode(signed.payload)
+        kind = HEAD if isinstance(predicate, HeadStatement) else ATTESTATION
+        self.append((now, predicate.dataset, signer, kind, signed.sid, signed.envelope, peer, outcome))
+        if live:
+            LIVE.put(self._db, predicate.dataset, kind, signer, signed.sid, signed.envelope, signed.payload)
+
+    def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
+        """Append a proof to the log; ``odfd.trust.ledger.proofs`` keeps it."""
+        self.append((now, proof.dataset, proof.accused[0], "proof", proof.id, proof.raw, peer, proof.kind))
+
+    def record_authority(self, said: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+        """Append a version of an authority to the log; ``odfd.trust.ledger.authorities`` keeps it."""
+        row = (now, said.dataset, signed.signers[0], AUTHORITY, signed.sid, signed.envelope, peer, outcome)
+        self.append(row)
+
+    def close_epochs(self, rights: Rights) -> None:
+        """Heads of closed epochs leave the live set, but for those that say no more than what was kept of them."""
+        for signer, payload, _ in list(self._live(rights.dataset, HEAD)):
+            head = statement.decode(payload)
+            opened = rights.opened(head.epoch + 1)
+            beyond = opened is None or head.size > opened.base.size
+            if head.epoch < rights.epoch and beyond:
+                self._db.execute(
+                    "DELETE FROM trust_live WHERE dataset = ? AND type = ? AND signer = ?",
+                    (rights.dataset, HEAD, signer),
+                )
+
+    def follow(self, dataset: DatasetId, signed: Signed, now: Instant) -> None:
+        """From now on this head is the newest, and no other of the dataset is known: a person chose its history."""
+        self._db.execute("DELETE FROM trust_live WHERE dataset = ? AND type = ?", (dataset, HEAD))
+        self.record(signed, signed.signers[0], "followed", "", now, live=True)
+
+    def drop_heads_under(self, dataset: DatasetId, version: int) -> None:
+        """Heads signed under this version of the authority, or a later one, are known no more."""
+        for signer, payload, _ in list(self._live(dataset, HEAD)):
+            head = statement.decode(payload)
+            if isinstance(head, HeadStatement) and head.authority >= version:
+                self._db.execute(
+                    "DELETE FROM trust_live WHERE dataset = ? AND type = ? AND signer = ?", (dataset, HEAD, signer)
+                )
+
+    def outcomes(self, dataset: DatasetId, outcome: str) -> frozenset[Multihash]:
+        """Ids of the statements on a dataset that were recorded with this outcome."""
+        rows = self._db.execute("SELECT sid FROM trust_ledger WHERE dataset = ? AND outcome = ?", (dataset, outcome))
+        return frozenset(Multihash(row[0]) for row in rows)
+
+    def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
+        """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
+        self.append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
+
+    def decide_on(self, decision: bytes, now: Instant) -> None:
+        """The same of what is no dataset's: whose word counts."""
+        self.append((now, b"", b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
+
+    def append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> int:
+        """Write into the log: time, dataset, signer, type, sid, body, peer, outcome. The entry's number."""
+        last = self._db.execute("SELECT hash FROM trust_ledger ORDER BY seq DESC LIMIT 1").fetchone()
+        previous = last[0] if last else hash_links.GENESIS
+        made = self._db.execute(
+            "INSERT INTO trust_ledger (at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash)"
+            " VALUES (?,?,?,?,?,?,?,?,?,?)",
+            (*row, previous, hash_links.link(previous, row)),
+        )
+        return made.lastrowid or 0
+
+    def check(self, last: int | None = None) -> int:
+        """Walk the links of the ``last`` entries, or of all; their number. Raises Environment at a broken one."""
+        first = self._db.execute(
+            "SELECT seq FROM trust_ledger ORDER BY seq DESC LIMIT 1 OFFSET ?", (last if last is not None else -1,)
+        ).fetchone()
+        is_part = first is not None and last is not None
+        found = hash_links.entries(self._db, "seq >= ?", first if is_part else (0,))
+        return sum(1 for _ in hash_links.linked(found, None if is_part else hash_links.GENESIS))
+
+    def known(self, sid: Multihash) -> bool:
+        return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
+
+    def settled(self, sid: Multihash) -> bool:
+        """Whether it is live, or contradicted what was: all else is judged by its order whenever it comes again."""
+        row = self._db.execute(
+            "SELECT EXISTS (SELECT 1 FROM trust_live WHERE sid = ?1)"
+            " OR EXISTS (SELECT 1 FROM trust_ledger WHERE sid = ?1 AND outcome = 'fork')",
+            (sid,),
+        ).fetchone()
+        return bool(row[0])
+
+    def newest_head(self, dataset: DatasetId) -> tuple[HeadStatement, Signed] | None:
+        """The newest head known, whether or not its blocks are here; signers of one dataset are merged by order."""
+        return max(self._heads(dataset), key=lambda item: item[0].order, default=None)
+
+    def heads(self, dataset: DatasetId) -> list[HeadStatement]:
+        """The newest of each signer."""
+        return [head for head, _ in self._heads(dataset)]
+
+    def _heads(self, dataset: DatasetId) -> Iterator[tuple[HeadStatement, Signed]]:
+        for signer, payload, envelope in self._live(dataset, HEAD):
+            predicate = statement.decode(payload)
+            if isinstance(predicate, HeadStatement):
+                yield predicate, Signed(payload, (KeyDid(signer),), envelope)
+
+    def statement(self, dataset: DatasetId, kind: str, signer: KeyDid) -> Signed | None:
+        """The live statement of one signer."""
+        row = LIVE.one(self._db, "dataset = ? AND type = ? AND signer = ?", (dataset, kind, signer))
+        return None if row is None else Signed(row[5], (signer,), row[4])
+
+    def attestation(self, dataset: DatasetId, validator: KeyDid) -> Attestation | None:
+        """The live one of a validator; costs nothing for what others say."""
+        found = self.statement(dataset, ATTESTATION, validator)
+        predicate = None if found is None else statement.decode(found.payload)
+        return predicate if isinstance(predicate, Attestation) else None
+
+    def attestations(self, dataset: DatasetId) -> dict[KeyDid, Attestation]:
+        """The live attestation of each validator on this dataset."""
+        said = {}
+        for signer, payload, _ in self._live(dataset, ATTESTATION):
+            predicate = statement.decode(payload)
+            if isinstance(predicate, Attestation):
+                said[KeyDid(signer)] = predicate
+        return said
+
+    def _live(self, dataset: DatasetId, kind: str) -> Iterator[tuple[bytes, bytes, bytes]]:
+        for _, _, signer, _, envelope, payload in LIVE.rows(self._db, "dataset = ? AND type = ?", (dataset, kind)):
+            yield signer, payload, envelope
+
+    def live(self, datasets: Sequence[DatasetId] | None = None) -> list[tuple[DatasetId, Multihash]]:
+        """Ids of all live statements, of these datasets or of all."""
+        rows = self._db.execute("SELECT dataset, sid FROM trust_live")
+        wanted = None if datasets is None else set(datasets)
+        return [(DatasetId(d), Multihash(s)) for d, s in rows if wanted is None or DatasetId(d) in wanted]
+
+    def datasets(self, kind: str) -> list[DatasetId]:
+        """Those of which a live statement of this kind is known, held or not."""
+        rows = self._db.execute("SELECT DISTINCT dataset FROM trust_live WHERE type = ?", (kind,))
+        return [DatasetId(row[0]) for row in rows]
+
+    def signers(self, dataset: DatasetId, kind: str) -> list[KeyDid]:
+        """Whose live statements of this kind are known."""
+        rows = self._db.execute("SELECT signer FROM trust_live WHERE dataset = ? AND type = ?", (dataset, kind))
+        return [KeyDid(row[0]) for row in rows]
+
+    def speaks_of(self, dataset: DatasetId) -> bool:
+        """Whether any live statement or authority of a dataset is known."""
+        row = self._db.execute(
+            "SELECT EXISTS (SELECT 1 FROM trust_live WHERE dataset = ?1)"
+            " OR EXISTS (SELECT 1 FROM trust_authorities WHERE dataset = ?1)"
+            " OR EXISTS (SELECT 1 FROM trust_observed WHERE dataset = ?1)",
+            (dataset,),
+        ).fetchone()
+        return bool(row[0])
+
+    def not_held(self) -> list[DatasetId]:
+        """Datasets that are spoken of and of which no block is here."""
+        rows = self._db.execute(
+            "SELECT dataset FROM (SELECT dataset FROM trust_live UNION SELECT dataset FROM trust_authorities"
+            " UNION SELECT dataset FROM trust_observed) WHERE dataset NOT IN (SELECT dataset FROM trust_chains)"
+        )
+        return [DatasetId(row[0]) for row in rows]
+
+    def forget_said(self, dataset: DatasetId) -> None:
+        """Drop what is live of a dataset that is not held here, to make room; the log keeps what it has."""
+        for table in ("trust_live", "trust_authorities", "trust_observed"):
+            self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
+
+    def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:
+        row = LIVE.one(self._db, "sid = ?", (sid,))
+        return (row[1], row[4]) if row else None
+
+    def chain(self, dataset: DatasetId) -> Checked:
+        """What was checked of the blocks that are here."""
+        row = CHAINS.one(self._db, "dataset = ?", (dataset,))
+        return Checked(Frontier.from_bytes(row[1]), row[2], row[3]) if row else Checked()
+
+    def sizes(self) -> dict[DatasetId, int]:
+        """Blocks of each chain that were taken into its tree; those whose row is damaged are left out."""
+        rows = CHAINS.whole(self._db)
+        return {DatasetId(dataset): Frontier.from_bytes(frontier).size for dataset, frontier, *_ in rows}
+
+    def grow(self, dataset: DatasetId, before: Frontier, checked: Checked, groups: Sequence[bytes]) -> None:
+        """Blocks were added: ``groups`` are those that became full when the tree grew from ``before``."""
+        self.keep_chain(dataset, checked)
+        Subtrees(self._db).keep(dataset, before, groups)
+
+    def keep_chain(self, dataset: DatasetId, checked: Checked) -> None:
+        CHAINS.put(self._db, dataset, checked.frontier.to_bytes(), checked.data, checked.epoch)
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
+        for table in _CONCLUDED:
+            self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
+
+
+_SUBJECT: Final = (
+    "SELECT dataset FROM trust_live WHERE sid = ?1 UNION ALL SELECT dataset FROM trust_authorities WHERE sid = ?1"
+    " UNION ALL SELECT dataset FROM trust_cosignatures WHERE id = ?1"
+    " UNION ALL SELECT dataset FROM trust_observed WHERE sid = ?1"
+    " UNION ALL SELECT dataset FROM trust_proofs WHERE id = ?1"
+)
+
+
+def subject_of(connection: sqlite3.Connection, sid: Multihash) -> DatasetId | None:
+    """The dataset that a live statement, a cosignature or a proof speaks of; ``None``: it is none that is here."""
+    row = connection.execute(_SUBJECT, (sid,)).fetchone()
+    return None if row is None else DatasetId(row[0])

@@ -1,0 +1,132 @@
+"""Observations that this node knows: what others, and itself, found at the declared source of a block of root data.
+
+What is kept is a join: of each observer and block the latest, and of equal times the lowest id; so any order of hearing
+leaves every node with the same. Calls are synchronous, on the connection they are given; the table is the ledger's.
+Spec: trust.md section 4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.envelope import Signed
+from chain.statements.statement import OBSERVATION, SAME, Observation
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.tables import OBSERVED
+
+MAX_BLOCKS: Final = 65_536
+"""Blocks of one dataset of which one listed observer's word is kept: a poll an hour for seven years."""
+MAX_UNLISTED_BLOCKS: Final = 256
+
+
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+    """One observer's word on one block."""
+
+    observer: KeyDid
+    block: Multihash
+    sequence_number: int
+    at: Instant
+    result: str
+
+    @property
+    def is_same(self) -> bool:
+        return self.result in SAME
+
+
+class Observations:
+    """The kept ones, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def is_news(self, said: Observation, sid: Multihash) -> bool:
+        """Whether it says more than what is kept of this observer and block."""
+        row = OBSERVED.one(
+            self._db, "dataset = ? AND observer = ? AND block = ?", (said.dataset, said.observer, said.head)
+        )
+        return row is None or (said.seen, Multihash(row[6])) > (row[4], sid)
+
+    def keep(self, said: Observation, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+        """Keep one that is news, and write it into the log."""
+        row = (now, said.dataset, said.observer, OBSERVATION, signed.sid, signed.envelope, peer, outcome)
+        heard = Ledger(self._db).append(row)
+        OBSERVED.put(
+            self._db,
+            said.dataset,
+            said.observer,
+            said.head,
+            said.sequence_number,
+            said.seen,
+            said.result,
+            signed.sid,
+            heard,
+            signed.envelope,
+        )
+
+    def has_room(self, said: Observation, *, listed: bool, most: int) -> bool:
+        """``most``: observers of one dataset. An observer who is known may say something else of the same block."""
+        terms = (said.dataset, said.observer)
+        if OBSERVED.one(self._db, "dataset = ? AND observer = ? LIMIT 1", terms) is None:
+            return len(self.observers(said.dataset, most)) < most
+        if OBSERVED.one(self._db, "dataset = ? AND observer = ? AND block = ?", (*terms, said.head)) is not None:
+            return True
+        query = "SELECT 1 FROM trust_observed WHERE dataset = ? AND observer = ? LIMIT 1 OFFSET ?"
+        last = (MAX_BLOCKS if listed else MAX_UNLISTED_BLOCKS) - 1
+        return self._db.execute(query, (*terms, last)).fetchone() is None
+
+    def observers(self, dataset: DatasetId, most: int) -> list[KeyDid]:
+        """At most so many; one lookup for each."""
+        query = "SELECT observer FROM trust_observed WHERE dataset = ? AND observer > ? ORDER BY observer LIMIT 1"
+        found: list[KeyDid] = []
+        while len(found) < most:
+            row = self._db.execute(query, (dataset, found[-1] if found else b"")).fetchone()
+            if row is None:
+                break
+            found.append(KeyDid(row[0]))
+        return found
+
+    def at(self, dataset: DatasetId, sequence_number: int) -> list[Sighting]:
+        """Of one block's number, whichever branch it is of."""
+        rows = OBSERVED.rows(
+            self._db, "dataset = ? AND sequence = ? ORDER BY observer, block", (dataset, sequence_number)
+        )
+        return [
+            Sighting(
+                observer=KeyDid(observer),
+                block=Multihash(block),
+                sequence_number=sequence,
+                at=Instant(at),
+                result=result,
+            )
+            for _, observer, block, sequence, at, result, *_ in rows
+        ]
+
+    def newest(self, dataset: DatasetId) -> int | None:
+        """The last block that anybody observed."""
+        row = self._db.execute("SELECT MAX(sequence) FROM trust_observed WHERE dataset = ?", (dataset,)).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def heard(self, dataset: DatasetId) -> int:
+        """A number that grows with each one that is kept."""
+        row = self._db.execute("SELECT MAX(heard) FROM trust_observed WHERE dataset = ?", (dataset,)).fetchone()
+        return int(row[0] or 0)
+
+    def lowest_since(self, dataset: DatasetId, heard: int) -> int | None:
+        """The first block of those that something was kept of since then."""
+        query = "SELECT MIN(sequence) FROM trust_observed WHERE dataset = ? AND heard > ?"
+        row = self._db.execute(query, (dataset, heard)).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def refs(self) -> list[tuple[DatasetId, Multihash]]:
+        rows = self._db.execute("SELECT dataset, sid FROM trust_observed")
+        return [(DatasetId(dataset), Multihash(sid)) for dataset, sid in rows]
+
+    def envelope(self, sid: Multihash) -> bytes | None:
+        row = OBSERVED.one(self._db, "sid = ?", (sid,))
+        return None if row is None else bytes(row[8])

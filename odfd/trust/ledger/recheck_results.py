@@ -1,0 +1,131 @@
+"""What re-checks of others' evidence found here, by bundle: kept, counted as this node's own word, and shown.
+
+Calls are synchronous, on the connection they are given. Spec: trust.md sections 4, 5 and 7.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import canonical
+from chain.store.seals import Row
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.runs import Run, read_actual, read_engine, run_at, written
+from odfd.trust.ledger.tables import RECHECKED
+
+CONFIRMED: Final = "confirmed"
+UNFIT: Final = "unfit"
+"""No evidence, or of something else."""
+UNTRUE: Final = frozenset({"refuted", "incomplete", UNFIT})
+"""Results that speak against whoever named the bundle."""
+UNABLE: Final = "unable"
+BACKOFF: Final = 24 * 3600 * instant.SECOND
+"""How long nothing more is fetched of a group whose evidence was untrue."""
+
+
+class Recheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One bundle, looked into."""
+
+    bundle: Multihash
+    dataset: DatasetId
+    group: str
+    """Who named it."""
+    result: str
+    """That of ``odfd.trust.validation.recheck``, or ``UNFIT``."""
+    run: Run
+    """Which step of which chain; its ``verdict`` is empty where nothing is to be counted."""
+
+
+class Rechecks:
+    """See the module."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def keep(self, found: Recheck, sids: Iterable[Multihash], policy: Multihash) -> None:
+        """Keep a result, and log it as a decision that rests on these statements."""
+        run = found.run
+        RECHECKED.put(
+            self._db,
+            found.bundle,
+            found.dataset,
+            run.sequence_number,
+            run.block,
+            run.at,
+            found.group,
+            found.result,
+            run.reason,
+            run.verdict,
+            run.runs,
+            *written(run),
+            run.evidence,
+        )
+        said: dict[str, canonical.Json] = {
+            "decision": "recheck",
+            "bundle": str(found.bundle),
+            "sequenceNumber": run.sequence_number,
+            "result": found.result,
+            "verdict": run.verdict,
+            "policy": str(policy),
+            "sids": [*sorted(str(sid) for sid in sids)],
+        }
+        Ledger(self._db).decide(found.dataset, canonical.encode(said), run.at)
+
+    def of(self, dataset: DatasetId) -> dict[Multihash, Recheck]:
+        """By bundle."""
+        return {Multihash(row[0]): _recheck(row) for row in RECHECKED.rows(self._db, "dataset = ?", (dataset,))}
+
+    def untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:
+        """Those of them that accuse wrongly."""
+        rows = (RECHECKED.one(self._db, "bundle = ?", (bundle,)) for bundle in bundles)
+        return frozenset(Multihash(row[0]) for row in rows if row is not None and row[6] in UNTRUE)
+
+    def resting(self, now: Instant) -> frozenset[str]:
+        """Groups whose evidence was untrue less than a day ago."""
+        rows = RECHECKED.rows(self._db, "at > ?", (now - BACKOFF,))
+        return frozenset(str(row[5]) for row in rows if row[6] in UNTRUE)
+
+
+def with_rechecks(
+    runs: Mapping[int, Run], rechecks: Iterable[Recheck], hash_at: Callable[[int], Multihash | None]
+) -> dict[int, Run]:
+    """A node's own runs, and where it has none what its re-checks say of blocks that stand here, ascending.
+
+    An accusation that this node confirmed goes before anything else that it found in other bundles of the step.
+    """
+    found: dict[int, Run] = {}
+    for each in sorted(rechecks, key=lambda each: (each.result != CONFIRMED, each.bundle)):
+        at = each.run.sequence_number
+        if each.run.verdict and run_at(runs, at) is None and hash_at(at) == each.run.block:
+            found.setdefault(at, each.run)
+    return dict(sorted({**runs, **found}.items())) if found else dict(runs)
+
+
+def _recheck(row: Row) -> Recheck:
+    bundle, dataset, sequence, block, at, group, result, reason, verdict, runs, engine, actual, evidence = row
+    return Recheck(
+        bundle=Multihash(bundle),
+        dataset=DatasetId(dataset),
+        group=group,
+        result=result,
+        run=Run(
+            sequence_number=sequence,
+            block=Multihash(block),
+            at=Instant(at),
+            verdict=verdict,
+            reason=reason,
+            runs=runs,
+            engine=read_engine(engine),
+            actual=read_actual(actual),
+            evidence=evidence,
+            bundle=Multihash(bundle),
+        ),
+    )

@@ -1,0 +1,102 @@
+"""What a person decided of a dataset where no rule could: kept as a view of the decisions in the log.
+
+A decision binds this node alone, names what it settles by hash, and settles that and nothing else: a fork up to the
+block named, the verdicts on single steps, one version of an authority, one epoch. What comes later stops the dataset
+again. Calls are synchronous, on the connection they are given. Spec: trust.md section 2.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from odfd.trust.ledger.tables import RESOLVED
+
+BRANCH: Final = "branch"
+"""Of an epoch that forks: the history that holds ``name`` at ``place``, and so all before it."""
+VERDICT: Final = "verdict"
+"""The step ``name`` at ``place`` is relied on as data, whatever was said against it."""
+VERSION: Final = "version"
+"""Of two authorities of one number: the one whose sid is ``name``."""
+EPOCH: Final = "epoch"
+"""An epoch is followed although it gives up blocks that are here; ``name`` is the head that was seen."""
+ABANDONED: Final = "abandoned"
+"""Nothing is relied on beyond the ``place`` blocks, and nothing more is taken."""
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """One matter, settled."""
+
+    matter: str
+    number: int
+    """Of the epoch, the version or the step."""
+    place: int
+    name: Multihash
+    at: Instant
+
+
+class Decided(msgspec.Struct, frozen=True, dict=True):
+    """All that a person settled of one dataset."""
+
+    all: tuple[Resolution, ...] = ()
+
+    @cached_property
+    def _found(self) -> Mapping[tuple[str, int], Resolution]:
+        return {(each.matter, each.number): each for each in self.all}
+
+    def branch(self, epoch: int) -> Resolution | None:
+        """The history that is followed in an epoch which forks."""
+        return self._found.get((BRANCH, epoch))
+
+    @property
+    def places(self) -> dict[int, int]:
+        """By epoch that forks: the place up to which a history was chosen."""
+        return {each.number: each.place for each in self.all if each.matter == BRANCH}
+
+    def version(self, number: int) -> Multihash | None:
+        """The statement of a version that is followed."""
+        found = self._found.get((VERSION, number))
+        return None if found is None else found.name
+
+    def verdict(self, step: int) -> Multihash | None:
+        """The block that is relied on at a step, in spite of verdicts."""
+        found = self._found.get((VERDICT, step))
+        return None if found is None else found.name
+
+    def follows(self, epoch: int) -> bool:
+        """Whether a person said to follow it; whoever follows one follows those that it rests on."""
+        return any(each.matter == EPOCH and each.number >= epoch for each in self.all)
+
+    @property
+    def abandoned(self) -> Resolution | None:
+        return self._found.get((ABANDONED, 0))
+
+
+class Resolutions:
+    """The kept ones, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def of(self, dataset: DatasetId) -> Decided:
+        rows = RESOLVED.rows(self._db, "dataset = ? ORDER BY at, matter, number", (dataset,))
+        return Decided(
+            tuple(
+                Resolution(matter=matter, number=number, place=place, name=Multihash(name), at=Instant(at))
+                for _, matter, number, place, name, at in rows
+            )
+        )
+
+    def take_up(self, dataset: DatasetId) -> None:
+        """It is abandoned no longer."""
+        self._db.execute("DELETE FROM trust_resolved WHERE dataset = ? AND matter = ?", (dataset, ABANDONED))
+
+    def keep(self, dataset: DatasetId, made: Resolution) -> None:
+        RESOLVED.put(self._db, dataset, made.matter, made.number, made.place, made.name, made.at)

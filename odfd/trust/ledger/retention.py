@@ -1,0 +1,154 @@
+"""Retention: which entries of the log may go, and letting them go, a page at a time.
+
+| kept | what |
+|---|---|
+| while its dataset is known, and a year | versions of authorities, proofs, decisions, chosen heads, contradictions |
+| as long as it holds | the live set, observations and policies in force, what a decision rests on |
+| likewise | the last head of each signer, and the newest head of the blocks that are here: a proof may need it |
+| the last three | attestations of a validator on a dataset |
+| thirty days from the next word of the same signer | all other heads, observations and policies |
+
+A dataset is known while it is held, or anything said of it is live. Each page is one transaction: a killed node has let
+some go, and the next collection lets the rest go. Spec: trust.md section 7.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import Final, NamedTuple
+
+from chain import instant
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.statement import ATTESTATION, HEAD, OBSERVATION, POLICY
+from chain.store.base import Step, no_step
+from chain.store.database import Database
+from odfd.trust.ledger.hash_links import GAP, cut
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.signed_heads import newest_within
+
+_DAY: Final = 24 * 3600 * instant.SECOND
+SUPERSEDED: Final = 30 * _DAY
+AFTERLIFE: Final = 365 * _DAY
+"""Of what was known of a dataset, after the last word on it."""
+ATTESTATIONS: Final = 3
+PAGE: Final = 500
+"""Entries looked at, and dropped, in one transaction: others may write in between."""
+_PASSING: Final = frozenset({HEAD, ATTESTATION, OBSERVATION, POLICY})
+_LASTING: Final = frozenset({"fork", "followed"})
+"""Outcomes that tell of more than the word itself: with a head that a person chose, those of all others went."""
+_SID: Final = re.compile(rb"f1620[0-9a-f]{64}")
+_LIVE: Final = ("trust_live", "trust_observed", "trust_rules")
+_KNOWN: Final = (
+    *("trust_chains", "trust_live", "trust_authorities", "trust_observed", "trust_proofs"),
+    *("trust_cosignatures", "trust_resolved", "trust_met", "trust_wanted"),
+)
+
+
+def prune(database: Database, now: Instant, *, dry_run: bool = False, step: Step = no_step) -> int:
+    """Drop what may go; how many entries went, or would. Raises Environment: a damaged entry, which stays."""
+    after, count = 0, 0
+    while True:
+        with database.read() as connection:
+            page = _Page(connection, after, now)
+        if page.last is None:
+            return count
+        if page.due and not dry_run:
+            with database.write() as connection:
+                cut(connection, page.due, now)
+                step("prune-cut")
+            step("prune-durable")
+        after, count = page.last, count + len(page.due)
+
+
+class _Row(NamedTuple):
+    seq: int
+    at: int
+    dataset: bytes
+    signer: bytes
+    type: str
+    sid: bytes
+    outcome: str
+
+
+class _Page:
+    """Entries after one. ``due``: those that may go; ``last``: the last that was looked at, ``None`` for no more."""
+
+    def __init__(self, connection: sqlite3.Connection, after: int, now: Instant) -> None:
+        self._db = connection
+        self._now = now
+        self._gone: dict[bytes, bool] = {}
+        self._rests: dict[bytes, frozenset[bytes]] = {}
+        self._grounds: dict[bytes, bytes | None] = {}
+        # The last entry stays: the next one is linked to it.
+        rows = connection.execute(
+            "SELECT seq, at, dataset, signer, type, sid, outcome FROM trust_ledger"
+            " WHERE seq > ? AND seq < (SELECT MAX(seq) FROM trust_ledger) ORDER BY seq LIMIT ?",
+            (after, PAGE),
+        ).fetchall()
+        found = [_Row._make(row) for row in rows]
+        self.last = found[-1].seq if found else None
+        self.due = [row.seq for row in found if row.type != GAP and self._may_go(row)]
+
+    def _may_go(self, row: _Row) -> bool:
+        if self._is_live(row.sid):
+            return False
+        if self._is_gone(row.dataset):
+            return True
+        if row.type not in _PASSING or row.outcome in _LASTING or row.sid in self._rested_on(row.dataset):
+            return False
+        later = self._later(row)
+        if row.type == ATTESTATION:
+            return len(later) >= ATTESTATIONS
+        if row.type == HEAD and self._stands(row, later):
+            return False
+        return self._now - (later[0] if later else row.at) > SUPERSEDED
+
+    def _is_live(self, sid: bytes) -> bool:
+        return any(self._has(table, "sid", sid) for table in _LIVE)
+
+    def _is_gone(self, dataset: bytes) -> bool:
+        """Known no more, and nothing was said of it for long. What is no dataset's never is."""
+        if dataset not in self._gone:
+            (last,) = self._db.execute("SELECT MAX(at) FROM trust_ledger WHERE dataset = ?", (dataset,)).fetchone()
+            is_old = bool(dataset) and self._now - last > AFTERLIFE
+            self._gone[dataset] = is_old and not any(self._has(table, "dataset", dataset) for table in _KNOWN)
+        return self._gone[dataset]
+
+    def _rested_on(self, dataset: bytes) -> frozenset[bytes]:
+        """Ids in decisions of this node."""
+        if dataset not in self._rests:
+            bodies = self._db.execute(
+                "SELECT body FROM trust_ledger WHERE dataset IN (?, ?) AND type = 'decision'", (dataset, b"")
+            )
+            names = (found for (body,) in bodies for found in _SID.findall(body))
+            self._rests[dataset] = frozenset(Multihash.parse(name.decode()) for name in names)
+        return self._rests[dataset]
+
+    def _later(self, row: _Row) -> list[int]:
+        """When the same signer spoke next, so many times."""
+        rows = self._db.execute(
+            "SELECT at FROM trust_ledger WHERE dataset = ? AND type = ? AND seq > ? AND signer = ?"
+            " AND outcome NOT IN ('fork', 'candidate') ORDER BY seq LIMIT ?",
+            (row.dataset, row.type, row.seq, row.signer, ATTESTATIONS),
+        )
+        return [at for (at,) in rows]
+
+    def _stands(self, row: _Row, later: list[int]) -> bool:
+        is_last = not later and row.outcome != "candidate"
+        return is_last or row.sid == self._ground(row.dataset)
+
+    def _ground(self, dataset: bytes) -> bytes | None:
+        """The newest head that says no more than the blocks that are here."""
+        if dataset not in self._grounds:
+            name = DatasetId(dataset)
+            checked = Ledger(self._db).chain(name)
+            size = checked.frontier.size
+            self._grounds[dataset] = newest_within(self._db, name, checked.epoch, size) if size else None
+        return self._grounds[dataset]
+
+    def _has(self, table: str, column: str, value: bytes) -> bool:
+        query = f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {column} = ?)"  # noqa: S608
+        return bool(self._db.execute(query, (value,)).fetchone()[0])

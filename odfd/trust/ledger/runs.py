@@ -1,0 +1,160 @@
+"""What this node found by re-running steps itself: kept as stretches, with the place where its own replay stands.
+
+Calls are synchronous, on the connection they are given; the tables are the ledger's. Spec: trust.md section 4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import statement
+from chain.statements.statement import Actual
+from chain.store.seals import Row
+from odfd.trust.ledger.log import REPLAYS, RUNS
+from odfd.trust.ledger.tables import AGAIN
+
+REPRODUCED: Final = "reproduced"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What re-running a step gave on this node; of steps that were all reproduced alike the last one stands for all."""
+
+    sequence_number: int
+    first: int | None = None
+    """The first step of such a stretch; ``None``: this one alone."""
+    block: Multihash
+    at: Instant
+    verdict: str
+    reason: str = ""
+    runs: int = 1
+    engine: statement.EngineUsed
+    actual: Actual | None = None
+    evidence: bytes | None = None
+    """JSON for people: where the published and the computed rows differ."""
+    bundle: Multihash | None = None
+    """Id of the bundle kept of a mismatch."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The last step that this node replayed, and the checkpoint that its own run made there."""
+
+    sequence_number: int
+    block: Multihash
+    checkpoint: bytes | None
+
+
+class Runs:
+    """The kept ones, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def place(self, dataset: DatasetId) -> Place | None:
+        """Where this node's own replay of a chain stands."""
+        row = REPLAYS.one(self._db, "dataset = ?", (dataset,))
+        return Place(row[1], Multihash(row[2]), row[3]) if row else None
+
+    def keep_place(self, dataset: DatasetId, place: Place) -> None:
+        REPLAYS.put(self._db, dataset, place.sequence_number, place.block, place.checkpoint)
+
+    def keep(self, dataset: DatasetId, run: Run) -> None:
+        """A step that was reproduced like the step run before it makes one stretch with it: rows are few for ever."""
+        first, like = run.first, (run.verdict, msgspec.json.encode(run.engine))
+        earlier = "dataset = ? AND sequence < ? ORDER BY sequence DESC LIMIT 1"
+        row = RUNS.one(self._db, earlier, (dataset, run.sequence_number))
+        if row is not None and (row[4], row[7]) == like and run.verdict == REPRODUCED:
+            before = _run(row)
+            first = before.sequence_number if before.first is None else before.first
+            self._db.execute(
+                "DELETE FROM trust_runs WHERE dataset = ? AND sequence = ?", (dataset, before.sequence_number)
+            )
+        RUNS.put(
+            self._db,
+            dataset,
+            run.sequence_number,
+            run.block,
+            run.at,
+            run.verdict,
+            run.reason,
+            run.runs,
+            *written(run),
+            run.evidence,
+            run.bundle,
+            first,
+        )
+
+    def take_back(self, dataset: DatasetId, run: Run, before: Place | None) -> None:
+        """A verdict on a step that was run is replaced; of the steps from it on nothing else is said any more."""
+        at = run.sequence_number
+        old = run_at(self.of(dataset), at)
+        self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence >= ?", (dataset, at))
+        if old is not None and before is not None and old.first is not None and old.first <= before.sequence_number:
+            whole = None if old.first == before.sequence_number else old.first
+            kept = {"sequence_number": before.sequence_number, "block": before.block, "first": whole}
+            self.keep(dataset, msgspec.structs.replace(old, **kept))
+        self.keep(dataset, run)
+        self._db.execute("DELETE FROM trust_replays WHERE dataset = ?", (dataset,))
+        if before is not None:
+            self.keep_place(dataset, before)
+
+    def looked_again(self, dataset: DatasetId) -> dict[int, Multihash]:
+        """Steps that were run six times more because others differ, and their blocks."""
+        return {row[1]: Multihash(row[2]) for row in AGAIN.rows(self._db, "dataset = ?", (dataset,))}
+
+    def note_again(self, dataset: DatasetId, step: int, block: Multihash, now: Instant) -> None:
+        AGAIN.put(self._db, dataset, step, block, now)
+
+    def of(self, dataset: DatasetId) -> dict[int, Run]:
+        """This node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
+        return {row[1]: _run(row) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
+
+
+def written(run: Run) -> tuple[bytes, bytes | None]:
+    """``engine`` and ``actual`` as columns of a row."""
+    actual = None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str)
+    return msgspec.json.encode(run.engine), actual
+
+
+def read_engine(raw: bytes) -> statement.EngineUsed:
+    """Of a row; its seal vouches for it."""
+    return msgspec.json.decode(raw, type=statement.EngineUsed)
+
+
+def read_actual(raw: bytes | None) -> Actual | None:
+    """Of a row; its seal vouches for it."""
+    return None if raw is None else msgspec.json.decode(raw, type=Actual, dec_hook=statement.from_text)
+
+
+def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
+    """What ``Runs.of`` says of a step."""
+    ends = list(runs)
+    place = bisect_left(ends, step)
+    if place == len(ends):
+        return None
+    run = runs[ends[place]]
+    return run if (run.sequence_number if run.first is None else run.first) <= step else None
+
+
+def _run(row: Row) -> Run:
+    _, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
+    return Run(
+        sequence_number=sequence,
+        first=first,
+        block=Multihash(block),
+        at=Instant(at),
+        verdict=verdict,
+        reason=reason,
+        runs=runs,
+        engine=read_engine(engine),
+        actual=read_actual(actual),
+        evidence=evidence,
+        bundle=None if bundle is None else Multihash(bundle),
+    )

@@ -1,0 +1,1 @@
+"""What this node asks for before it relies on data: settings, network policies, profiles and witness quorums."""

@@ -1,0 +1,108 @@
+"""The policies of a network that this node knows, and the one that a person accepted last.
+
+Kept are all statements of the network's key from the accepted one on, two of one version too: each tightens, so order
+and repetition of hearing change nothing. Calls are synchronous, on the connection they are given; the table is the
+ledger's. Spec: trust.md section 6.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+import msgspec
+
+from chain.errors import NotFound
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import POLICY, PolicyStatement
+from odfd.resources.store import Resources
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.tables import RULES
+from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.policy_merge import accepted, in_force
+
+KIND: Final = "accepted-policy"
+"""Resource kind: the network's key, and the statement of it that a person accepted."""
+MAX_WAITING: Final = 64
+"""Statements that came since a person accepted one."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """One statement."""
+
+    said: PolicyStatement
+    sid: Multihash
+
+
+class NetworkPolicies:
+    """See the module; over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def of(self, key: KeyDid) -> list[Known]:
+        """By version, and of one version by id."""
+        found = []
+        for _, _, sid, payload, _ in RULES.rows(self._db, "key = ? ORDER BY version, sid", (key,)):
+            said = statement.decode_any(payload)
+            assert isinstance(said, PolicyStatement)
+            found.append(Known(said, Multihash(sid)))
+        return found
+
+    def accepted(self, key: KeyDid) -> Known | None:
+        """The one that a person accepted last."""
+        wish = Resources(self._db).get(KIND, str(key))
+        sid = None if wish is None else Multihash.parse(msgspec.json.decode(wish.spec)["sid"])
+        return next((each for each in self.of(key) if each.sid == sid), None)
+
+    def later(self, key: KeyDid) -> list[Known]:
+        """All that came since."""
+        settled = self.accepted(key)
+        least = 0 if settled is None else settled.said.version
+        return [each for each in self.of(key) if each.said.version > least]
+
+    def is_news(self, said: PolicyStatement, sid: Multihash) -> bool:
+        settled, waiting = self.accepted(said.key), self.later(said.key)
+        is_later = settled is None or said.version > settled.said.version
+        return is_later and len(waiting) < MAX_WAITING and all(each.sid != sid for each in waiting)
+
+    def keep(self, said: PolicyStatement, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+        """Keep one that is news, and write it into the log."""
+        RULES.put(self._db, said.key, said.version, signed.sid, signed.payload, signed.envelope)
+        Ledger(self._db).append((now, said.dataset, said.key, POLICY, signed.sid, signed.envelope, peer, outcome))
+
+    def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> Known:
+        """A person's word: from now on the node's own ``policy`` is as that statement says.
+
+        Raises NotFound, and Invalid for rules that could not be met.
+        """
+        known = next((each for each in self.later(key) if each.sid == sid), None)
+        if known is None:
+            raise NotFound(
+                f"no policy {sid.short} of the network waits", rule="network-policy", hint="odfctl trust policy show"
+            )
+        accepted(policy, known.said.policy)
+        Resources(self._db).apply(KIND, str(key), msgspec.json.encode({"sid": str(sid)}), now)
+        self._db.execute(
+            "DELETE FROM trust_rules WHERE key = ? AND sid != ? AND version <= ?", (key, sid, known.said.version)
+        )
+        return known
+
+    def policy(self, own: Policy, key: KeyDid | None) -> Policy:
+        """What holds here: the node's own policy under the network's."""
+        if key is None:
+            return own
+        settled = self.accepted(key)
+        later = [each.said.policy for each in self.later(key)]
+        return in_force(own, None if settled is None else settled.said.policy, later)
+
+    def refs(self) -> list[tuple[DatasetId, Multihash]]:
+        return [(DatasetId(key), Multihash(sid)) for key, sid in self._db.execute("SELECT key, sid FROM trust_rules")]
+
+    def envelope(self, sid: Multihash) -> bytes | None:
+        row = RULES.one(self._db, "sid = ?", (sid,))
+        return None if row is None else bytes(row[4])

@@ -1,0 +1,96 @@
+"""What a policy says where its owner says nothing: by the kind of node it is for (trust.md section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from chain.store.base import Apart
+from config import model
+from odfd.trust.policy.policy import Policy, Terms, load_policy
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    use: str
+    serve: str
+    attest: bool
+    max_stale: str
+    cosign: bool = False
+    spot_check: float = 0.0
+    follow: str = "ask"
+    """An epoch that gives up what was published."""
+    keep_epochs: int | None = 1
+    """Of which blocks are kept, the present one among them; ``None``: all."""
+
+
+PROFILES: Final = {
+    "laptop": Profile(use="data", serve="chain", attest=False, max_stale="14d"),
+    "mirror": Profile(
+        use="data", serve="data", attest=False, max_stale="30d", follow="follow", cosign=True, spot_check=0.01
+    ),
+    "validator": Profile(use="data", serve="data", attest=True, max_stale="14d", cosign=True, keep_epochs=2),
+    "archive": Profile(
+        use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True, keep_epochs=None
+    ),
+}
+"""A validator asks for ``reproduced | attested:2`` where its owner says so. It is no default: what this node derives is
+reproduced by nobody at first, so that what it derives from that would not be passed on before two others spoke."""
+
+
+def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> Policy:
+    """The policy in force: what is written, filled from the profile; ``added`` are (key, group) listed by a person.
+
+    Raises Invalid with every mistake.
+    """
+    profile = PROFILES[settings.profile]
+    groups: dict[str, list[str]] = {group.name: list(group.keys) for group in settings.validators.groups}
+    for key, group in added:
+        members = groups.setdefault(group, [])
+        if key not in members:
+            members.append(key)
+    return load_policy(
+        use=settings.use or profile.use,
+        serve=settings.serve or profile.serve,
+        groups=list(groups.items()),
+        tolerated=settings.validators.f,
+        terms=_terms(settings, profile),
+    )
+
+
+def _terms(settings: model.Policy, profile: Profile) -> Terms:
+    said = settings.validators
+    return Terms(
+        witness=tuple((group.name, group.keys) for group in settings.witness.groups),
+        witness_faulty=settings.witness.f,
+        quorum=settings.witness.quorum,
+        max_age=settings.witness.max_age,
+        max_stale=settings.fresh.max_stale or profile.max_stale,
+        min_engines=said.min_engines,
+        min_sandbox=said.min_sandbox or "none",
+        attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
+        observe=settings.publish.observe,
+        spot_check=profile.spot_check if said.spot_check is None else said.spot_check,
+        recheck=said.recheck,
+        attended=settings.publish.witness,
+        public=settings.witness.public,
+    )
+
+
+def cosigns(settings: model.Policy) -> bool:
+    """Whether this node is a witness of what it mirrors."""
+    said = settings.publish.cosign
+    return PROFILES[settings.profile].cosign if said is None else said
+
+
+def follows_rewrites(settings: model.Policy) -> bool:
+    """Whether mirrors follow an epoch that gives up what was published; else they stand still and a person decides."""
+    return (settings.rewrite.follow or PROFILES[settings.profile].follow) == "follow"
+
+
+def apart(settings: model.Policy, epoch: int) -> Apart:
+    """Where blocks of ``epoch`` stay that are given up, and for how many such epochs there is room."""
+    said = settings.rewrite.keep_epochs
+    most = PROFILES[settings.profile].keep_epochs if said is None else said
+    return Apart(epoch, None if most is None else most - 1)

@@ -1,0 +1,94 @@
+"""A new version of an authority made here: signed by the roots there are, kept, and noted in their journals.
+
+Order, so that a crash at any moment can be mended: the journals are asked, the version is kept in one transaction with
+whatever goes with it, and only then it is noted and may be told. Between the last two it is durable and ``note_newest``
+catches up at the next start; a version that was noted and not kept could never be signed again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from chain.errors import Conflict, Invalid, Refused
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.statements import envelope
+from chain.statements.authority import Rights, missing_signatures
+from chain.statements.envelope import Signed
+from chain.statements.statement import AUTHORITY, MAX_ENVELOPE, Authority
+from chain.store.database import Database
+from odfd.trust.admission.rules import Outcome, admit_authority
+from odfd.trust.keys import journal_topics
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Ledger
+
+
+def sign_version(
+    database: Database, keys: KeyStore, said: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]
+) -> Signed:
+    """The envelope with the signatures ``given`` and those that keys of this node make; nobody has it yet.
+
+    Raises Refused when roots are missing, Invalid.
+    """
+    with database.read() as connection:
+        rights = Authorities(connection).rights(said.dataset)
+    roots = rights.roots.union(said.roots.keys)
+    signatures = dict(given)
+    for held in keys.held(said.dataset):
+        if held.did in roots:
+            signatures.setdefault(held.did, held.sign(envelope.preauth(payload)))
+    if not signatures:
+        raise _lacking(1)
+    signed = envelope.unseal(envelope.gather(payload, signatures.items()), MAX_ENVELOPE[AUTHORITY])
+    if missing := missing_signatures(rights, said, signed.signers):
+        raise _lacking(missing)
+    return signed
+
+
+def keep_version(
+    connection: sqlite3.Connection, keys: KeyStore, said: Authority, signed: Signed, now: Instant
+) -> Rights:
+    """Let it hold here; the rights by it. Raises Invalid, Conflict, and Refused when a journal says otherwise."""
+    authorities, ledger = Authorities(connection), Ledger(connection)
+    verdict, rights = admit_authority(said, signed, authorities.walk(said.dataset), now)
+    if verdict.outcome is Outcome.REJECTED:
+        raise Invalid(verdict.reason, rule="authority")
+    if verdict.outcome is not Outcome.NEW:
+        raise Conflict(
+            f"version {said.version} does not follow: {verdict.reason or verdict.outcome.value}",
+            rule="authority-version",
+            hint="somebody was first, or the clock is wrong: ask for a new draft",
+        )
+    for key in signed.signers:
+        keys.may_note(key, journal_topics.authority(key, said.dataset), (said.version,), str(signed.sid))
+    authorities.keep(said, signed)
+    ledger.close_epochs(rights)
+    ledger.record_authority(said, signed, "signed", "", now)
+    return rights
+
+
+def note_version(keys: KeyStore, said: Authority, signed: Signed) -> None:
+    """In the journals of all who signed it, once it is kept and before it is told."""
+    for key in signed.signers:
+        keys.note(key, journal_topics.authority(key, said.dataset), (said.version,), str(signed.sid))
+
+
+def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: DatasetId) -> None:
+    """Catch up with what a crash kept from being noted. Journals that know as much or more are left alone."""
+    versions = Authorities(connection).versions(dataset)
+    if not versions:
+        return
+    said, signed = versions[-1]
+    for key in signed.signers:
+        last = keys.last_said(key, journal_topics.authority(key, dataset))
+        if last is None or last.order < (said.version,):
+            keys.note(key, journal_topics.authority(key, dataset), (said.version,), str(signed.sid))
+
+
+def _lacking(count: int) -> Refused:
+    return Refused(
+        f"{count} more of the roots must sign this version",
+        rule="authority-signatures",
+        hint="give the file that holds the dataset's key: --offline-key FILE",
+    )

@@ -1,0 +1,425 @@
+"""Committing as an owner: events become blocks, the rules bind us as authors, and the new head is signed.
+
+Blocks, objects and the chain's tree are one transaction; the head is signed right after, journalled first, and only
+then told to others. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
+``sign_unsigned`` mends that. What could not be signed is not committed either: a state that is older than the key's
+journal takes no new blocks. A rewrite goes the same way, with the version of the authority that opens its epoch in the
+transaction (``odfd.trust.ledger.history_rewrite``). Spec: trust.md sections 1 and 2; design section 4.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.codec.blocks import encode_block
+from chain.errors import Conflict, Invalid, Refused
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.model.block import Block, MetadataBlock, objects_of
+from chain.model.events import MetadataEvent
+from chain.multihash import Multihash
+from chain.rules import check_block
+from chain.state import ChainState, load_state
+from chain.statements import envelope, statement
+from chain.statements.authority import Rights
+from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Authority, HeadStatement
+from chain.statements.tree import Frontier, Tree
+from chain.store.base import Append, ChainStore, Head, Rewrite
+from chain.store.database import Database
+from chain.store.rewriting import Plan
+from engines.contract import RowCounts
+from odfd.datasets import pushes, row_counts
+from odfd.datasets.references import keep_links, keep_references
+from odfd.datasets.times import check_clock, check_jump
+from odfd.ingest.commit import Along, Beside
+from odfd.trust.keys import journal_topics
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.history_rewrite import Retold, check_opening
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.signing import authority_drafts
+from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
+
+LIFETIME: Final = 7 * 86400 * instant.SECOND
+"""How long a head counts as fresh; it is signed anew at a third of this."""
+
+Announce = Callable[[DatasetId, Signed], None]
+Also = Callable[[sqlite3.Connection], None]
+
+
+class _Addition(NamedTuple):
+    """What one chain gets. ``own`` keeps what goes with its last block, of which it is told the number."""
+
+    dataset: DatasetId
+    expected: Head | None
+    events: Sequence[MetadataEvent]
+    objects: Sequence[Multihash]
+    own: Callable[[sqlite3.Connection, int], None] = lambda *_: None
+
+
+class _Draft(NamedTuple):
+    """One chain's part of a commit: its blocks, what is kept of them in the transaction, and their signature after."""
+
+    append: Append
+    keep: Also
+    sign: Callable[[], None]
+
+
+def _beside(said: Beside | None) -> tuple[_Addition, ...]:
+    if said is None:
+        return ()
+
+    def own(connection: sqlite3.Connection, last: int) -> None:
+        row_counts.keep(connection, said.dataset, last, said.rows)
+
+    return (_Addition(said.dataset, said.expected, said.events, said.objects, own),)
+
+
+class OwnerCommitter:
+    """Appends to chains whose key this node holds. Safe to use from any task and thread; one commit at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        chains: ChainStore,
+        keys: KeyStore,
+        clock: Callable[[], Instant],
+        announce: Announce,
+        clock_ahead: Callable[[Instant | None], int] = lambda _: 0,
+    ) -> None:
+        """``clock_ahead``: how far the clock was set ahead, as ``JumpWatch`` tells it."""
+        self._database = database
+        self._chains = chains
+        self._keys = keys
+        self._clock = clock
+        self._clock_ahead = clock_ahead
+        self._announce = announce
+        self._turn = trio.Lock()
+        """Tasks wait here, and not each in a worker thread."""
+        self._writing = threading.Lock()
+        """From reading the head to its signature: heads are signed in the order of the chain."""
+
+    async def commit(
+        self,
+        dataset: DatasetId,
+        expected_head: Head | None,
+        events: Sequence[MetadataEvent],
+        objects: Sequence[Multihash],
+        system_time: Instant,
+        rows: RowCounts | None = None,
+        along: Along = Along(),  # noqa: B008  it is frozen
+    ) -> Head:
+        """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
+
+        ``objects``: what the events name, and what rows of their slices link to, if that is to be passed on. ``rows``:
+        what became of those that were read for them. ``along``: what is written in the same transaction.
+        """
+
+        def also(connection: sqlite3.Connection) -> None:
+            last = len(events) - 1 + (0 if expected_head is None else expected_head.size)
+            if rows is not None:
+                row_counts.keep(connection, dataset, last, rows)
+            if along.push is not None:
+                pushes.keep(connection, dataset, along.push, last)
+
+        own = _Addition(dataset, expected_head, events, objects)
+        async with self._turn:
+            return await trio.to_thread.run_sync(self._commit_all, (own, *_beside(along.beside)), system_time, also)
+
+    async def note_rows(
+        self,
+        dataset: DatasetId,
+        head: Head,
+        rows: RowCounts,
+        along: Along = Along(),  # noqa: B008  it is frozen
+    ) -> None:
+        """Keep what became of rows for which nothing was appended to ``head``; a push, if another chain gets some."""
+        beside = along.beside
+
+        def also(connection: sqlite3.Connection) -> None:
+            row_counts.keep(connection, dataset, head.sequence_number, rows, idle=True)
+            if along.push is not None and beside is not None:
+                pushes.keep(connection, dataset, along.push, head.sequence_number)
+
+        def write() -> None:
+            with self._database.write() as connection:
+                also(connection)
+
+        async with self._turn:
+            if beside is None:
+                await trio.to_thread.run_sync(write)
+            else:
+                await trio.to_thread.run_sync(self._commit_all, _beside(beside), beside.time, also)
+
+    def commit_now(
+        self,
+        dataset: DatasetId,
+        expected_head: Head | None,
+        events: Sequence[MetadataEvent],
+        objects: Sequence[Multihash],
+        system_time: Instant,
+        also: Also = lambda _: None,
+    ) -> Head:
+        """The same, from a worker thread. ``also`` adds rows to the transaction."""
+        return self._commit_all([_Addition(dataset, expected_head, events, objects)], system_time, also)
+
+    def _commit_all(self, additions: Sequence[_Addition], system_time: Instant, also: Also) -> Head:
+        """All of them or none; each is signed then. The new head of the first."""
+        with self._writing:
+            drafts = [self._drafted(each, system_time) for each in additions]
+
+            def together(connection: sqlite3.Connection) -> None:
+                for each in drafts:
+                    each.keep(connection)
+                also(connection)
+
+            self._chains.commit([each.append for each in drafts], together)
+            for each in drafts:
+                each.sign()
+        last = drafts[0].append.blocks[-1]
+        return Head(last.hash, last.sequence_number)
+
+    def _drafted(self, addition: _Addition, system_time: Instant) -> _Draft:
+        """Blocks that may be appended and signed. Raises as ``commit``."""
+        dataset, expected_head, events, objects, own = addition
+        if not self._keys.has_dataset_key(dataset):
+            self._keys.dataset_key(dataset)
+        state = load_state(self._chains.chain(dataset))
+        if state.head != (expected_head.hash if expected_head else None):
+            raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="read again and plan again")
+        now = self._clock()
+        check_clock(state, now)
+        check_jump(self._clock_ahead(state.system_time), now)
+        blocks = author_blocks(state, events, max(system_time, state.system_time or system_time))
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
+            rights = Authorities(connection).rights(dataset)
+        groups: list[bytes] = []
+        frontier = checked.frontier.extend((block.hash.digest for block in blocks), groups)
+        epoch = _epoch(dataset, checked, rights)
+        _check_newest(newest[0] if newest else None, epoch, state.size)
+        self._check_behind(dataset, epoch, checked.frontier)
+        self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
+
+        named = {name for block in blocks for name, _ in objects_of(block)}
+        linked = [name for name in objects if name not in named]
+
+        def keep(connection: sqlite3.Connection) -> None:
+            # Where objects were found damaged, by now, those of new blocks change nothing.
+            data = Ledger(connection).chain(dataset).data
+            whole = frontier.size if data >= checked.frontier.size else data
+            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data=whole, epoch=epoch), groups)
+            keep_references(connection, dataset, blocks)
+            keep_links(connection, dataset, blocks[-1].sequence_number, linked)
+            own(connection, blocks[-1].sequence_number)
+
+        append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)
+        return _Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
+
+    def rewrite_now(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+        """Give a chain the history of ``plan``, in the epoch that ``said`` opens, and sign its head.
+
+        From a worker thread. Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule),
+        Refused.
+        """
+        with self._writing:
+            return self._rewrite(plan, rewrite, said, signed)
+
+    def _rewrite(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+        dataset = plan.dataset
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
+            rights = Authorities(connection).rights(dataset)
+        if checked.frontier.size != plan.last.size:
+            raise Conflict(f"the head of {dataset.short} moved", rule="head-moved", hint="do it again")
+        _check_newest(newest[0] if newest else None, _epoch(dataset, checked, rights), plan.last.size)
+        # A state from an old backup must not declare that it ended where it does not.
+        self._check_behind(dataset, checked.epoch, checked.frontier)
+        self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
+        told = Retold(self._chains.chain(dataset), plan)
+        check_opening(said.epochs[-1] if said.epochs else None, told.kept, checked.frontier)
+        after: list[Rights] = []
+
+        def together(connection: sqlite3.Connection) -> None:
+            rights = keep_version(connection, self._keys, said, signed, self._clock())
+            sound = Ledger(connection).chain(dataset).data
+            data = told.tree.size if sound >= checked.frontier.size else min(sound, plan.base.size)
+            self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
+            told.settle(connection, Checked(told.tree, data, rights.epoch))
+            after.append(rights)
+
+        watched = msgspec.structs.replace(rewrite, blocks=told.watch(rewrite.blocks))
+        head = self._chains.rewrite(watched, together)
+        note_version(self._keys, said, signed)
+        self._announce(dataset, signed)
+        self._sign(dataset, head.hash, told.tree, after[0].epoch, after[0])
+        return head
+
+    def check_behind(self, dataset: DatasetId) -> None:
+        """Whether all that this node signed is here, in order. Raises Refused (``trust.behind``, ``trust.journal``)."""
+        with self._writing, self._database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        self._check_behind(dataset, checked.epoch, checked.frontier)
+
+    def sign_unsigned(self, dataset: DatasetId) -> bool:
+        """Sign the head that is there, if no live statement covers it or the last one ages. Whether it signed.
+
+        Raises Refused (``trust.behind``) when this key has signed more than is here.
+        """
+        with self._writing:
+            return self._sign_unsigned(dataset)
+
+    def _sign_unsigned(self, dataset: DatasetId) -> bool:
+        head = self._chains.chain(dataset).head()
+        if head is None or not self._keys.has_dataset_key(dataset):
+            return False
+        with self._database.read() as connection:
+            ledger = Ledger(connection)
+            newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
+            rights = Authorities(connection).rights(dataset)
+            note_newest(connection, self._keys, dataset)
+        rights = self._renewed(rights)
+        epoch = _epoch(dataset, checked, rights)
+        self._check_behind(dataset, epoch, checked.frontier)
+        signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
+        if signed is not None and signed.size >= head.size and self._clock() < signed.issued + LIFETIME // 3:
+            return False
+        if epoch != checked.epoch:
+            with self._database.write() as connection:
+                Ledger(connection).keep_chain(dataset, Checked(checked.frontier, checked.data, epoch))
+        self._sign(dataset, head.hash, checked.frontier, epoch, rights)
+        return True
+
+    def _renewed(self, rights: Rights) -> Rights:
+        """Our own right to write, made to last another year in time, where the roots' keys are here too."""
+        keys = [key.did for key in self._keys.held(rights.dataset)]
+        now = self._clock()
+        if not authority_drafts.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
+            return rights
+        said = authority_drafts.renewed(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
+        signed = sign_version(self._database, self._keys, said, statement.encode(said), [])
+        with self._database.write() as connection:
+            rights = keep_version(connection, self._keys, said, signed, now)
+        note_version(self._keys, said, signed)
+        self._announce(rights.dataset, signed)
+        return rights
+
+    def _writer(self, dataset: DatasetId, rights: Rights) -> SigningKey:
+        """The key of ours that may write. Raises Refused."""
+        for key in self._keys.held(dataset):
+            if rights.may_write(key.did, self._clock()):
+                return key
+        raise Refused(
+            f"no key on this node may write {dataset.short} under version {rights.version} of its authority",
+            rule="trust.writer",
+            hint="odfctl trust authority show REF names who may; odfctl trust authority add-writer REF KEY adds one",
+        )
+
+    def _may_sign(self, key: SigningKey, dataset: DatasetId, epoch: int, frontier: Frontier) -> None:
+        """Whichever key signs: what the dataset's own key has said binds the node's too, and the other way round."""
+        if self._keys.is_new(dataset):
+            return
+        order, subject = (epoch, frontier.size), frontier.root.hex()
+        own = KeyDid.from_public_key(dataset.public_key)
+        for each in (own, self._keys.node_key().did, key.did):
+            self._keys.may_note(each, journal_topics.head(each, dataset), order, subject)
+
+    def _check_behind(self, dataset: DatasetId, epoch: int, tree: Frontier) -> None:
+        """All that was signed must be here: several blocks at once would jump over what is not. Raises Refused."""
+        if self._keys.is_new(dataset):
+            return
+        keys = (KeyDid.from_public_key(dataset.public_key), self._keys.node_key().did)
+        said = [self._keys.last_said(key, journal_topics.head(key, dataset)) for key in keys]
+        last = max((each for each in said if each is not None), key=lambda each: each.order, default=None)
+        if last is None or last.order[0] < epoch:
+            return
+        if last.order > (epoch, tree.size) or last.subject != self._root(dataset, tree, last.order[1]).hex():
+            raise Refused(
+                f"this node has signed {last.order[1]} blocks of {dataset.short} in epoch {last.order[0]}, and they"
+                f" are not the beginning of the {tree.size} that are here",
+                rule="trust.behind",
+                hint="the state here is older than the signing journal, or another one: odfctl pull REF --repair",
+            )
+
+    def _root(self, dataset: DatasetId, tree: Frontier, size: int) -> bytes:
+        """Of the first blocks; that of fewer than all is asked for after a crash only, and reads them."""
+        if size == tree.size:
+            return tree.root
+        return Tree(partial(self._leaves, dataset)).root(size)
+
+    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+        return [Multihash.sha3_256(raw).digest for raw in self._chains.chain(dataset).raw_blocks(start, stop)]
+
+    def _sign(self, dataset: DatasetId, head: Multihash, frontier: Frontier, epoch: int, rights: Rights) -> None:
+        now = self._clock()
+        key = self._writer(dataset, rights)
+        self._may_sign(key, dataset, epoch, frontier)
+        said = HeadStatement(
+            dataset=dataset,
+            epoch=epoch,
+            size=frontier.size,
+            root_hash=frontier.root,
+            authority=rights.version,
+            issued_at=statement.when(now),
+            expires_at=statement.when(Instant(now + LIFETIME)),
+            head=head,
+        )
+        order, subject = (epoch, frontier.size), frontier.root.hex()
+        sealed = self._keys.sign(key, journal_topics.head(key.did, dataset), order, subject, statement.encode(said))
+        signed = envelope.unseal(sealed, statement.limit_of(said))
+        with self._database.write() as connection:
+            Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
+        self._announce(dataset, signed)
+
+
+def _epoch(dataset: DatasetId, checked: Checked, rights: Rights) -> int:
+    """The epoch to write in. Raises Refused when blocks that are here were given up by a later one."""
+    opened = rights.opened(checked.epoch + 1)
+    while opened is not None:
+        tree = checked.frontier
+        if (opened.base.size, opened.base.root_hash) != (tree.size, tree.root):
+            raise Refused(
+                f"epoch {opened.number} of {dataset.short} keeps {opened.base.size} blocks, and here are {tree.size}",
+                rule="trust.epoch",
+                hint="bring the chain to where the epoch begins before writing in it",
+            )
+        checked = Checked(tree, checked.data, opened.number)
+        opened = rights.opened(checked.epoch + 1)
+    return checked.epoch
+
+
+def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
+    """A later head by a writer of this dataset was seen: adding to older blocks would make a fork. Raises Refused."""
+    if newest is not None and newest.epoch == epoch and newest.size > size:
+        raise Refused(
+            f"a head of {newest.size} blocks is signed already, and only {size} are here",
+            rule="trust.behind",
+            hint="odfctl pull REF --repair fetches them; if a key was stolen: odfctl trust authority rotate REF",
+        )
+
+
+def author_blocks(state: ChainState, events: Sequence[MetadataEvent], system_time: Instant) -> list[Block]:
+    """Blocks that carry ``events`` after ``state``, all of one system time. Raises Invalid naming the rule broken."""
+    blocks: list[Block] = []
+    for event in events:
+        content = MetadataBlock(
+            system_time=system_time, prev_block_hash=state.head, sequence_number=state.size, event=event
+        )
+        block = encode_block(content)
+        for broken in check_block(state, block, as_author=True):
+            raise Invalid(broken.message, rule=broken.rule, hint=broken.hint, place=f"block #{block.sequence_number}")
+        blocks.append(block)
+        state = state.advance(block)
+    return blocks

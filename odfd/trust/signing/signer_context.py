@@ -1,0 +1,29 @@
+"""What whoever finds something out by itself and signs it has of the node: stores, key, clock, and whom it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.statements.envelope import Signed
+from chain.store.database import Database
+from odfd.datasets.visibility import PublicOf
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Journal
+from odfd.obs.events import EventLog
+from odfd.trust.keys.keystore import KeyStore
+
+
+class Post(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a validator, or of an observer."""
+
+    database: Database
+    keys: KeyStore
+    events: EventLog
+    clock: Clock
+    journal: Journal
+    announce: Callable[[DatasetId, Signed], None]
+    name_of: Callable[[DatasetId], str]
+    public_of: PublicOf

@@ -1,0 +1,285 @@
+"""Looks by itself into evidence that listed validators name of datasets held here: fetches it, runs the step again.
+
+One bundle at a time, the most urgent first, beside nothing that the validator does. What is found is this node's own
+word (trust.md section 5): the published step is wrong where three more runs, each in a fresh engine process, gave one
+and the same other answer; it is right where the run began at the first step, for what a published checkpoint hides is
+not seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after growing
+pauses. Alive while its ``rounds`` are. Spec: trust.md sections 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Fault, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import envelope, statement
+from chain.statements.statement import ATTESTATION, EngineUsed
+from chain.store.base import ChainStore
+from chain.store.objects import disk
+from engines.contract import Engine, EngineIdentity
+from odfd.errors import sole_fault
+from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
+from odfd.transform.driver import fresh_folder
+from odfd.trust.evidence.bundle_reader import Lacking, Unpacked, unpacked
+from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.judgement.evidence_claims import Claim, Desk, claims
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.judgement.verdicts import Said
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.recheck_results import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
+from odfd.trust.ledger.runs import REPRODUCED, Run
+from odfd.trust.signing.signer_context import Post
+from odfd.trust.validation.recheck import Answer, Result, recheck, without_engine
+from odfd.trust.validation.reexecution import NONDETERMINISTIC, RUNS
+
+SECONDS: Final = 600.0
+"""For the runs of one bundle."""
+RETRY: Final = 600 * instant.SECOND
+"""The first pause after evidence could not be had or run; each that follows is twice as long."""
+MAX_RETRY: Final = 24 * 3600 * instant.SECOND
+BUSY_SECONDS: Final = 30.0
+"""Before another look whether the validator has done."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What it needs beside stores and standing."""
+
+    shelf: Shelf
+    fetch: Callable[[Multihash], Awaitable[object]]
+    """Brings a bundle onto the shelf, under limits. Raises NotFound, Remote, Invalid, Environment."""
+    engine: Engine
+    fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
+    """An engine in a process that nobody else uses, nor used before."""
+    has_engine: Callable[[], bool]
+    staging: Path
+    """For a folder at a time, gone afterwards and emptied at the start."""
+    wanted: Callable[[], bool]
+    """Whether the policy in force says so; asked at each round."""
+    is_free: Callable[[], bool]
+    """Whether nothing else is being re-run."""
+    changed: Callable[[DatasetId], None]
+    """Told when this node has a word of its own on a dataset."""
+
+
+class _Pause(msgspec.Struct, frozen=True):
+    until: Instant
+    length: int
+
+
+class Rechecking:
+    """See the module."""
+
+    def __init__(self, post: Post, chains: ChainStore, standing: Standing, settings: Settings) -> None:
+        self._post = post
+        self._chains = chains
+        self._standing = standing
+        self._settings = settings
+        self.rounds = TouchedRounds[DatasetId](self._round)
+        """Touched by a verdict on a dataset, or another chain; all by another policy."""
+        self._open: dict[DatasetId, list[Claim]] = {}
+        self._pauses: dict[Multihash, _Pause] = {}
+        self.rests: float | None = None
+        """Seconds for which nothing was left to do, as of the last round; ``None``: it is under way."""
+
+    async def _round(self) -> float:
+        self.rests = None
+        self.rests = await self._next()
+        return self.rests
+
+    async def _next(self) -> float:
+        """One bundle, then another round; so that what was found counts in what is chosen next."""
+        if not self._settings.wanted():
+            self.rounds.take()  # all is touched when the policy changes
+            return UNTIL_POKED
+        engine = await self._identity()
+        await trio.to_thread.run_sync(self._look, self.rounds.take(), engine)
+        now = self._post.clock.now()
+        waiting = sorted(claim for each in self._open.values() for claim in each)
+        self._pauses = {claim.bundle: self._pauses[claim.bundle] for claim in waiting if claim.bundle in self._pauses}
+        due = next((claim for claim in waiting if self._until(claim) <= now), None)
+        if due is None:
+            until = min(map(self._until, waiting), default=None)
+            return UNTIL_POKED if until is None else (until - now) / instant.SECOND
+        if engine is not None and not self._settings.is_free():
+            return BUSY_SECONDS
+        await self._attempt(due, engine)
+        return 0.0
+
+    def _until(self, claim: Claim) -> int:
+        pause = self._pauses.get(claim.bundle)
+        return 0 if pause is None else pause.until
+
+    async def _identity(self) -> EngineIdentity | None:
+        """Waits for an engine that is about to be known; ``None``: there is none here."""
+        try:
+            return await self._settings.engine.identity() if self._settings.has_engine() else None
+        except Fault:
+            return None
+
+    def _look(self, touched: set[DatasetId] | None, engine: EngineIdentity | None) -> None:
+        if touched is None:
+            self._open = {}
+            with self._post.database.read() as connection:
+                touched = set(Ledger(connection).datasets(ATTESTATION))
+        for dataset in touched:
+            self._open.pop(dataset, None)
+            if found := self._claims(dataset, engine):
+                self._open[dataset] = found
+
+    def _claims(self, dataset: DatasetId, engine: EngineIdentity | None) -> list[Claim]:
+        if self._post.keys.has_dataset_key(dataset):
+            return []  # whoever made a step adds nothing by making it once more
+        with self._post.database.read() as connection:
+            if not any(said.mismatch for said in Ledger(connection).attestations(dataset).values()):
+                return []
+            rechecks = Rechecks(connection)
+            done, resting = rechecks.of(dataset), rechecks.resting(self._post.clock.now())
+        if self._chains.chain(dataset).head() is None:
+            return []
+        known, shelf = self._standing.known(dataset), self._settings.shelf
+        desk = Desk(
+            runs=known.runs,
+            done=done,
+            resting=resting,
+            engine=None if engine is None else engine.digest,
+            has=shelf.has,
+        )
+        others = {key: said for key, said in known.heard.items() if key != self._standing.me}
+        return claims(self._standing.policy, dataset, others, known.suspended, desk)
+
+    async def _attempt(self, claim: Claim, engine: EngineIdentity | None) -> None:
+        try:
+            await self._settings.fetch(claim.bundle)
+            if engine is not None:
+                await self._run(claim, engine)
+            self._pauses.pop(claim.bundle, None)
+        except NotFound as fault:
+            self._put_off(claim, fault)
+        except Invalid as fault:
+            # What was brought is no evidence, or holds together no further than its name.
+            await trio.to_thread.run_sync(self._settings.shelf.drop, claim.bundle)
+            await self._keep(claim, _verdictless(claim, str(fault), engine, self._post.clock.now()), UNFIT)
+        except (Fault, BaseExceptionGroup) as error:
+            found = sole_fault(error)
+            if found is None:
+                raise
+            self._put_off(claim, found)
+        self.rounds.touch(claim.dataset)
+
+    def _put_off(self, claim: Claim, fault: Fault) -> None:
+        before = self._pauses.get(claim.bundle)
+        length = RETRY if before is None else min(2 * before.length, MAX_RETRY)
+        self._pauses[claim.bundle] = _Pause(Instant(self._post.clock.now() + length), length)
+        name = self._post.name_of(claim.dataset)
+        self._post.journal.info("evidence put off", dataset=name, bundle=claim.bundle.short, fault=str(fault))
+
+    async def _run(self, claim: Claim, engine: EngineIdentity) -> None:
+        async with fresh_folder(self._settings.staging) as folder:
+            async with self._unpacked(claim, folder) as case:
+                answer, runs = await self._answer(claim, case, folder)
+            run = _run(claim, answer, runs, engine, self._post.clock.now())
+        await self._keep(claim, run, CONFIRMED if run.verdict == Said.MISMATCH.value else answer.result)
+
+    @asynccontextmanager
+    async def _unpacked(self, claim: Claim, folder: Path) -> AsyncIterator[Unpacked]:
+        path = self._settings.shelf.path(claim.bundle)
+        with ExitStack() as opened:
+
+            def enter() -> Unpacked:
+                with disk(path):
+                    file = opened.enter_context(path.open("rb"))
+                return opened.enter_context(unpacked(file, claim.bundle.short, folder))
+
+            yield await trio.to_thread.run_sync(enter)
+
+    async def _answer(self, claim: Claim, case: Unpacked, folder: Path) -> tuple[Answer, int]:
+        """What came out, and of how many runs. Raises Invalid for evidence of something else."""
+        if case.head.dataset != claim.dataset or case.manifest.sequence_number != claim.step:
+            raise Invalid("it is about another step than the attestation names", rule="bundle-step")
+        if not isinstance(case, Lacking):
+            here = await trio.to_thread.run_sync(self._hash_at, claim)
+            if case.step.hash != here:
+                raise Invalid("its step is not the block that stands here", rule="bundle-step")
+        staging = folder / "staging"
+        staging.mkdir()
+        with trio.move_on_after(SECONDS):
+            return await self._thrice(case, staging)
+        return without_engine(case, Result.UNABLE, f"the re-runs took longer than {SECONDS:g} s"), 0
+
+    def _hash_at(self, claim: Claim) -> Multihash | None:
+        chain = self._chains.chain(claim.dataset)
+        head = chain.head()
+        return None if head is None or claim.step >= head.size else chain.block_at(claim.step).hash
+
+    async def _thrice(self, case: Unpacked, staging: Path) -> tuple[Answer, int]:
+        """A difference is looked at thrice more, each time in a process of its own: nobody is accused for less."""
+        first = await recheck(case, self._settings.engine, staging)
+        for number in range(1, RUNS + 1) if first.result == CONFIRMED else ():
+            async with self._settings.fresh_engine() as own:
+                another = await recheck(case, own, staging)
+            if (another.result, another.computed) != (first.result, first.computed):
+                return msgspec.structs.replace(first, result=UNABLE, reason=NONDETERMINISTIC), number
+        return first, RUNS if first.result == CONFIRMED else 1
+
+    async def _keep(self, claim: Claim, run: Run, result: str) -> None:
+        found = Recheck(bundle=claim.bundle, dataset=claim.dataset, group=claim.group, result=result, run=run)
+        await trio.to_thread.run_sync(self._record, claim, found)
+        name = self._post.name_of(claim.dataset)
+        message = f"#{claim.step}, accused by {claim.group}: {_SAYING[result]}"
+        reason = f" ({run.reason})" if run.reason else ""
+        self._post.events.emit(
+            "evidence.rechecked", name, message + reason, block=claim.step, bundle=str(claim.bundle), result=result
+        )
+        self._settings.changed(claim.dataset)
+
+    def _record(self, claim: Claim, found: Recheck) -> None:
+        with self._post.database.write() as connection:
+            said = Ledger(connection).attestations(claim.dataset)
+            sids = [envelope.sid(statement.encode(said[key])) for key in claim.signers if key in said]
+            Rechecks(connection).keep(found, sids, self._standing.policy.digest)
+
+
+_SAYING: Final = {
+    "confirmed": "it is wrong, the re-run here says so too",
+    "refuted": "it is right, the re-run here gives what was published",
+    "incomplete": "the evidence does not hold what the step reads",
+    "unable": "this machine cannot tell",
+    UNFIT: "what was named as evidence is none",
+}
+
+
+def _run(claim: Claim, answer: Answer, runs: int, engine: EngineIdentity, now: Instant) -> Run:
+    """What of an answer counts as this node's own word."""
+    blank = _verdictless(claim, answer.reason, engine, now)
+    if answer.block is None:
+        return blank
+    run = msgspec.structs.replace(blank, block=answer.block, runs=runs)
+    if answer.result == CONFIRMED:
+        evidence = None if answer.finding is None else answer.finding.to_bytes()
+        return msgspec.structs.replace(run, verdict=Said.MISMATCH.value, actual=answer.computed, evidence=evidence)
+    if answer.result == Result.REFUTED.value and answer.state == "genesis":
+        return msgspec.structs.replace(run, verdict=REPRODUCED, actual=answer.computed)
+    if answer.reason == NONDETERMINISTIC or answer.determinism == "no":
+        return msgspec.structs.replace(run, verdict=Said.NONDETERMINISTIC.value, reason=NONDETERMINISTIC)
+    return run
+
+
+def _verdictless(claim: Claim, reason: str, engine: EngineIdentity | None, now: Instant) -> Run:
+    used = EngineUsed(
+        name="" if engine is None else engine.name,
+        digest="" if engine is None else engine.digest,
+        pinned=engine is not None,
+        sandbox="" if engine is None else engine.sandbox,
+        platform="" if engine is None else engine.platform,
+    )
+    return Run(sequence_number=claim.step, block=claim.bundle, at=now, verdict="", reason=reason, runs=0, engine=used)

@@ -1,0 +1,229 @@
+"""The observer: fetches the declared sources of others' root datasets itself, and signs what it found there.
+
+Alive while ``run`` is; a dataset is touched when it moves. Of each only the newest block of data is looked at,
+and only within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that
+cannot be reached is asked again; one that not everybody may fetch is left alone. Unlike heads and verdicts,
+observations are not journalled: of one block the later one holds, and nobody is accused by two. Spec: trust.md section
+4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.events import AddData, DatasetKind
+from chain.multihash import Multihash
+from chain.state import ChainState, load_state
+from chain.statements import envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import Observation, Response, Result
+from chain.store.base import ChainReader
+from odfd.ingest.driver import Workshop
+from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
+from odfd.ingest.refetch import Refetched, refetch
+from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
+from odfd.kit.supervision import Life
+from odfd.transform.inputs import UpTo
+from odfd.transform.replay import without_its_schema
+from odfd.trust.judgement.observation_reach import DATA, WINDOW
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.observations import Observations, Sighting
+from odfd.trust.signing.signer_context import Post
+
+RETRY_SECONDS: Final = 900.0
+"""After a source could not be reached, or an engine could not do its work."""
+TOGETHER: Final = 16
+"""Sources that are looked at a time: a slow one holds no other."""
+UNREACHABLE: Final[Result] = "unreachable"
+_MAX_TAG: Final = 256
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the observer needs beside the node's stores."""
+
+    shop: Workshop
+    """As ``odfd.ingest.refetch.observing`` makes it."""
+    wanted: Callable[[], bool]
+    """Whether the policy in force says to observe; asked at each round."""
+
+
+class Observer:
+    """See the module."""
+
+    def __init__(self, post: Post, settings: Settings) -> None:
+        self._post = post
+        self._settings = settings
+        self.shop = settings.shop
+        self._closed: dict[DatasetId, Multihash] = {}
+        """Blocks whose source is not for everybody to fetch."""
+        self._nursery: trio.Nursery | None = None
+        self._turns = trio.CapacityLimiter(TOGETHER)
+        self._looking: dict[DatasetId, bool] = {}
+        """What is being looked at, and whether it was touched meanwhile."""
+        self.rounds = TouchedRounds[DatasetId](self._round)
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop; what is looked at then is left. A round waits for no source."""
+        self._looking.clear()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self.rounds.run(life)
+            nursery.cancel_scope.cancel()
+
+    async def _round(self) -> float:
+        touched = self.rounds.take()
+        if not self._settings.wanted():
+            return UNTIL_POKED  # all is touched when the policy changes
+        if touched is None:
+            touched = set(await trio.to_thread.run_sync(self.shop.store.datasets))
+        assert self._nursery is not None, "rounds run inside of run"
+        for dataset in sorted(touched):
+            if dataset in self._looking:
+                self._looking[dataset] = True
+            else:
+                self._looking[dataset] = False
+                self._nursery.start_soon(self._look, dataset)
+        return RETRY_SECONDS if self._looking else UNTIL_POKED
+
+    async def _look(self, dataset: DatasetId) -> None:
+        async with self._turns:
+            done = await self._attempt(dataset)
+        if self._looking.pop(dataset):
+            self.rounds.touch(dataset)
+        elif not done:
+            self.rounds.leave(dataset)
+
+    async def _attempt(self, dataset: DatasetId) -> bool:
+        try:
+            return await self.observe(dataset)
+        except (Environment, NotFound) as fault:
+            self._put_off(dataset, fault)
+            return False
+
+    async def observe(self, dataset: DatasetId) -> bool:
+        """Look at the newest block of data, if it is time to. ``False``: another try may find more.
+
+        Raises NotFound when a slice that the rows are merged with is not here, EngineFault, Environment.
+        """
+        due = await trio.to_thread.run_sync(self._due, dataset)
+        if due is None:
+            return True
+        block, state = due
+        try:
+            found: Refetched | None = await refetch(self.shop, self._chain(dataset), state, block.system_time)
+        except Remote as fault:
+            self._put_off(dataset, fault)
+            found = None
+        except NotFound:
+            raise
+        except (Refused, Invalid) as fault:
+            self._closed[dataset] = block.hash
+            self._put_off(dataset, fault)
+            return True
+        signed = await trio.to_thread.run_sync(self._sign, dataset, block, found)
+        if signed is not None:
+            self._post.announce(dataset, signed)
+            result = result_of(block, found)
+            self._post.events.emit(
+                "observation.signed",
+                self._post.name_of(dataset),
+                f"#{block.sequence_number} {result}",
+                block=block.sequence_number,
+                result=result,
+            )
+        return found is not None
+
+    def _chain(self, dataset: DatasetId) -> ChainReader:
+        return self.shop.store.chain(dataset)
+
+    def _put_off(self, dataset: DatasetId, fault: Fault) -> None:
+        self._post.journal.info("source not observed", dataset=self._post.name_of(dataset), reason=str(fault))
+
+    def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
+        """The newest block of data and the state before it, if it is young, whole here and not observed yet."""
+        if self._post.keys.has_dataset_key(dataset):
+            return None
+        chain = self._chain(dataset)
+        block = chain.last_of(DATA)
+        if block is None or self._closed.get(dataset) == block.hash or not self._is_young(block):
+            return None
+        assert isinstance(block.event, AddData)
+        with self._post.database.read() as connection:
+            whole = Ledger(connection).chain(dataset).data > block.sequence_number
+            mine = self._mine(Observations(connection), dataset, block)
+        if block.event.new_data is None or not whole or (mine is not None and mine.result != UNREACHABLE):
+            return None
+        state = load_state(UpTo(chain, block.sequence_number))
+        if state.last_offset is None:
+            state = without_its_schema(state, block, chain)
+        if state.kind is not DatasetKind.ROOT or state.polling_source is None:
+            return None
+        return block, state
+
+    def _is_young(self, block: Block) -> bool:
+        return block.system_time <= self._post.clock.now() <= block.system_time + WINDOW
+
+    def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> Sighting | None:
+        me = self._post.keys.node_key().did
+        said = kept.at(dataset, block.sequence_number)
+        return next((each for each in said if each.observer == me and each.block == block.hash), None)
+
+    def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
+        """``None`` when the same was said already, or the chain got another history meanwhile."""
+        key, now, result = self._post.keys.node_key(), self._post.clock.now(), result_of(block, found)
+        with self._post.database.write() as connection:
+            kept, checked = Observations(connection), Ledger(connection).chain(dataset)
+            here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
+            mine = self._mine(kept, dataset, block)
+            if here != block.raw or (mine is not None and mine.result == result):
+                return None
+            # Statements tell seconds, and of two of one second neither follows the other.
+            at = now if mine is None else max(now, Instant(mine.at + instant.SECOND))
+            said = Observation(
+                observer=key.did,
+                dataset=dataset,
+                epoch=checked.epoch,
+                sequence_number=block.sequence_number,
+                result=result,
+                response=None if found is None else _response(found),
+                at=statement.when(at),
+                head=block.hash,
+            )
+            signed = envelope.unseal(envelope.seal(statement.encode(said), key), statement.limit_of(said))
+            if not kept.is_news(said, signed.sid):
+                return None
+            kept.keep(said, signed, "signed", "", now)
+        return signed
+
+
+def result_of(block: Block, found: Refetched | None) -> Result:
+    """Rows decide; that the bytes were the same too is said where the source's own strong tag tells it."""
+    event = block.event
+    assert isinstance(event, AddData)
+    if found is None:
+        return UNREACHABLE
+    published, rows = event.new_data, found.rows
+    if published is None or rows is None:
+        return "differs"
+    ours = (rows.logical_hash, rows.offsets, rows.watermark)
+    if ours != (published.logical_hash, published.offset_interval, event.new_watermark):
+        return "differs"
+    tag = found.state if found.state is not None and found.state.kind == ETAG else None
+    same = tag is not None and not tag.value.startswith("W/") and tag == event.new_source_state
+    return "same-bytes" if same else "same-rows"
+
+
+def _response(found: Refetched) -> Response:
+    state = found.state
+    tag = state.value if state is not None and state.kind == ETAG and len(state.value) <= _MAX_TAG else None
+    modified = state.value if state is not None and state.kind == LAST_MODIFIED else None
+    return Response(sha256=found.sha256, size=found.size, etag=tag, last_modified=modified)

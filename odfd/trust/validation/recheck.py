@@ -1,0 +1,239 @@
+"""Runs the step of an unpacked bundle again and says what that shows: no daemon, no network, nobody's word.
+
+It begins at the checkpoint that the accused published, when the bundle holds it, for who signs a step signs what it
+started from; else at the first step. It blames only on the engine that the transform pins, for a query that the
+engine finds strict, and for the very answer that the bundle names. Spec: trust.md section 4.
+"""
+
+from __future__ import annotations
+
+import enum
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow.parquet as pq
+import trio
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.model.events import ExecuteTransform
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.statements.statement import Actual
+from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequest
+from engines.provision.warm import EnginePool
+from engines.spark.checkpoint import MAX_CHECKPOINT
+from odfd.transform.driver import fresh_folder
+from odfd.transform.inputs import UpTo
+from odfd.transform.plan import Blocked, TransformPlan, vocabulary
+from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
+from odfd.trust.evidence.bundle_reader import Case, Lacking, Unpacked
+from odfd.trust.evidence.row_diff import Finding, compare
+from odfd.trust.transform_steps import STEP
+from odfd.trust.validation.attestation import actual_of
+
+MAX_ROWS: Final = 5_000_000
+"""Rows of a published slice up to which the differing ones are looked for; both slices are then in memory."""
+
+
+class Result(enum.Enum):
+    CONFIRMED = "confirmed"
+    """The step is wrong: it gives what the bundle says, here too."""
+    REFUTED = "refuted"
+    """The step is right: it gives what was published."""
+    INCOMPLETE = "incomplete"
+    """The file does not hold what the step reads."""
+    UNABLE = "unable"
+    """This machine cannot tell."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a re-check found, for people and programs."""
+
+    result: str
+    reason: str = ""
+    bundle: Multihash
+    dataset: DatasetId
+    """The accused; its key signed ``head``."""
+    sequence_number: int
+    block: Multihash | None = None
+    head: Multihash
+    signed_at: str
+    state: str | None = None
+    """``genesis``: run from the first step on; ``compared``: from the checkpoint that the accused published, or none.
+
+    What a published checkpoint hides is not seen so: a step that is right after it may still be wrong.
+    """
+    engine: str | None = None
+    published: Actual | None = None
+    claimed: Actual
+    computed: Actual | None = None
+    determinism: str | None = None
+    """As the engine's analysis says, where it is why nobody is blamed."""
+    finding: Finding | None = None
+
+
+async def recheck(case: Unpacked, engine: Engine, staging: Path) -> Answer:
+    """Run the step again on ``engine``. Raises what engines raise."""
+    if isinstance(case, Lacking):
+        return without_engine(case, Result.INCOMPLETE, case.missing)
+    return await _Recheck(case, engine, staging).run()
+
+
+class _Recheck:
+    """One re-check, under way."""
+
+    def __init__(self, case: Case, engine: Engine, staging: Path) -> None:
+        self._case = case
+        self._engine = engine
+        engines = EnginePool({"spark": engine})
+        self._shop = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
+
+    async def run(self) -> Answer:
+        case = self._case
+        transform = await trio.to_thread.run_sync(self._transform)
+        identity = await self._engine.identity()
+        if not transform.startswith("sha256:"):
+            return self._unable("the transform pins no engine, so a difference accuses nobody", identity)
+        if transform != identity.digest:
+            return self._unable(
+                f"the transform pins the engine {transform[:19]}…, the one here is {identity.digest[:19]}…", identity
+            )
+        event = case.step.event
+        assert isinstance(event, ExecuteTransform)
+        start = event.prev_checkpoint
+        if start is None or case.objects.has(start):
+            return await self._from_published(start, identity)
+        return await self._from_genesis(identity)
+
+    @property
+    def _number(self) -> int:
+        return self._case.step.sequence_number
+
+    def _transform(self) -> str:
+        """The engine that the transform in force pins."""
+        state = load_state(UpTo(self._case.chains.chain(self._case.head.dataset), self._number))
+        return (state.set_transform.transform.version or "") if state.set_transform else ""
+
+    async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> Answer:
+        """From the state that the step says it started from; without one it is the first, or its query keeps none."""
+        case = self._case
+        if name is not None and case.objects.size(name) > MAX_CHECKPOINT:
+            raise Invalid("a checkpoint larger than any may be", rule="open-blocks")
+        checkpoint = None if name is None else case.objects.read(name)
+        async with fresh_folder(self._shop.staging) as folder:
+            outcome = await replay_step(self._shop, case.head.dataset, self._number, checkpoint, folder)
+            state = "genesis" if await trio.to_thread.run_sync(self._is_first) else "compared"
+            return await self._judged(outcome, state, identity, checkpoint)
+
+    def _is_first(self) -> bool:
+        return self._case.chains.chain(self._case.head.dataset).last_of(STEP, self._number) is None
+
+    async def _from_genesis(self, identity: EngineIdentity) -> Answer:
+        checkpoint: bytes | None = None
+        async with aclosing(replay(self._shop, self._case.head.dataset, self._number + 1)) as outcomes:
+            async for outcome in outcomes:
+                if not isinstance(outcome, Replayed) or outcome.block.sequence_number == self._number:
+                    return await self._judged(outcome, "genesis", identity, checkpoint)
+                if not outcome.is_reproduced:
+                    number = outcome.block.sequence_number
+                    return self._unable(f"block #{number}, before the accused one, gives another answer here", identity)
+                checkpoint = outcome.checkpoint
+        raise AssertionError("the accused step is the last of its chain here")
+
+    async def _judged(self, outcome: object, state: str, identity: EngineIdentity, checkpoint: bytes | None) -> Answer:
+        if isinstance(outcome, Blocked):
+            return self._answer(Result.INCOMPLETE, identity, outcome.reason, state=state)
+        if not isinstance(outcome, Replayed):
+            return self._unable(f"the step cannot be run: {outcome}", identity)
+        computed = actual_of(outcome.event, outcome.data)
+        if outcome.is_reproduced:
+            return self._answer(Result.REFUTED, identity, "it gives what was published", state=state, computed=computed)
+        determinism = await self._determinism(checkpoint)
+        if determinism != "strict":
+            reason = f"the query's determinism is {determinism!r}, so nobody is blamed"
+            return msgspec.structs.replace(self._unable(reason, identity), determinism=determinism)
+        if computed != self._case.manifest.actual:
+            return self._unable("a third answer: neither what was published nor what the bundle says", identity)
+        return self._answer(
+            Result.CONFIRMED,
+            identity,
+            "; ".join(
+                f"{each.field}: {each.recorded} published, {each.computed} computed" for each in outcome.mismatches
+            ),
+            state=state,
+            computed=computed,
+            finding=await trio.to_thread.run_sync(self._finding, outcome),
+        )
+
+    def _finding(self, outcome: Replayed) -> Finding | None:
+        """Rows and columns, when the file holds the published slice."""
+        published = self._case.published
+        if published is None or outcome.rows is None:
+            return None
+        interval = published.offset_interval
+        if interval.end - interval.start >= MAX_ROWS:
+            return None
+        return compare(pq.read_table(self._case.objects.path(published.physical_hash)), pq.read_table(outcome.rows))
+
+    async def _determinism(self, checkpoint: bytes | None) -> str:
+        """This engine's own analysis of the query over these inputs."""
+        case = self._case
+        _, plan = await trio.to_thread.run_sync(plan_recorded, case.chains, case.head.dataset, self._number, checkpoint)
+        assert isinstance(plan, TransformPlan)
+        inputs = []
+        for view in plan.inputs:
+            assert view.schema is not None
+            inputs.append(
+                ValidateInput(
+                    query_alias=view.alias,
+                    dataset_id=view.dataset,
+                    schema=view.schema,
+                    vocab=vocabulary(view.vocab),
+                    changelog=bool(view.changelog),
+                    unsaid=True if view.changelog is None else None,
+                )
+            )
+        request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=vocabulary(plan.state.vocab))
+        return (await self._engine.validate(request)).determinism
+
+    def _unable(self, reason: str, identity: EngineIdentity) -> Answer:
+        return self._answer(Result.UNABLE, identity, reason)
+
+    def _answer(
+        self,
+        result: Result,
+        identity: EngineIdentity,
+        reason: str,
+        *,
+        state: str | None = None,
+        computed: Actual | None = None,
+        finding: Finding | None = None,
+    ) -> Answer:
+        step = self._case.step
+        assert isinstance(step.event, ExecuteTransform)
+        return msgspec.structs.replace(
+            without_engine(self._case, result, reason),
+            block=step.hash,
+            state=state,
+            engine=identity.digest,
+            published=actual_of(step.event, step.event.new_data),
+            computed=computed,
+            finding=finding,
+        )
+
+
+def without_engine(case: Unpacked, result: Result, reason: str) -> Answer:
+    """An answer that no run stands behind."""
+    return Answer(
+        result=result.value,
+        reason=reason,
+        bundle=case.manifest.id,
+        dataset=case.head.dataset,
+        sequence_number=case.manifest.sequence_number,
+        head=case.head.head,
+        signed_at=case.head.issued_at,
+        claimed=case.manifest.actual,
+    )

@@ -1,0 +1,301 @@
+"""One step that somebody published, run again here, and what this node found of it.
+
+Each step starts from the checkpoint that this node's own run of the step before made. A difference accuses only after
+three more runs, each in a fresh engine process, gave one and the same other answer, on the very engine that the
+transform pins, of a query that this node's own analysis calls strict; anything less is an abstention. What more than f
+groups contradict is run six times more, and what deviates is taken back. Spec: trust.md sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import msgspec
+import pyarrow.parquet as pq
+import trio
+
+from chain.errors import Environment, Invalid
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import ExecuteTransform, SetTransform
+from chain.multihash import Multihash
+from chain.statements.statement import Actual, EngineUsed
+from chain.store.base import ChainReader, ChainStore, ObjectReader
+from engines.contract import Engine
+from engines.provision.warm import EnginePool
+from odfd.transform.driver import fresh_folder
+from odfd.transform.plan import Blocked
+from odfd.transform.replay import Replayed, ReplayParts, ReplayShop, replay_step
+from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.evidence.bundle_writer import Case, Gathered, gather
+from odfd.trust.evidence.row_diff import Finding, compare
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.runs import Place, Run, Runs, run_at
+from odfd.trust.signing.signer_context import Post
+from odfd.trust.transform_steps import STEP
+from odfd.trust.validation.attestation import actual_of
+from odfd.trust.validation.attestation_publisher import Determinism, step_after
+
+RUNS: Final = 3
+"""Fresh runs that must agree before anyone is accused."""
+NONDETERMINISTIC: Final = "nondeterministic"
+RUNS_AGAIN: Final = 6
+"""More, when more than f groups are of one other mind: any that deviates takes the verdict back."""
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes beside the node's stores."""
+
+    shop: ReplayShop
+    fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
+    """An engine in a process that nobody else uses, nor used before; it ends with the context."""
+    determinism: Determinism
+    shelf: Shelf | None = None
+    """Where bundles go; ``None``: this node accuses without keeping any."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A block that ran a query, and the state to run it from."""
+
+    block: Block
+    after: Place | None
+    """Where the replay stood when it was chosen."""
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        return self.after.checkpoint if self.after else None
+
+
+class Trials:
+    """See the module. Whoever has one alone runs steps of a dataset again."""
+
+    def __init__(self, post: Post, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
+        """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence."""
+        self._post = post
+        self._means = means
+        self._put_off = put_off
+
+    @property
+    def _chains(self) -> ChainStore:
+        return self._means.shop.chains
+
+    @property
+    def _objects(self) -> ObjectReader:
+        return self._means.shop.objects
+
+    async def judge(self, dataset: DatasetId, step: Step) -> Run | None:
+        """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
+        engine = await self._engine(dataset, step.block)
+        first = await self._once(dataset, step)
+        if first is None:
+            return None
+        if first.reproduced:
+            run = self._run(step, engine, "reproduced", first)
+            place = Place(step.block.sequence_number, step.block.hash, first.checkpoint)
+            return await trio.to_thread.run_sync(self._keep, dataset, step, run, place)
+        if not engine.pinned:
+            run = self._run(step, engine, "not-reproducible-here", first, reason="engine-not-pinned")
+            return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
+        again = []
+        for _ in range(RUNS):
+            async with self._means.fresh_engine() as own:
+                another = await self._once(dataset, step, own)
+            if another is None:
+                return None
+            again.append(another)
+        same = all(each.actual == first.actual for each in again)
+        reason = await self._why_nobody_is_blamed(dataset) if same else NONDETERMINISTIC
+        verdict = "not-reproducible-here" if reason else "mismatch"
+        run = self._run(step, engine, verdict, first, reason=reason, runs=RUNS)
+        if not reason:
+            kept = await trio.to_thread.run_sync(self._keep_bundle, dataset, step, first.actual)
+            run = msgspec.structs.replace(run, bundle=kept)
+        return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
+
+    async def step_at(self, dataset: DatasetId, number: int) -> Step | None:
+        """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
+        chain = self._chains.chain(dataset)
+        with self._post.database.read() as connection:
+            place = Runs(connection).place(dataset)
+        block, before = chain.block_at(number), await trio.to_thread.run_sync(chain.last_of, STEP, number)
+        if before is None or (place is not None and place.sequence_number == before.sequence_number):
+            return Step(block, place if before is not None else None)
+        state: Place | None = None
+        while (earlier := await trio.to_thread.run_sync(step_after, chain, state, number)) is not None:
+            step = Step(earlier, state)
+            answer = await self._once(dataset, step)
+            if answer is None:
+                return None
+            if not answer.reproduced:
+                return step
+            state = Place(earlier.sequence_number, earlier.hash, answer.checkpoint)
+        return Step(block, state)
+
+    async def run_again(self, dataset: DatasetId, step: Step) -> Run | None:
+        """Six times more; the verdict that is left when any of them deviates from what was said."""
+        number = step.block.sequence_number
+        with self._post.database.read() as connection:
+            said = run_at(Runs(connection).of(dataset), number)
+        if said is None or said.verdict not in ("reproduced", "mismatch"):
+            return None
+        for _ in range(RUNS_AGAIN):
+            async with self._means.fresh_engine() as own:
+                answer = await self._once(dataset, step, own)
+            if answer is None:
+                return None
+            if answer.actual != said.actual if said.verdict == "mismatch" else not answer.reproduced:
+                run = self._run(step, said.engine, "not-reproducible-here", answer, reason=NONDETERMINISTIC,
+                                runs=said.runs + RUNS_AGAIN)  # fmt: skip
+                return await trio.to_thread.run_sync(self._take_back, dataset, step, run)
+        await trio.to_thread.run_sync(self._note_again, dataset, step.block)
+        return None
+
+    def _take_back(self, dataset: DatasetId, step: Step, run: Run) -> Run | None:
+        with self._post.database.write() as connection:
+            if not self._is_here(dataset, step.block):
+                return None
+            Runs(connection).take_back(dataset, run, step.after)
+        return run
+
+    def _note_again(self, dataset: DatasetId, block: Block) -> None:
+        with self._post.database.write() as connection:
+            Runs(connection).note_again(dataset, block.sequence_number, block.hash, self._post.clock.now())
+
+    async def _why_nobody_is_blamed(self, dataset: DatasetId) -> str:
+        """By this node's own analysis of the query; empty: a difference is somebody's fault."""
+        found = await self._means.determinism(dataset)
+        return {"strict": "", "no": NONDETERMINISTIC}.get(found, "determinism-unknown")
+
+    async def _once(self, dataset: DatasetId, step: Step, own: Engine | None = None) -> _Answer | None:
+        """One run, on the engine that everybody uses or on one of its ``own``."""
+        shop: ReplayShop = self._means.shop
+        if own is not None:
+            engines = EnginePool({"spark": own})
+            shop = ReplayParts(chains=shop.chains, objects=shop.objects, engines=engines, staging=shop.staging)
+        async with fresh_folder(shop.staging) as folder:
+            outcome = await replay_step(shop, dataset, step.block.sequence_number, step.checkpoint, folder)
+            if not isinstance(outcome, Replayed):
+                self._post.journal.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
+                is_blocked = isinstance(outcome, Blocked)
+                told = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
+                why = await trio.to_thread.run_sync(self._lacks, step.block) if is_blocked else "query-refused"
+                self._put_off(dataset, why, told)
+                return None
+            finding = None
+            if not outcome.is_reproduced:
+                finding = await trio.to_thread.run_sync(self._differences, step.block, outcome)
+            return _Answer(
+                reproduced=outcome.is_reproduced,
+                actual=actual_of(outcome.event, outcome.data),
+                checkpoint=outcome.checkpoint,
+                finding=finding,
+            )
+
+    def _lacks(self, block: Block) -> str:
+        """Of an input that is forked no more comes: it is not waited for like one that is on its way."""
+        assert isinstance(block.event, ExecuteTransform)
+        with self._post.database.read() as connection:
+            ledger, known = Ledger(connection), Proofs(connection)
+            inputs = [each.dataset_id for each in block.event.query_inputs]
+            forked = any(known.forked_at(each, ledger.chain(each).epoch) is not None for each in inputs)
+        return "input-disputed" if forked else "input-missing"
+
+    def _differences(self, block: Block, outcome: Replayed) -> Finding:
+        """Rows and columns that differ, when both slices are at hand."""
+        assert isinstance(block.event, ExecuteTransform)
+        published = block.event.new_data
+        if published is None or outcome.rows is None:
+            return Finding(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
+                                             for each in outcome.mismatches))  # fmt: skip
+        return compare(pq.read_table(self._objects.path(published.physical_hash)), pq.read_table(outcome.rows))
+
+    async def _engine(self, dataset: DatasetId, block: Block) -> EngineUsed:
+        chain = self._chains.chain(dataset)
+        transform = await trio.to_thread.run_sync(_transform_at, chain, block.sequence_number)
+        identity = await self._means.shop.engines.engine(transform.transform.engine).identity()
+        return EngineUsed(
+            name=identity.name,
+            digest=identity.digest,
+            pinned=transform.transform.version == identity.digest,
+            sandbox=identity.sandbox,
+            platform=identity.platform,
+        )
+
+    def _run(
+        self, step: Step, engine: EngineUsed, verdict: str, answer: _Answer, *, reason: str = "", runs: int = 1
+    ) -> Run:
+        return Run(
+            sequence_number=step.block.sequence_number,
+            block=step.block.hash,
+            at=self._post.clock.now(),
+            verdict=verdict,
+            reason=reason,
+            runs=runs,
+            engine=engine,
+            actual=answer.actual,
+            evidence=answer.finding.to_bytes() if answer.finding else None,
+        )
+
+    def _keep(self, dataset: DatasetId, step: Step, run: Run, place: Place | None) -> Run | None:
+        """``None``, and nothing is kept, when the chain got another history while the step ran."""
+        with self._post.database.write() as connection:
+            kept = Runs(connection)
+            if kept.place(dataset) != step.after or not self._is_here(dataset, step.block):
+                self._post.journal.info(
+                    "run forgotten", dataset=self._post.name_of(dataset), reason="rewritten meanwhile"
+                )
+                return None
+            kept.keep(dataset, run)
+            if place is not None:
+                kept.keep_place(dataset, place)
+        return run
+
+    def _is_here(self, dataset: DatasetId, block: Block) -> bool:
+        found = next(self._chains.chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
+        return found == block.raw
+
+    def _keep_bundle(self, dataset: DatasetId, step: Step, actual: Actual) -> Multihash | None:
+        """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
+        if self._means.shelf is None:
+            return None
+        with self._post.database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+            versions = tuple(signed for _, signed in Authorities(connection).versions(dataset))
+        name = self._post.name_of(dataset)
+        if newest is None:
+            self._post.journal.info("no bundle kept", dataset=name, reason="no signed head is known")
+            return None
+        case = Case(
+            head=newest[0],
+            signed=newest[1],
+            step=step.block,
+            checkpoint=step.checkpoint,
+            actual=actual,
+            authority=versions,
+        )
+        try:
+            found = gather(self._chains, self._objects, case)
+            if isinstance(found, Gathered):
+                return self._means.shelf.keep(found.manifest, found.sources)
+            self._post.journal.info("no bundle kept", dataset=name, reason=found.reason)
+        except (Invalid, Environment) as fault:
+            self._post.journal.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
+        return None
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    reproduced: bool
+    actual: Actual
+    checkpoint: bytes | None
+    finding: Finding | None
+
+
+def _transform_at(chain: ChainReader, sequence_number: int) -> SetTransform:
+    block = chain.last_of(("SetTransform",), sequence_number)
+    assert block is not None
+    assert isinstance(block.event, SetTransform)
+    return block.event

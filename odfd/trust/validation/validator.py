@@ -1,0 +1,233 @@
+"""The validator: re-runs the transforms of datasets held here, step by step from genesis, and signs what it found.
+
+A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
+Alive while its ``rounds`` are; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
+how a step is judged is for ``trials``. It never blocks ingestion or mirrors. Spec: trust.md sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import DatasetKind
+from chain.state import load_state
+from chain.store.base import ChainStore
+from engines.errors import EngineLost, LimitExceeded
+from odfd.errors import sole_fault
+from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
+from odfd.trust.evidence.row_diff import Finding
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.runs import Run, Runs, run_at
+from odfd.trust.signing.signer_context import Post
+from odfd.trust.validation.attestation_publisher import Speaker, step_after
+from odfd.trust.validation.reexecution import Means, Step, Trials
+from odfd.trust.validation.sampling import Picks
+
+RETRY_SECONDS: Final = 30.0
+"""After an engine could not do its work, or an input was not here."""
+ALL_SECONDS: Final = 3600.0
+"""After so long a round looks at all datasets, touched or not."""
+
+
+class Settings(Means, frozen=True, kw_only=True):
+    """What the validator needs beside the node's stores."""
+
+    wanted: Callable[[], bool] = lambda: True
+    """Whether the policy in force says to attest; asked at each round."""
+    pause: Callable[[], float] = lambda: 600.0
+    """Seconds between two attestations of a dataset that tell nothing bad; asked at each round."""
+    share: Callable[[], float] = lambda: 1.0
+    """Of steps that are picked to be re-run, each with all before it; asked at each round."""
+    contradicted: Callable[[DatasetId], Iterable[int]] = lambda _: ()
+    """Steps that were run here and on which more than f groups are of one other mind."""
+
+
+class Validator:
+    """See the module."""
+
+    def __init__(self, post: Post, settings: Settings) -> None:
+        self._post = post
+        self._settings = settings
+        self._trials = Trials(post, settings, self._note_kept_from)
+        self._speaker = Speaker(post, settings.shop.chains, settings.determinism)
+        self.rounds = TouchedRounds[DatasetId](self._round, ALL_SECONDS)
+        self._picks = Picks(post.keys.node_key())
+        self._due: dict[DatasetId, Instant] = {}
+        """When what was found and is not urgent will be said."""
+        self._kept_from: dict[DatasetId, _KeptFrom] = {}
+        self.busy: str | None = None
+        """What it re-runs now, for people."""
+
+    @property
+    def _chains(self) -> ChainStore:
+        return self._settings.shop.chains
+
+    async def _round(self) -> float:
+        """All that can be done now; a step that is cut off is done again after the next start."""
+        if not self._settings.share():
+            return UNTIL_POKED
+        touched, clear = self.rounds.take(), True
+        for dataset in await trio.to_thread.run_sync(self._derivatives, touched, self._ripe()):
+            if not await self._attempt(dataset):
+                self.rounds.leave(dataset)
+                clear = False
+        return min([*self._waits().values(), UNTIL_POKED if clear else RETRY_SECONDS])
+
+    def _ripe(self) -> list[DatasetId]:
+        """Of which it is time to say what was found; they are asked for once, for they may be here no more."""
+        ripe = [dataset for dataset, wait in self._waits().items() if not wait]
+        for dataset in ripe:
+            del self._due[dataset]
+        return ripe
+
+    def _waits(self) -> dict[DatasetId, float]:
+        """Seconds until what was found is said."""
+        now = self._post.clock.now()
+        return {dataset: max(0.0, (due - now) / instant.SECOND) for dataset, due in self._due.items()}
+
+    async def _attempt(self, dataset: DatasetId) -> bool:
+        """Validate one dataset; whether nothing is left that another try could change."""
+        try:
+            return await self.validate(dataset)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            self._post.journal.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
+            self._note_kept_from(dataset, _why_not(fault), str(fault))
+            if self._settings.wanted():
+                await self._say_why(dataset)
+            return False
+        finally:
+            self.busy = None
+
+    async def _say_why(self, dataset: DatasetId) -> None:
+        """There is no verdict; unless it is signing that cannot be done, as by a key without its journal."""
+        try:
+            await self._say(dataset)
+        except Fault as fault:
+            self._post.journal.info("validation not told", dataset=self._post.name_of(dataset), fault=str(fault))
+
+    def _note_kept_from(self, dataset: DatasetId, why: str, told: str) -> None:
+        """Told to people once, and to others when it lasts."""
+        before = self._kept_from.get(dataset)
+        if why and (before is None or before.why != why):
+            self._kept_from[dataset] = _KeptFrom(why, self._post.clock.now())
+            self._post.events.emit("verdict.put-off", self._post.name_of(dataset), f"{why}: {told}", reason=why)
+
+    def _derivatives(self, touched: Collection[DatasetId] | None, ripe: Collection[DatasetId]) -> list[DatasetId]:
+        found = []
+        for dataset in self._chains.datasets() if touched is None else sorted({*touched, *ripe}):
+            state = load_state(self._chains.chain(dataset))
+            if state.kind is DatasetKind.DERIVATIVE and not self._post.keys.has_dataset_key(dataset):
+                found.append(dataset)
+        return found
+
+    async def validate(self, dataset: DatasetId) -> bool:
+        """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
+        name = self._post.name_of(dataset)
+        complete = True
+        while True:
+            step = await trio.to_thread.run_sync(self._next_step, dataset)
+            if step is None:
+                self._kept_from.pop(dataset, None)
+                break
+            self.busy = f"{name} #{step.block.sequence_number}"
+            run = await self._trials.judge(dataset, step)
+            if run is None:
+                complete = False
+                break
+            self._kept_from.pop(dataset, None)
+            self._tell(name, run)
+        await self._look_again(dataset)
+        if not self._settings.wanted():
+            return complete
+        await self._say(dataset)
+        return complete
+
+    async def _say(self, dataset: DatasetId) -> None:
+        """What is new, when its time has come. What keeps from a verdict is said when it lasts: it may soon be over."""
+        self._due.pop(dataset, None)
+        pause, kept = self._settings.pause(), self._kept_from.get(dataset)
+        lasting = None if kept is None else pause - (self._post.clock.now() - kept.since) / instant.SECOND
+        why = kept.why if kept is not None and lasting is not None and lasting <= 0 else ""
+        due = await trio.to_thread.run_sync(self._speaker.due, dataset, pause, why)
+        if due is None and lasting is not None and lasting > 0:
+            due = lasting
+        if due == 0:
+            await self._speaker.say(dataset, why)
+        elif due is not None:
+            self._due[dataset] = Instant(self._post.clock.now() + int(due * instant.SECOND))
+
+    async def _look_again(self, dataset: DatasetId) -> None:
+        """Run again what others contradict, once for each step, until a verdict is taken back."""
+        for number in await trio.to_thread.run_sync(self._doubted, dataset):
+            self.busy = f"{self._post.name_of(dataset)} #{number} again"
+            step = await self._trials.step_at(dataset, number)
+            run = None if step is None else await self._trials.run_again(dataset, step)
+            if run is not None:
+                self._tell(self._post.name_of(dataset), run)
+                return
+
+    def _doubted(self, dataset: DatasetId) -> list[int]:
+        chain = self._chains.chain(dataset)
+        with self._post.database.read() as connection:
+            kept = Runs(connection)
+            again, runs = kept.looked_again(dataset), kept.of(dataset)
+        found = (number for number in sorted(self._settings.contradicted(dataset)) if run_at(runs, number) is not None)
+        return [number for number in found if again.get(number) != chain.block_at(number).hash]
+
+    def _next_step(self, dataset: DatasetId) -> Step | None:
+        """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""
+        chain = self._chains.chain(dataset)
+        with self._post.database.read() as connection:
+            kept, checked = Runs(connection), Ledger(connection).chain(dataset)
+            place, runs = kept.place(dataset), kept.of(dataset)
+        if any(run.verdict != "reproduced" for run in runs.values()):
+            return None
+        stop, share = checked.data, self._settings.share()
+        if share < 1:
+            picked = self._picks.last(chain, dataset, stop, share)
+            stop = 0 if picked is None else picked + 1
+        step = step_after(chain, place, stop)
+        return None if step is None else Step(step, place)
+
+    def _tell(self, name: str, run: Run) -> None:
+        number = run.sequence_number
+        if run.verdict == "reproduced":
+            self._post.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
+            return
+        finding = Finding.from_bytes(run.evidence) if run.evidence else Finding(message=run.reason)
+        cell = finding.cells[0] if finding.cells else None
+        where = (
+            f", row {cell.row}, column {cell.column}: {cell.published} published, {cell.computed} computed"
+            if cell
+            else ""
+        )
+        self._post.events.emit(
+            f"verdict.{run.verdict}", name, f"#{number}: {finding.message}{where}", block=number, reason=run.reason
+        )
+
+
+class _KeptFrom(msgspec.Struct, frozen=True):
+    """What keeps this node from running the next step of a dataset, and since when."""
+
+    why: str
+    since: Instant
+
+
+def _why_not(fault: Fault) -> str:
+    """As attestations say it; empty for what is no lasting lack of this machine."""
+    if isinstance(fault, LimitExceeded):
+        return "resource-limit"
+    if isinstance(fault, EngineLost):
+        return "sandbox-refused" if fault.rule.startswith("sandbox") else "engine-missing"
+    return ""

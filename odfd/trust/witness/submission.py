@@ -1,0 +1,124 @@
+"""Asking a public witness to cosign a tree of ours: one tree, one witness, a few questions. Sans-IO.
+
+It is told which size it is taken to have cosigned last. If that is another, it says so, and is asked again with the
+proof from there. A cosignature is believed when it verifies under the key that the settings name. What one refuses it
+is asked again after long. Spec: c2sp.org/tlog-witness; trust.md section 3; ADR 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.statements import cosignature, submission
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
+from chain.statements.submission import Submission
+from odfd.trust.policy.public_witness import PublicWitness
+
+MAX_CONFLICTS: Final = 2
+"""How often in one sitting a witness may say that it stands elsewhere: another of our machines may ask it too."""
+SOON: Final = 60.0
+"""Seconds until a witness that gave no answer, or none that can be read, is asked again; twice as long each time."""
+LATE: Final = 3600.0
+"""Until one is asked again that refuses: a person has to change something there, or here."""
+LONGEST: Final = 6 * 3600.0
+"""Seconds; no pause is longer."""
+_OK, _CONFLICT = 200, 409
+_REFUSED: Final = {
+    400: "it cannot read the request",
+    403: "it does not know the key that signs this log",
+    404: "it does not know this log",
+    422: "the proof does not join this tree to what it cosigned last: it may have been shown another history",
+}
+
+
+class Post(msgspec.Struct, frozen=True):
+    """Send this to the witness and hand its answer back."""
+
+    body: bytes
+
+
+class Got(msgspec.Struct, frozen=True):
+    """It cosigned."""
+
+    made: Cosignature
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """It did not, and why; when to ask again, in seconds."""
+
+    message: str
+    again: float = LATE
+
+
+Effect: TypeAlias = Post | Got | Trouble
+
+
+class Asking:
+    """One sitting. ``prove`` gives the consistency proof from a size on to the tree's."""
+
+    def __init__(
+        self,
+        witness: PublicWitness,
+        tree: Checkpoint,
+        line: str,
+        old: int,
+        prove: Callable[[int], Sequence[bytes]],
+        latest: Instant,
+    ) -> None:
+        """``line``: the log's signature of the tree. ``old``: what the witness is taken to have cosigned last.
+
+        ``latest``: no cosignature is of a later time.
+        """
+        self._latest = latest
+        self._witness = witness
+        self._tree = tree
+        self._line = line
+        self._old = old
+        self._prove = prove
+        self._conflicts = 0
+
+    def start(self) -> Effect:
+        return self._post()
+
+    def handle(self, status: int, body: bytes) -> Effect:
+        if status == _OK:
+            return self._cosigned(body)
+        if status == _CONFLICT:
+            return self._conflict(body)
+        if status in _REFUSED:
+            return Trouble(f"{_REFUSED[status]} (status {status})")
+        return Trouble(f"it answers with status {status}", SOON)
+
+    def _post(self) -> Post:
+        proof = tuple(self._prove(self._old)) if self._old else ()
+        return Post(Submission(old=self._old, proof=proof, tree=self._tree, lines=(self._line,)).encode())
+
+    def _conflict(self, body: bytes) -> Effect:
+        try:
+            size = submission.decode_size(body)
+        except Invalid as fault:
+            return Trouble(f"it says that it cosigned another size, and not which: {fault.message}", SOON)
+        self._conflicts += 1
+        if size == self._old or self._conflicts > MAX_CONFLICTS:
+            return Trouble("it does not say the same twice of what it cosigned last", SOON)
+        if size > self._tree.size:
+            return Trouble(f"it cosigned {size} blocks already, and here are {self._tree.size}")
+        self._old = size
+        return self._post()
+
+    def _cosigned(self, body: bytes) -> Effect:
+        key = self._witness.key
+        try:
+            mine = [line for line in submission.decode_answer(body) if submission.is_by(line, key)]
+            if not mine:
+                return Trouble(f"it answers without a line of {key.name}")
+            made = cosignature.verify(self._tree, mine[0], key)
+        except Invalid as fault:
+            return Trouble(f"its answer is no cosignature: {fault.message}")
+        return Got(made) if made.at <= self._latest else Trouble("its clock is ahead of this one")

@@ -1,0 +1,97 @@
+"""This node as a public witness: what it answers to ``add-checkpoint`` of the logs that it attends.
+
+The log of a dataset is known by its authority: whoever may write it now may sign its checkpoints, in the epoch that
+holds now. Everything else is the rules of tlog-witness. Called from any thread. Spec: c2sp.org/tlog-witness; trust.md
+section 3; ADR 16.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Final
+
+from chain.errors import Invalid, Refused
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from chain.statements import submission
+from chain.statements.cosignature import Cosignature
+from chain.statements.submission import Submission
+from chain.store.database import Database
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.witness.consistency import Ruling
+from odfd.trust.witness.witness import Declined, Witness
+from p2p.peers.budget import Budget, Rate
+from p2p.web.posting import Answer
+
+RATE: Final = Rate(per_second=10.0, burst=100.0)
+"""Requests of all logs together; each that moves one is a write to disk."""
+_STATUS: Final = {Ruling.SMALLER: 400, Ruling.UNPROVEN: 422}
+
+
+class PublicDesk:
+    """See the module. ``attended`` are the datasets in force; ``cosigned`` is told of what is new."""
+
+    def __init__(
+        self,
+        parts: tuple[Database, KeyStore, Witness],
+        attended: Callable[[], Collection[DatasetId]],
+        clock: Callable[[], Instant],
+        cosigned: Callable[[Cosignature], None],
+    ) -> None:
+        self._database, self._keys, self._witness = parts
+        self._attended = attended
+        self._clock = clock
+        self._cosigned = cosigned
+        self._budget = Budget[None](RATE)
+        self._turn = threading.Lock()
+
+    def add_checkpoint(self, body: bytes) -> Answer:
+        """Raises Environment."""
+        with self._turn:
+            granted = self._budget.spend(None, self._clock() / SECOND)
+        if not granted:
+            return _said(429, "too many requests: later")
+        try:
+            read = submission.decode(body)
+        except Invalid as fault:
+            # Checkpoints of other logs have names and forms of their own.
+            return _said(404 if fault.rule == "checkpoint-origin" else 400, fault.message)
+        denied = self._denied(read)
+        if denied is not None:
+            return denied
+        try:
+            made = self._witness.submitted(read, body)
+        except Refused as fault:
+            return _said(403, fault.message)
+        if isinstance(made, Declined):
+            if made.ruling is Ruling.CONFLICT:
+                return Answer(409, f"{made.last}\n".encode())
+            return _said(_STATUS[made.ruling], "the proof does not join this tree to the last one cosigned")
+        if made.is_new:
+            self._cosigned(made.made)
+        return Answer(200, made.made.line.encode())
+
+    def _denied(self, read: Submission) -> Answer | None:
+        """Before anything is compared: whether the log is known, and who signed."""
+        tree, now = read.tree, self._clock()
+        if tree.dataset not in self._attended() or self._keys.has_dataset_key(tree.dataset):
+            return _said(404, "unknown log")
+        with self._database.read() as connection:
+            rights = Authorities(connection).rights(tree.dataset)
+            disputed = is_disputed(connection, tree.dataset, rights)
+        if tree.epoch != rights.epoch:
+            return _said(404, f"unknown log: the epoch is {rights.epoch}")
+        if disputed:
+            return _said(403, "who may write is disputed")
+        writers = [submission.log_key(tree, key.public_key) for key in rights.writers if rights.may_write(key, now)]
+        claims = [(line, key) for line in read.lines for key in writers if submission.is_by(line, key)]
+        if not claims or not all(submission.is_signed_by(tree, line, key) for line, key in claims):
+            return _said(403, "not signed by a writer of this dataset")
+        return None
+
+
+def _said(status: int, why: str) -> Answer:
+    return Answer(status, f"{why}\n".encode())

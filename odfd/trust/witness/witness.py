@@ -1,0 +1,276 @@
+"""Witnessing: this node cosigns trees of others, and never two of one origin of which neither begins the other.
+
+What it cosigned last of each origin, with the head that made it do so, is compared and stored in one transaction, and
+journalled, before the cosignature leaves: the head is kept because without it a split is seen and cannot be proven. Of
+what is mirrored the blocks show how a tree goes on; of what is not, ``question`` says what has to be proven by peers,
+and ``settle`` cosigns when it was. Spec: trust.md section 3;
+c2sp.org/tlog-witness.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.statements import cosignature
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
+from chain.statements.statement import HeadStatement
+from chain.statements.submission import Submission
+from chain.statements.tree import Tree
+from chain.store.database import Database
+from odfd.trust.keys import journal_topics
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.log import COSIGNATURES, WITNESSED, Checked, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.subtree_roots import Subtrees
+from odfd.trust.witness.consistency import NOTHING, Begins, Ruling, Seen, last_of, proven_after, rule, shown_by
+
+RENEW: Final = 2 * 86400 * instant.SECOND
+"""A cosignature of a tree that stays is made anew at this age, since quorums ask for young ones."""
+AGAIN: Final = 3600 * instant.SECOND
+"""Whoever submits the same tree within this is given the same cosignature: nothing is written."""
+
+_ENVELOPE: Final = b"{"
+"""How the evidence begins that is a head; what a log submitted is kept as it came."""
+LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
+
+
+def may_follow(last: tuple[int, bytes] | None, size: int, root_at: Callable[[int], bytes]) -> bool:
+    """Whether a tree begins with the one that was cosigned last (its size and root)."""
+    return last is None or (last[0] <= size and root_at(last[0]) == last[1])
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree that would be cosigned if it was shown to begin with the last one."""
+
+    tree: Checkpoint
+    old: Seen
+    """What has to be its beginning: cosigned last, or what its epoch keeps; nothing has to be proven of the empty."""
+    head: bytes
+    """Envelope of the head that signs the tree."""
+    kept: bytes | None
+    """Envelope of the head that signs ``old``, where that was cosigned: with ``head`` the evidence of a split."""
+
+    @property
+    def needs_proof(self) -> bool:
+        return self.old not in (NOTHING, _seen(self.tree))
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """What was submitted is not cosigned."""
+
+    ruling: Ruling
+    last: int
+    """Size of what was cosigned last."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What was submitted is cosigned, now or a while ago."""
+
+    made: Cosignature
+    is_new: bool = True
+
+
+class Witness:
+    """Cosigns with the node's key. Safe to use from any thread; one decision at a time."""
+
+    def __init__(self, database: Database, keys: KeyStore, leaves_of: LeavesOf, clock: Callable[[], Instant]) -> None:
+        self._database = database
+        self._keys = keys
+        self._leaves_of = leaves_of
+        self._clock = clock
+
+    def consider(self, dataset: DatasetId) -> Cosignature | None:
+        """Cosign the newest head of a dataset of others whose blocks are all here, when there is something new to say.
+
+        Raises Refused (``trust.behind``) when what is here does not begin with what was cosigned.
+        """
+        if self._keys.has_dataset_key(dataset):
+            return None
+        with self._database.write() as connection:
+            ledger = Ledger(connection)
+            newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
+            if newest is None or not _is_here(newest[0], checked):
+                return None
+            tree = Checkpoint(dataset, checked.epoch, checked.frontier.size, checked.frontier.root)
+            mine = Subtrees(connection).tree(dataset, checked.frontier, partial(self._leaves_of, dataset))
+            return self._cosign_mine(connection, tree, mine, newest[1].envelope)
+
+    def consider_authority(self, dataset: DatasetId) -> Cosignature | None:
+        """The same of the log of who may write: never two versions of one number. Raises Refused.
+
+        All versions come as statements, to whoever hears of a dataset: nothing has to be proven by others.
+        """
+        if self._keys.has_dataset_key(dataset):
+            return None
+        with self._database.write() as connection:
+            versions = Authorities(connection).versions(dataset)
+            leaves = [signed.sid.digest for _, signed in versions]
+            if not leaves or is_disputed(connection, dataset, Authorities(connection).rights(dataset)):
+                return None
+            mine = Tree(lambda start, stop: leaves[start:stop])
+            tree = Checkpoint(dataset, None, len(leaves), mine.root(len(leaves)))
+            return self._cosign_mine(connection, tree, mine, versions[-1][1].envelope)
+
+    def question(self, dataset: DatasetId) -> Question | None:
+        """What to have proven of the newest head of a dataset that is not held here; ``None``: there is nothing to say.
+
+        Raises Refused: ``trust.behind`` when no proof could make it follow what was cosigned, ``trust.forked`` when its
+        epoch is known to be forked.
+        """
+        if self._keys.has_dataset_key(dataset):
+            return None
+        with self._database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+            if newest is None or is_disputed(connection, dataset, Authorities(connection).rights(dataset)):
+                return None
+            head, signed = newest
+            tree = Checkpoint(dataset, head.epoch, head.size, head.root_hash)
+            _check_unforked(connection, tree)
+            known = self._known(connection, tree) or self._base(connection, tree)
+            old, row = last_of(known), WITNESSED.one(connection, "origin = ?", (tree.origin,))
+            mine = _seen(tree)
+            ruling = rule(known, old.size, mine, lambda seen: seen.size < mine.size or seen == mine)
+            _check_ruling(ruling, old, tree)
+            if not self._has_news(connection, tree):
+                return None
+            kept = None if row is None or not bytes(row[4]).startswith(_ENVELOPE) else bytes(row[4])
+            return Question(tree=tree, old=old, head=signed.envelope, kept=kept)
+
+    def settle(self, asked: Question) -> Cosignature | None:
+        """Cosign what was asked, now that it was proven, if nothing else was cosigned meanwhile. Raises Refused."""
+        tree = asked.tree
+        with self._database.write() as connection:
+            _check_unforked(connection, tree)
+            known = self._known(connection, tree) or self._base(connection, tree)
+            return self._cosign(connection, tree, known, asked.old.size, proven_after(asked.old), asked.head)
+
+    def submitted(self, read: Submission, request: bytes) -> Made | Declined:
+        """Cosign what a log sent, if its proof holds. Who signed it was looked at before. Raises Refused.
+
+        Without a head of this tree the request is kept, as the evidence that there is.
+        """
+        tree, new = read.tree, _seen(read.tree)
+        with self._database.write() as connection:
+            _check_unforked(connection, tree)
+            known = self._known(connection, tree)
+            begins = shown_by(read.proof, read.old, new)
+            ruling = rule(known, read.old, new, begins)
+            if ruling is not Ruling.COSIGN:
+                return Declined(ruling, last_of(known).size)
+            me = self._keys.node_key().did
+            row = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
+            last = None if row is None else cosignature.decode(row[6])
+            if last is not None and last.checkpoint == tree and self._clock() < last.at + AGAIN:
+                return Made(last, is_new=False)
+            newest = Ledger(connection).newest_head(tree.dataset)
+            is_head = newest is not None and (newest[0].epoch, newest[0].size, newest[0].root_hash) == (
+                tree.epoch,
+                *new,
+            )
+            evidence = newest[1].envelope if newest is not None and is_head else request
+            return Made(self._make(connection, tree, evidence))
+
+    def _base(self, connection: sqlite3.Connection, tree: Checkpoint) -> set[Seen]:
+        """What the roots keep in an epoch is the beginning of its first tree too."""
+        opened = None if not tree.epoch else Authorities(connection).rights(tree.dataset).opened(tree.epoch)
+        return set() if opened is None or not opened.base.size else {Seen(opened.base.size, opened.base.root_hash)}
+
+    def _cosign_mine(
+        self, connection: sqlite3.Connection, tree: Checkpoint, mine: Tree, evidence: bytes
+    ) -> Cosignature | None:
+        known = self._known(connection, tree)
+
+        def begins(seen: Seen) -> bool:
+            return may_follow(seen, tree.size, mine.root)
+
+        return self._cosign(connection, tree, known, last_of(known).size, begins, evidence)
+
+    def _cosign(
+        self,
+        connection: sqlite3.Connection,
+        tree: Checkpoint,
+        known: Collection[Seen],
+        old: int,
+        begins: Begins,
+        evidence: bytes,
+    ) -> Cosignature | None:
+        _check_ruling(rule(known, old, _seen(tree), begins), last_of(known), tree)
+        return self._make(connection, tree, evidence) if self._has_news(connection, tree) else None
+
+    def _make(self, connection: sqlite3.Connection, tree: Checkpoint, evidence: bytes) -> Cosignature:
+        made = cosignature.cosign(self._keys.node_key(), tree, self._clock())
+        WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, evidence)
+        Cosignatures(connection).keep(made)
+        topic, entry = journal_topics.cosigned(made)
+        self._keys.note(made.witness, topic, entry.order, entry.subject)
+        return made
+
+    def _known(self, connection: sqlite3.Connection, tree: Checkpoint) -> set[Seen]:
+        """Trees of this origin that this node cosigned.
+
+        The journal is asked too, and what others showed: they know what a database from a backup has forgotten.
+        """
+        me = self._keys.node_key().did
+        row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
+        said = self._keys.last_said(me, journal_topics.cosignature(tree))
+        heard = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
+        known = {Seen(row[1], bytes(row[2]))} if row else set()
+        if said is not None:
+            known.add(Seen(said.order[0], bytes.fromhex(said.subject)))
+        if heard is not None:
+            known.add(_seen(cosignature.decode(heard[6]).checkpoint))
+        return known
+
+    def _has_news(self, connection: sqlite3.Connection, tree: Checkpoint) -> bool:
+        row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
+        return row is None or bool(row[1] < tree.size or self._clock() >= row[3] + RENEW)
+
+
+def _seen(tree: Checkpoint) -> Seen:
+    return Seen(tree.size, tree.root_hash)
+
+
+def _check_ruling(ruling: Ruling, old: Seen, tree: Checkpoint) -> None:
+    """Raises Refused."""
+    if ruling is Ruling.COSIGN:
+        return
+    if ruling is Ruling.CONFLICT:
+        raise Refused(
+            f"another tree of {tree.origin} was cosigned meanwhile",
+            rule="trust.moved",
+            hint="what has to be proven now starts there; it is asked anew",
+        )
+    raise Refused(
+        f"this node cosigned {old.size} blocks of {tree.origin} that are not the beginning of these {tree.size}",
+        rule="trust.behind",
+        hint="no other history of it is cosigned; the head that was cosigned is kept as evidence",
+    )
+
+
+def _check_unforked(connection: sqlite3.Connection, tree: Checkpoint) -> None:
+    """Raises Refused."""
+    forked = Proofs(connection).forked_at(tree.dataset, tree.epoch or 0)
+    if forked is not None and forked < tree.size:
+        raise Refused(
+            f"{tree.origin} is forked at block #{forked}: two histories of it are signed",
+            rule="trust.forked",
+            hint="nothing beyond that is cosigned; odfctl trust show REF tells more where it is mirrored",
+        )
+
+
+def _is_here(head: HeadStatement, checked: Checked) -> bool:
+    tree = checked.frontier
+    return (head.epoch, head.size, head.root_hash) == (checked.epoch, tree.size, tree.root)

@@ -1,0 +1,335 @@
+"""Rules of a network over a node's own policy: what tightens holds at once, what loosens waits for a person."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.errors import Invalid, NotFound
+from chain.statements import canonical, envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
+from chain.store.database import Database, open_database
+from odfd.resources import store as resources
+from odfd.trust.admission.rules import Outcome, admit_policy
+from odfd.trust.ledger.log import STEPS
+from odfd.trust.policy import network_policies
+from odfd.trust.policy.network_policies import NetworkPolicies
+from odfd.trust.policy.policy import AllOf, AnyOf, Expression, Fact, Group, Policy, holds, parse_expression
+from odfd.trust.policy.policy_merge import accepted, check_rules, implies, in_force, tightened, waiting
+from odfd.trust.policy.witness_quorum import Witnesses
+
+KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 6)]
+NETWORK = SigningKey(b"n" * 32)
+NOW = instant.parse("2026-11-20T08:00:00Z")
+DAY = 86400
+
+
+def group(name: str, *keys: int) -> Group:
+    return Group(name, frozenset(KEYS[number] for number in keys))
+
+
+def listed(*groups: tuple[str, int]) -> tuple[RuleGroup, ...]:
+    return tuple(RuleGroup(name=name, keys=(KEYS[number],)) for name, number in groups)
+
+
+OWN = Policy(
+    use=parse_expression("data & (reproduced | attested:2)"),
+    serve=parse_expression("data"),
+    groups=(group("a", 0, 1), group("b", 2), group("c", 3), group("d", 4)),
+    tolerated=1,
+    witnesses=Witnesses(groups={KEYS[0]: "v", KEYS[1]: "w", KEYS[2]: "x"}, faulty=1, quorum=2),
+)
+
+FACTS = st.sampled_from(["linked", "chain", "data", "reproduced", "fresh", "attested", "observed", "witnessed"])
+
+
+def fact(name: str, count: int) -> Fact:
+    return Fact(name, count if name in ("attested", "observed", "witnessed") else 0)
+
+
+EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
+    st.builds(fact, FACTS, st.integers(1, 4)),
+    lambda inner: st.builds(lambda kind, terms: kind(tuple(terms)), st.sampled_from([AllOf, AnyOf]),
+                            st.lists(inner, min_size=2, max_size=3)),
+    max_leaves=6,
+)  # fmt: skip
+WORLDS = st.fixed_dictionaries(
+    {name: st.integers(0, 5) for name in ("attested", "observed", "witnessed")}
+    | {name: st.integers(0, 1) for name in ("linked", "chain", "data", "reproduced", "fresh")}
+)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, WORLDS)
+def test_what_tightens_lets_nothing_pass_that_did_not(mine: Expression, theirs: Expression, facts: Any) -> None:
+    found = tightened(msgspec.structs.replace(OWN, use=mine), Rules(use=str(theirs))).use
+    assert holds(found, facts) == (holds(mine, facts) and holds(theirs, facts))
+
+
+@given(EXPRESSIONS, st.lists(EXPRESSIONS, min_size=1, max_size=3), WORLDS)
+def test_a_wish_for_one_dataset_is_tightened_too(wished: Expression, asked: list[Expression], facts: Any) -> None:
+    policy = in_force(OWN, None, [Rules(use=str(each)) for each in asked])
+    assert holds(policy.use_of(wished), facts) == all(holds(each, facts) for each in (wished, *asked))
+    assert policy.serve_of(wished) == wished
+    assert policy.use_of(None) == policy.use
+
+
+@given(EXPRESSIONS, EXPRESSIONS, WORLDS)
+def test_an_implication_is_one(one: Expression, other: Expression, facts: Any) -> None:
+    assert implies(one, one)
+    if implies(one, other) and holds(one, facts):
+        assert holds(other, facts)
+
+
+@given(st.lists(st.sampled_from([
+    Rules(use="attested:3"), Rules(serve="data & fresh"), Rules(groups=listed(("x", 0), ("b", 2))),
+    Rules(max_stale="2d"), Rules(witness=WitnessRules(quorum=3)), Rules(witness=WitnessRules(max_age="2d")),
+    Rules(witness=WitnessRules(groups=listed(("v", 0), ("z", 4)))),
+    Rules(min_engines=2), Rules(min_sandbox="image"), Rules(f=0), Rules(groups=listed(("a", 0), ("c", 3))),
+]), max_size=5), st.randoms())  # fmt: skip
+def test_order_and_repetition_change_nothing_that_counts(rules: list[Rules], rng: Any) -> None:
+    shuffled = [*rules, *rules[:2]]
+    rng.shuffle(shuffled)
+    one, other = in_force(OWN, None, rules), in_force(OWN, None, shuffled)
+    for name in ("groups", "min_engines", "min_sandbox", "max_stale", "tolerated", "witnesses"):
+        assert getattr(one, name) == getattr(other, name)
+    assert implies(one.use, other.use)
+    assert implies(other.use, one.use)
+
+
+@pytest.mark.parametrize(
+    ("rules", "holds_at_once", "waits"),
+    [
+        (Rules(use="data & reproduced"), {"use": "data & reproduced"}, []),
+        (Rules(use="data"), {}, ["use: data, in place of data & (reproduced | attested:2)"]),
+        (
+            Rules(use="data & fresh"),
+            {"use": "data & (reproduced | attested:2) & fresh"},
+            ["use: data & fresh, in place of data & (reproduced | attested:2) & fresh"],
+        ),
+        (Rules(serve="chain"), {"serve": "data & chain"}, ["serve: chain, in place of data & chain"]),
+        (Rules(min_engines=2), {"min_engines": 2}, []),
+        (Rules(min_sandbox="host"), {"min_sandbox": "host"}, []),
+        (Rules(max_stale="1d"), {"max_stale": DAY}, []),
+        (Rules(max_stale="30d"), {}, [f"max-stale: 30d, in place of {14 * DAY} s"]),
+        (Rules(f=0), {}, ["f: 0, in place of 1"]),
+        (Rules(groups=listed(("a", 0), ("b", 2), ("c", 3))), {"groups": 3}, []),
+        (Rules(groups=listed(("z", 0), ("b", 2), ("c", 3))), {"groups": 3}, ["counts, in the group z"]),
+    ],
+)
+def test_what_holds_at_once_and_what_waits(rules: Rules, holds_at_once: dict[str, Any], waits: list[str]) -> None:
+    found = tightened(OWN, rules)
+    for name, value in holds_at_once.items():
+        got = getattr(found, name)
+        assert value in (got, len(got) if name == "groups" else str(got))
+    if not holds_at_once:
+        assert msgspec.structs.replace(found, floors=OWN.floors) == OWN
+    told = waiting(found, rules)
+    assert len(told) == len(waits)
+    assert all(text in line for text, line in zip(waits, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rules", "changed", "waits"),
+    [
+        (WitnessRules(quorum=3), {"quorum": 3}, []),
+        (WitnessRules(quorum=1), {}, ["witness quorum: 1, in place of 2"]),
+        (WitnessRules(max_age="1d"), {"max_age": DAY}, []),
+        (WitnessRules(max_age="never"), {}, ["witness max-age: never, in place of 604800 s"]),
+        (WitnessRules(f=0), {}, ["witness f: 0, in place of 1"]),
+        (WitnessRules(groups=listed(("v", 0), ("w", 1))), {"groups": {KEYS[0]: "v", KEYS[1]: "w"}}, []),
+        (
+            WitnessRules(groups=listed(("v", 0), ("w", 1), ("z", 4))),
+            {"groups": {KEYS[0]: "v", KEYS[1]: "w"}},
+            [f"{KEYS[4].short} counts as the witness z"],
+        ),
+    ],
+)
+def test_witnesses_tighten_at_once_and_loosen_by_a_person(
+    rules: WitnessRules, changed: dict[str, Any], waits: list[str]
+) -> None:
+    found = tightened(OWN, Rules(witness=rules))
+    assert found.witnesses == msgspec.structs.replace(OWN.witnesses, **changed)
+    assert waiting(found, Rules(witness=rules)) == waits
+    person = accepted(msgspec.structs.replace(OWN, witnesses=Witnesses(groups=OWN.witnesses.groups)),
+                      Rules(witness=rules))  # fmt: skip
+    assert waiting(person, Rules(witness=rules)) == []
+
+
+def test_witnesses_that_cannot_be_met_are_told_and_not_accepted() -> None:
+    out_of_reach = Rules(witness=WitnessRules(quorum=4))
+    found = tightened(OWN, out_of_reach)
+    assert found.witnesses.quorum == 4
+    assert "quorum unreachable: witness.quorum: 4 witnesses, of which 3 groups are listed" in found.notes
+    with pytest.raises(Invalid, match=r"witness.quorum: 4 witnesses, of which 3"):
+        accepted(OWN, out_of_reach)
+    with pytest.raises(Invalid, match="3 of 3 witness groups may be faulty"):
+        accepted(OWN, Rules(witness=WitnessRules(f=3)))
+    with pytest.raises(Invalid, match="use: 4 witnesses, of which 3"):
+        accepted(OWN, Rules(use="witnessed:4"))
+
+
+def test_too_few_left_is_told_and_lowers_nothing() -> None:
+    found = tightened(OWN, Rules(groups=listed(("a", 0), ("b", 2))))
+    assert len(found.groups) == 2
+    assert found.use == OWN.use
+    assert any("quorum unreachable: use: attested:2" in note for note in found.notes)
+
+
+def test_a_policy_that_locks_everyone_out_is_not_accepted() -> None:
+    with pytest.raises(Invalid, match="attested:2 without any validator groups"):
+        accepted(OWN, Rules(groups=()))
+    with pytest.raises(Invalid, match="must lie in"):
+        accepted(OWN, Rules(use="attested:9"))
+    fitting = accepted(OWN, Rules(use="data", groups=listed(("z", 0)), f=0))
+    assert (str(fitting.use), [each.name for each in fitting.groups], fitting.tolerated) == ("data", ["z"], 0)
+
+
+def test_what_was_accepted_and_fits_no_more_is_left_out() -> None:
+    settled = Rules(use="attested:2")
+    alone = msgspec.structs.replace(OWN, use=Fact("data"), groups=(), tolerated=0)
+    found = in_force(alone, settled, [])
+    assert found.use == Fact("data")
+    assert "does not fit these settings" in found.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(use="data &"),
+        Rules(serve="nonsense"),
+        Rules(max_stale="soon"),
+        Rules(min_sandbox="moat"),
+        Rules(groups=listed(("a", 0), ("a", 1))),
+        Rules(groups=listed(("a", 0), ("b", 0))),
+        Rules(witness=WitnessRules(max_age="soon")),
+        Rules(witness=WitnessRules(groups=(RuleGroup(name="a", keys=(KEYS[0], KEYS[1])),))),
+        Rules(witness=WitnessRules(groups=listed(("a", 0), ("a", 1)))),
+        Rules(witness=WitnessRules(groups=listed(("a", 0), ("b", 0)))),
+    ],
+)
+def test_rules_that_are_none(rules: Rules) -> None:
+    with pytest.raises(Invalid):
+        check_rules(rules)
+    made = said(1, rules)
+    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is Outcome.REJECTED
+
+
+def said(version: int, rules: Rules = Rules(use="reproduced"), **more: Any) -> PolicyStatement:  # noqa: B008  frozen
+    made = PolicyStatement(
+        key=NETWORK.did,
+        network="flights",
+        version=version,
+        issued_at=statement.when(NOW),
+        policy=rules,
+        head=rules.digest,
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+def signed(made: PolicyStatement, key: SigningKey = NETWORK) -> Signed:
+    return envelope.unseal(envelope.seal(statement.encode(made), key), statement.limit_of(made))
+
+
+def test_admission() -> None:
+    made = said(1)
+    assert statement.decode_any(statement.encode(made)) == made
+    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is Outcome.NEW
+    assert admit_policy(made, signed(made), NOW, is_news=False).outcome is Outcome.OLDER
+    stolen = signed(made, SigningKey(b"s" * 32))
+    assert admit_policy(made, stolen, NOW, is_news=True).outcome is Outcome.REJECTED
+    early = said(1, issued_at=statement.when(instant.Instant(NOW + 3600 * instant.SECOND)))
+    assert admit_policy(early, signed(early), NOW, is_news=True).outcome is Outcome.EARLY
+
+
+BAD = {
+    "version": 0,
+    "network": "",
+    "issuedAt": "now",
+    "key": "k",
+    "policy": {"witness": {"quorum": -1}},
+    "previous": "f16",
+}
+
+
+@pytest.mark.parametrize("field", BAD)
+def test_each_field_wrong_in_turn(field: str) -> None:
+    frame: Any = canonical.decode(statement.encode(said(1)))
+    frame["predicate"][field] = BAD[field]
+    with pytest.raises(Invalid):
+        statement.decode_any(canonical.encode(frame))
+
+
+def test_rules_and_subject_are_the_same() -> None:
+    with pytest.raises(Invalid, match="not the rules that it states"):
+        statement.decode_any(statement.encode(said(1, head=Rules(use="data").digest)))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(tmp_path / "odfd.sqlite")) as made:
+        made.migrate("trust", STEPS)
+        made.migrate("resources", resources.STEPS)
+        yield made
+
+
+def hear(connection: Any, *statements: PolicyStatement) -> NetworkPolicies:
+    kept = NetworkPolicies(connection)
+    for made in statements:
+        if kept.is_news(made, signed(made).sid):
+            kept.keep(made, signed(made), "new", "", NOW)
+    return kept
+
+
+def test_any_order_of_hearing_gives_one_policy(database: Database) -> None:
+    """Removed in version 2 and listed again in 3, a key waits for a person, whichever is heard first."""
+    versions = [
+        said(1, Rules(use="data & reproduced")),
+        said(2, Rules(groups=listed(("a", 0), ("b", 2), ("c", 3)))),
+        said(3, Rules(groups=listed(("a", 0), ("b", 2), ("c", 3), ("d", 4)))),
+        said(3, Rules(serve="data & fresh")),
+    ]
+    answers = set()
+    for order in itertools.permutations(versions):
+        with database.write() as connection:
+            connection.execute("DELETE FROM trust_rules")
+            kept = hear(connection, *order, order[0])
+            answers.add(kept.policy(OWN, NETWORK.did).digest)
+            found = kept.policy(OWN, NETWORK.did)
+            told = waiting(found, versions[2].policy)
+    assert len(answers) == 1
+    assert [each.name for each in found.groups] == ["a", "b", "c"]
+    assert len(told) == 1
+    assert "in the group d" in told[0]
+
+
+def test_a_person_accepts_and_the_rest_is_history(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_policies, "MAX_WAITING", 3)
+    first, second, third = (said(number, Rules(use=text)) for number, text in ((1, "data"), (2, "chain"), (3, "fresh")))
+    with database.write() as connection:
+        kept = hear(connection, first, second)
+        assert str(kept.policy(OWN, NETWORK.did).use) == f"({OWN.use})" or implies(
+            kept.policy(OWN, NETWORK.did).use, OWN.use
+        )
+        kept.accept(OWN, NETWORK.did, signed(second).sid, NOW)
+        assert str(kept.policy(OWN, NETWORK.did).use) == "chain"
+        assert [each.said.version for each in kept.of(NETWORK.did)] == [2]
+        assert not kept.is_news(first, signed(first).sid)
+        with pytest.raises(NotFound):
+            kept.accept(OWN, NETWORK.did, signed(first).sid, NOW)
+        hear(connection, third)
+        assert str(kept.policy(OWN, NETWORK.did).use) == "chain & fresh"
+        for number in range(4, 9):
+            hear(connection, said(number))
+        assert len(kept.later(NETWORK.did)) == 3, "no more wait than that"
+        assert kept.policy(OWN, None) is OWN

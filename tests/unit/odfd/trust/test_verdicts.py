@@ -1,0 +1,248 @@
+"""The decision table row by row, its properties, and reach (trust.md section 5)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
+from engines.sandbox.base import Level
+from odfd.trust.judgement.verdicts import (
+    Bench,
+    Decision,
+    Extent,
+    Said,
+    Status,
+    Voice,
+    decide,
+    group_voices,
+    judge,
+    reach,
+    voice_on,
+)
+from odfd.trust.policy.policy import SANDBOXES, Group, Policy, parse_expression
+
+R = Voice(Said.REPRODUCED)
+N = Voice(Said.NONDETERMINISTIC)
+V = Voice(Said.MISMATCH, b"v")
+W = Voice(Said.MISMATCH, b"w")
+
+
+def others(*voices: Voice) -> dict[str, Voice]:
+    return {f"g{index}": voice for index, voice in enumerate(voices)}
+
+
+@pytest.mark.parametrize(
+    ("tolerated", "own", "said", "quorum", "status"),
+    [
+        (0, V, [R, R], 1, Status.OWN_MISMATCH),
+        (1, V, [], 2, Status.OWN_MISMATCH),
+        (0, N, [R, R], 1, Status.NONDETERMINISTIC),
+        (1, None, [N, N, R], 2, Status.NONDETERMINISTIC),
+        (1, None, [R, R, V, V], 2, Status.SPLIT),
+        (0, R, [V], 1, Status.SPLIT),
+        (1, None, [V, V, R], 2, Status.REFUTED),
+        (1, None, [V, W, R], 2, Status.DISPUTED),
+        (0, None, [V], 1, Status.REFUTED),
+        (1, R, [V], 2, Status.REPRODUCED),
+        (1, None, [R, R, V], 2, Status.ATTESTED),
+        (0, None, [R], 1, Status.ATTESTED),
+        (1, None, [V], 2, Status.DISPUTED),
+        (1, None, [R], 2, Status.PENDING),
+        (0, None, [], 0, Status.PENDING),
+    ],
+)
+def test_rows(tolerated: int, own: Voice | None, said: list[Voice], quorum: int, status: Status) -> None:
+    assert judge(tolerated, own, others(*said), quorum).status is status
+
+
+voices = st.sampled_from([R, N, V, W])
+
+
+@given(st.lists(voices, max_size=6), st.integers(0, 2), st.integers(1, 4), st.none() | voices, st.randoms())
+def test_order_of_hearing_does_not_matter(said, tolerated, quorum, own, rng) -> None:
+    shuffled = list(others(*said).items())
+    rng.shuffle(shuffled)
+    assert judge(tolerated, own, dict(shuffled), quorum) == judge(tolerated, own, others(*said), quorum)
+
+
+@given(st.lists(voices, max_size=5), st.integers(0, 2), st.integers(1, 4), st.none() | voices)
+def test_a_confirmation_never_lowers_and_a_mismatch_never_raises(said, tolerated, quorum, own) -> None:
+    """S1 and its mirror image, but for a split, which is an alarm and not an answer."""
+
+    def usable(decision: Decision) -> int:
+        if decision.status in (Status.OWN_MISMATCH, Status.SPLIT, Status.REFUTED):
+            return 0
+        return 2 if decision.reproduced or decision.status is Status.ATTESTED else 1
+
+    before = judge(tolerated, own, others(*said), quorum)
+    confirmed = judge(tolerated, own, others(*said, R), quorum)
+    denied = judge(tolerated, own, others(*said, V), quorum)
+    assert usable(confirmed) >= usable(before) or before.status is Status.REFUTED
+    assert usable(denied) <= usable(before)
+
+
+def attestation(
+    *spans: Span, mismatch: tuple[Mismatch, ...] = (), pinned: bool = True, strict: bool = True
+) -> Attestation:
+    return Attestation(
+        validator=SigningKey(b"v" * 32).did,
+        dataset=SigningKey(b"d" * 32).dataset_id,
+        epoch=0,
+        size=spans[-1].last + 1,
+        root_hash=b"r" * 32,
+        serial=1,
+        determinism="strict" if strict else "no",
+        finished_at="2026-11-20T09:31:02Z",
+        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=pinned, sandbox="host", platform="linux/amd64"),),
+        spans=spans,
+        mismatch=mismatch,
+        head=Multihash.sha3_256(b"head"),
+    )
+
+
+LIE = Mismatch(sequence_number=3, runs=3, actual=Actual(records=7))
+
+
+def test_what_a_validator_says_of_a_block() -> None:
+    said = attestation(
+        Span(first=0, last=2, verdict="reproduced", state="genesis", engine=0),
+        Span(first=3, last=3, verdict="mismatch", state="genesis", engine=0),
+        Span(first=4, last=5, verdict="not-attempted", reason="after-mismatch"),
+        mismatch=(LIE,),
+    )
+    assert voice_on(said, 1) == R
+    found = voice_on(said, 3)
+    assert found is not None
+    assert found.said is Said.MISMATCH
+    assert voice_on(said, 4) is None
+    assert voice_on(said, 9) is None
+
+
+def test_opaque_never_counts() -> None:
+    said = attestation(Span(first=0, last=5, verdict="reproduced", state="opaque", engine=0))
+    assert voice_on(said, 1) is None
+
+
+@pytest.mark.parametrize(("pinned", "strict"), [(False, True), (True, False)])
+def test_no_pin_no_blame(pinned: bool, strict: bool) -> None:
+    said = attestation(
+        Span(first=0, last=3, verdict="mismatch", state="genesis", engine=0),
+        mismatch=(LIE,),
+        pinned=pinned,
+        strict=strict,
+    )
+    assert voice_on(said, 3) is None
+
+
+def test_group_votes_once_and_a_group_that_disagrees_is_silent() -> None:
+    keys = [SigningKey(bytes([n]) * 32).did for n in range(4)]
+    policy = Policy(groups=(Group("one", frozenset(keys[:2])), Group("two", frozenset(keys[2:3]))))
+    yes = attestation(Span(first=0, last=3, verdict="reproduced", state="genesis", engine=0))
+    no = attestation(Span(first=0, last=3, verdict="mismatch", state="genesis", engine=0), mismatch=(LIE,))
+    heard: dict[KeyDid, Attestation] = dict(zip(keys, [yes, yes, yes, yes], strict=True))
+    assert group_voices(policy, heard, 3) == {"one": R, "two": R}
+    heard[keys[1]] = no
+    assert group_voices(policy, heard, 3) == {"two": R}
+
+
+def reproduced(_: int) -> Decision:
+    return Decision(Status.REPRODUCED, reproduced=True, attested=1)
+
+
+def pending(_: int) -> Decision:
+    return Decision(Status.PENDING)
+
+
+def test_reach() -> None:
+    extent = Extent(linked=10, chain=10, data=8)
+    steps = [3, 5, 7, 9]
+    assert reach(parse_expression("chain"), extent, [], pending).blocks == 10
+    assert reach(parse_expression("data"), extent, steps, pending).blocks == 8
+    assert reach(parse_expression("data"), extent, steps, pending).why.rule == "data"
+    found = reach(parse_expression("data & attested:1"), extent, steps, pending)
+    assert (found.blocks, found.why.rule, found.why.block) == (3, "pending", 3)
+    assert reach(parse_expression("data & attested:1"), extent, steps, reproduced).blocks == 8
+    assert reach(parse_expression("chain & (data | attested:1)"), extent, steps, reproduced).blocks == 10
+
+    def refuted(step: int) -> Decision:
+        return Decision(Status.REFUTED if step == 5 else Status.REPRODUCED, reproduced=step != 5)
+
+    found = reach(parse_expression("chain"), extent, steps, refuted)
+    assert (found.blocks, found.why.rule, found.why.block) == (5, "refuted", 5)
+
+
+def test_reach_stops_at_a_fork_and_at_inputs() -> None:
+    extent = Extent(linked=10, chain=10, data=10, forked_at=6, inputs=7)
+    assert reach(parse_expression("data"), extent, [], pending).blocks == 6
+    extent = Extent(linked=10, chain=10, data=10, inputs=7)
+    assert reach(parse_expression("data"), extent, [], pending).why.rule == "inputs"
+
+
+def test_root_data_passes_what_does_not_apply_to_it() -> None:
+    extent = Extent(linked=4, chain=4, data=4)
+    for expression in ("reproduced", "attested:5", "data & reproduced & attested:2"):
+        assert reach(parse_expression(expression), extent, [], pending).blocks == 4
+    assert reach(parse_expression("witnessed:1"), extent, [], pending).blocks == 0
+
+
+@given(st.lists(voices, max_size=4), st.integers(0, 1), st.integers(1, 3))
+def test_no_quorum_of_liars_of_at_most_f_attests_alone(said, tolerated, quorum) -> None:
+    quorum = max(quorum, tolerated + 1)
+    liars = dict(itertools.islice(others(*said).items(), tolerated))
+    only_lies = dict.fromkeys(liars, R)
+    assert judge(tolerated, None, only_lies, quorum).status is not Status.ATTESTED
+
+
+def bench_of(keys: list[KeyDid], **more: Any) -> Bench:
+    groups = tuple(Group(f"g{number}", frozenset({key})) for number, key in enumerate(keys))
+    policy = Policy(groups=groups, **more)
+    return Bench(policy=policy, me=SigningKey(b"m" * 32).did, quorum=2)
+
+
+def on(sandbox: str = "host", digest: str = "sha256:0", *, lie: bool = False) -> Attestation:
+    engine = EngineUsed(name="spark", digest=digest, pinned=True, sandbox=sandbox, platform="linux/amd64")
+    verdict = "mismatch" if lie else "reproduced"
+    said = attestation(
+        Span(first=0, last=2, verdict="not-attempted"),
+        Span(first=3, last=3, verdict=verdict, state="genesis", engine=0),
+        mismatch=(LIE,) if lie else (),
+    )
+    return msgspec.structs.replace(said, engines=(engine,))
+
+
+KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 5)]
+
+
+@pytest.mark.parametrize(("least", "attested"), [("none", 4), ("host", 3), ("image", 2), ("container", 1)])
+def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested: int) -> None:
+    assert [level.value for level in sorted(Level, key=lambda level: level.rank)] == list(SANDBOXES)
+    heard = dict(zip(KEYS, map(on, SANDBOXES), strict=True))
+    assert decide(bench_of(KEYS, min_sandbox=least), heard, None, 3).attested == attested
+    lies = {key: on("none", lie=True) for key in KEYS}
+    status = decide(bench_of(KEYS, min_sandbox=least), lies, None, 3).status
+    assert status is (Status.REFUTED if least == "none" else Status.PENDING), "nor do they refute"
+    assert decide(bench_of(KEYS, min_sandbox="host"), {KEYS[0]: on("a new word")}, None, 3).attested == 0
+
+
+def test_as_many_engines_must_agree_as_are_asked_for() -> None:
+    alike, another = on(digest="sha256:0"), on(digest="sha256:1")
+    bench = bench_of(KEYS, min_engines=2)
+    same = decide(bench, dict.fromkeys(KEYS, alike), None, 3)
+    assert (same.status, same.attested) == (Status.PENDING, 0)
+    mixed = decide(bench, {KEYS[0]: alike, KEYS[1]: another}, None, 3)
+    assert (mixed.status, mixed.attested) == (Status.ATTESTED, 2)
+    mine = msgspec.structs.replace(bench, engine="sha256:1")
+    assert decide(mine, {KEYS[0]: alike}, R, 3).attested == 2
+    assert decide(mine, {KEYS[0]: another}, R, 3).attested == 0
+    assert decide(mine, {KEYS[0]: another}, R, 3).reproduced, "what I ran myself needs no second engine"
+    lies = dict.fromkeys(KEYS, on(lie=True))
+    assert decide(bench, lies, None, 3).status is Status.REFUTED, "one engine is enough against it"
