@@ -28,7 +28,7 @@ from chain.ids import DatasetId
 from odfd.kit.clock import SystemClock
 from odfd.network.library import ServingLibrary, Terms
 from odfd.network.noticeboard import LedgerNoticeboard
-from odfd.services.home import Home, open_home
+from odfd.state.directory import Home, open_home
 from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings

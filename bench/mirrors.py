@@ -37,7 +37,7 @@ from odfd.control.client import Client
 from odfd.datasets.references import keep_references
 from odfd.kit.clock import SystemClock
 from odfd.network.noticeboard import LedgerNoticeboard
-from odfd.services.home import Home
+from odfd.state.directory import Home
 from odfd.trust.ledger.log import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 

@@ -38,7 +38,7 @@ from chain.statements.tree import Frontier
 from chain.store.base import Append, Head
 from odfd.datasets.references import keep_references
 from odfd.mirrors.sinks import PartialObject, VerifiedChain
-from odfd.services.home import Home, open_home
+from odfd.state.directory import Home, open_home
 from p2p.driver.replication import ReplicationDriver
 from p2p.host.host import Host
 from p2p.ports import PeerId

@@ -32,7 +32,7 @@ from chain.store.base import Append
 from chain.store.database import open_database
 from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.network.room import Room
-from odfd.services.home import Home
+from odfd.state.directory import Home
 from odfd.trust.judgement.trust_evaluator import Standing
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.policy.policy import Group, Policy, parse_expression

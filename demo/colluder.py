@@ -6,9 +6,9 @@ import sys
 
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
+from odfd.api.transform_check import TransformCheck
 from odfd.daemon import main as daemon
 from odfd.datasets.counting import NOTHING_READ
-from odfd.services.checking import TransformCheck
 from odfd.transform.replay import Replayed, ReplayShop
 from odfd.trust.validation import reexecution
 

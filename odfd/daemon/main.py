@@ -25,7 +25,7 @@ from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
 
 ENGINES = {"spark": "engines.spark.__main__"}
 """Engines that can be run by themselves; each module has ``main(arguments) -> exit code``."""
-SERVICES = "odfd.services.node"
+SERVICES = "odfd.node.assembly"
 """Has ``build_node``."""
 COLLECTED_AFTER: Final = 10_000
 """Containers made and not yet freed after which the collector looks at them, 700 as Python comes: taking thousands of

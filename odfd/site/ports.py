@@ -1,4 +1,4 @@
-"""What a site gives. ``odfd.services.shelf`` implements it; policy (purpose ``serve``) has been applied behind it."""
+"""What a site gives. ``odfd.api.site_library`` implements it; policy (purpose ``serve``) has been applied behind it."""
 
 from __future__ import annotations
 

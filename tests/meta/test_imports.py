@@ -7,7 +7,8 @@ nobody imports ``odfd``. Inside a root, a line of LAYERS may import lower lines 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import graphlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 TREE = Path(__file__).parents[2]
@@ -65,7 +66,10 @@ LAYERS = {
     "odfd": [
         "daemon",
         "cli",
-        "services",
+        "node",
+        "api",
+        "workers",
+        "state",
         "control site",
         "network",
         "mirrors ipfs",
@@ -83,6 +87,8 @@ LAYERS = {
         ".",
     ],
 }
+ROOMS = ["odfd.trust", "odfd.datasets", "odfd.ingest"]
+"""Packages whose parts depend on each other in one direction."""
 # No I/O, no clock, no randomness: what such a module needs, its caller passes in.
 PURE = [
     "config.model",
@@ -173,6 +179,40 @@ def problems() -> Iterator[str]:
 def test_imports_point_downwards() -> None:
     found = sorted(set(problems()))
     assert not found, "\n".join(found)
+
+
+def imported(name: str, names: Collection[str]) -> str:
+    """The module that an import names, which may be a name in it."""
+    return name if name in names else name.rpartition(".")[0]
+
+
+def test_imports_form_no_circle() -> None:
+    """Those for types alone count too: modules of a circle cannot be understood one after the other."""
+    files = dict(modules())
+    graph = {name: {imported(each, files) for each in imports(name, path)} & set(files) for name, path in files.items()}
+    for package in [name for name, path in files.items() if path.name == "__init__.py"]:
+        graph.pop(package)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_packages_of_a_room_form_no_circle() -> None:
+    """The packages inside a package, each taken as a whole."""
+    files = dict(modules())
+    for room in ROOMS:
+        graph: dict[str, set[str]] = {}
+        for name, path in files.items():
+            if within(name, [room]) and name != room:
+                inside = {each for each in imports(name, path) if within(each, [room]) and each != room}
+                part = name.split(".")[room.count(".") + 1]
+                targets = {each.split(".")[room.count(".") + 1] for each in inside}
+                graph.setdefault(part, set()).update(targets - {part})
+        try:
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            raise AssertionError(f"{room}: " + " -> ".join(error.args[1])) from None
 
 
 def test_every_entry_has_a_layer() -> None:

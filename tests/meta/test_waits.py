@@ -24,7 +24,7 @@ WAITING: Final = {
     "HTTPResponse", "HTTPConnection", "check_output", "check_call", "AsyncHTTPTransport",
 }  # fmt: skip
 """Names of calls that wait for another program or machine, or open what does; and ``subprocess.run``."""
-ELSEWHERE: Final = dict.fromkeys(("p2p.host.muxer", "config.load", "odfd.services.rules"), "accept") | {
+ELSEWHERE: Final = dict.fromkeys(("p2p.host.muxer", "config.load", "odfd.api.policies"), "accept") | {
     "p2p.web.client": "AsyncClient"
 }
 """Names that stand for something of our own there, or for what the callers of that module wait for."""

@@ -35,9 +35,10 @@ from odfd.kit.supervision import Life
 from odfd.kit.tasks import State, TaskBoard
 from odfd.mirrors.keeper import Mirror
 from odfd.network.membership import Network
+from odfd.node.assembly import assembly_of
+from odfd.node.parts import NodeParts
 from odfd.obs.events import Event, EventLog
-from odfd.services.home import Home, open_home
-from odfd.services.node import NodeParts
+from odfd.state.directory import Home, open_home
 from p2p.host.identity import peer_of_seed
 from p2p.pace import Pace
 from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
@@ -345,7 +346,7 @@ class Node:
         engine: Any = self.engine
         member: Any = wires.member
         self.parts = NodeParts(home, settings, ground, engine, member, ipfs, may_dial)
-        self.assembly = self.parts.assembly()
+        self.assembly = assembly_of(self.parts)
         self.api = self.assembly.node
         self.home = home
         self.member: Any = self.parts.membership

@@ -32,7 +32,7 @@ from odfd.network.noticeboard import LedgerNoticeboard
 from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
 from odfd.published.source import Source
-from odfd.services.home import open_home
+from odfd.state.directory import open_home
 from odfd.trust.evidence.bundle import Reader, decode_manifest
 from odfd.trust.evidence.bundle_reader import unpacked
 from p2p.address import is_worth_dialling, parse_address

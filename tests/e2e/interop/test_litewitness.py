@@ -25,10 +25,10 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint
 from chain.statements.keys import SigningKey
 from config import model
 from odfd.mirrors.wish import Wish
-from odfd.services.cosigning import submissions_of
-from odfd.services.submissions import PAUSE, Submissions
+from odfd.node.witness_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness
+from odfd.workers.witness_submission import PAUSE, Submissions
 from p2p.web.posting import Posts
 from worlds import node_world
 

@@ -16,9 +16,10 @@ from config.model import Settings
 from odfd.control.assembly import Assembly, Ground
 from odfd.daemon import wiring
 from odfd.errors import exit_code, render, sole_fault
+from odfd.node.assembly import assembly_of
+from odfd.node.parts import NodeParts
 from odfd.obs import log
-from odfd.services.home import open_home
-from odfd.services.node import NodeParts
+from odfd.state.directory import open_home
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from worlds.node_world import SmallEngine
@@ -28,7 +29,7 @@ from worlds.node_world import SmallEngine
 def build(settings: Settings, ground: Ground) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
     with open_home(Path(settings.node.state_dir)) as home:
-        yield NodeParts(home, settings, ground, engine).assembly()
+        yield assembly_of(NodeParts(home, settings, ground, engine))
 
 
 def main(state: str) -> int:

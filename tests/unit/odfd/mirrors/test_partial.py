@@ -10,7 +10,7 @@ import pytest
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from odfd.mirrors.sinks import PartialObject
-from odfd.services.home import open_home
+from odfd.state.directory import open_home
 
 WHOLE = os.urandom(300_000)
 NAME = Multihash.sha3_256(WHOLE)

@@ -24,13 +24,13 @@ from chain.statements.checkpoint import Checkpoint
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Tree
-from odfd.services.signers import choose
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.journal import Entry, Journal
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.journal_recovery import ENOUGH, PATIENCE, may_go_on, recall
 from odfd.trust.ledger.log import STEPS, Ledger
+from odfd.workers.journal_recovery import choose
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for
 

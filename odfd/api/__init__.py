@@ -1,0 +1,1 @@
+"""The operations behind the control API: each implements a port of ``odfd.control.ports``."""

@@ -1,0 +1,331 @@
+"""Apply: manifests in, a table of created, updated and unchanged out.
+
+Manifests are read and every mistake told before anything is touched. Then each snapshot becomes one commit of its own,
+inputs before what derives from them; a refused one is an item of the result and harms no other. A transform is shown to
+the engine first: what it cannot promise to compute alike everywhere is refused here, not when data comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.codec.manifest import Manifest, parse_manifests
+from chain.errors import Conflict, Fault, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    MetadataEvent,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+)
+from chain.model.source import TransformSql
+from chain.refs import parse_own_name
+from chain.state import ChainState, Vocab, load_state
+from chain.store.base import Head
+from engines.contract import Diagnostic, Engine, Severity
+from odfd.api.transform_check import TransformCheck
+from odfd.api.transform_evolution import SuccessionCheck
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.creation import changed_events, founding_events
+from odfd.errors import sole_fault
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.settings import IngestSettings
+from odfd.kit.tasks import Report
+from odfd.resources.store import Resources
+from odfd.state.directory import Home
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+BASE_KIND = "source-base"
+"""Resource that keeps, on this node only, the folder that a dataset's relative source paths start from."""
+
+
+ATTEMPTS: Final = 5
+"""Times that an apply is planned, because a pull moved the head in between."""
+_UNBORN = DatasetId.from_public_key(bytes(32))
+"""Stands for a dataset whose key is made only when it is committed."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot of an apply, and where it was written."""
+
+    snapshot: DatasetSnapshot
+    manifest: Manifest
+    base: str
+    """Folder that relative source paths start from."""
+
+    @property
+    def name(self) -> str:
+        return self.snapshot.name
+
+    def transform_place(self) -> str:
+        """``file:line`` of the query."""
+        number = next(i for i, event in enumerate(self.snapshot.metadata) if isinstance(event, SetTransform))
+        return self.manifest.place(f"metadata[{number}].transform")
+
+    def source_place(self, source: SetPollingSource | AddPushSource, part: str) -> str:
+        """``file:line`` of a part of the source that stands in the end."""
+        name = source.source_name if isinstance(source, AddPushSource) else None
+        number = max(
+            i
+            for i, event in enumerate(self.snapshot.metadata)
+            if type(event) is type(source) and getattr(event, "source_name", None) == name
+        )
+        return self.manifest.place(f"metadata[{number}].{part}")
+
+    def input_place(self, ref: str) -> str:
+        """``file:line`` of the input that names ``ref``."""
+        for i, event in enumerate(self.snapshot.metadata):
+            for j, each in enumerate(event.inputs if isinstance(event, SetTransform) else ()):
+                if each.dataset_ref == ref:
+                    return self.manifest.place(f"metadata[{i}].inputs[{j}].datasetRef")
+        return self.manifest.place()
+
+    def refs(self) -> list[str]:
+        """What it derives from, itself aside."""
+        transforms = [event for event in self.snapshot.metadata if isinstance(event, SetTransform)]
+        refs = [each.dataset_ref.casefold() for event in transforms for each in event.inputs]
+        return [ref for ref in refs if ref != self.name.casefold()]
+
+
+class Applying:
+    """Plans and performs applies."""
+
+    def __init__(
+        self,
+        home: Home,
+        committer: OwnerCommitter,
+        engine: Engine,
+        ground: Ground,
+        ingestion: Callable[[], IngestSettings],
+    ) -> None:
+        """``ingestion``: what sources may do here, asked each time."""
+        self._home = home
+        self._ingestion = ingestion
+        self._committer = committer
+        self._engine = engine
+        self._check = TransformCheck(home, engine)
+        self._succession = SuccessionCheck(home, engine, self._check)
+        self._board = ground.board
+        self._events = ground.events
+        self._clock = ground.clock
+
+    async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        """Raises Invalid at once for manifests that cannot be read, with every mistake."""
+        wishes = read_wishes(request.manifests)
+
+        async def work(report: Report) -> wire.ApplyResult:
+            report.begin("applying", len(wishes), "manifests")
+            items = []
+            promised: set[str] = set()
+            for wish in in_order(wishes):
+                items.append(await self._apply(wish, promised, dry_run=request.dry_run))
+                promised.add(wish.name.casefold())
+                report.advance()
+            return wire.ApplyResult(items=tuple(items), dry_run=request.dry_run)
+
+        target = ", ".join(wish.name for wish in wishes)
+        return task_ref(self._board.submit("apply", target, work))
+
+    async def _apply(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        """``promised``: names that the manifests before this one make."""
+        try:
+            for _ in range(ATTEMPTS - 1):
+                with contextlib.suppress(Conflict):
+                    return await self._bring_about(wish, promised, dry_run=dry_run)
+            return await self._bring_about(wish, promised, dry_run=dry_run)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            fault.place = fault.place or wish.manifest.place()
+            return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
+
+    async def _bring_about(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        parse_own_name(wish.name)
+        held = await trio.to_thread.run_sync(self._held, wish.name)
+        pin = (await self._engine.identity()).digest if _asks_engine(wish.snapshot) else None
+
+        def pinned(transform: TransformSql) -> str | None:
+            return pin if transform.engine == "spark" else None
+
+        def resolve(ref: str) -> DatasetId:
+            try:
+                return self._resolve(ref)
+            except Invalid as fault:
+                if dry_run and ref.casefold() in promised:
+                    return _UNBORN
+                fault.place = wish.input_place(ref)
+                raise
+
+        def planned() -> Sequence[MetadataEvent]:
+            if held is None:
+                return founding_events(wish.snapshot, _UNBORN, resolve, pinned)
+            return changed_events(held[1], wish.snapshot, resolve, pinned)
+
+        events = await trio.to_thread.run_sync(planned)
+        warnings = await self._validate(events, wish, held[1] if held else None)
+        dataset = held[0] if held else None
+        if events and not dry_run:
+            dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
+            done = "updated" if held else "created"
+            self._events.emit(f"dataset.{done}", wish.name, f"{len(events)} blocks", id=str(dataset))
+        return wire.ApplyItem(
+            kind="dataset",
+            name=wish.name,
+            action="unchanged" if not events else "updated" if held else "created",
+            id=None if dataset is None else str(dataset),
+            changes=tuple(type(event).__name__ for event in events),
+            warnings=warnings,
+        )
+
+    def _held(self, name: str) -> tuple[DatasetId, ChainState] | None:
+        with self._home.catalog() as catalog:
+            try:
+                entry = catalog.resolve(name)
+            except NotFound:
+                return None
+        return entry.id, load_state(self._home.chains.chain(entry.id))
+
+    def _resolve(self, ref: str) -> DatasetId:
+        if ref.startswith("did:"):
+            return DatasetId.parse(ref)
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref).id
+
+    def _commit(
+        self, wish: Wish, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
+    ) -> DatasetId:
+        """On the head that was planned on. Raises Conflict."""
+        if held is not None:
+            dataset, state = held
+            self._append(wish, dataset, Head(state.head, state.sequence_number) if state.head else None, events)
+            return dataset
+        dataset = self._home.keys.new_dataset_key().dataset_id
+        born = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
+        try:
+            self._append(wish, dataset, None, born)
+        except Fault:
+            if self._home.chains.chain(dataset).head() is None:
+                self._home.keys.discard_dataset_key(dataset)
+            raise
+        return dataset
+
+    def _append(self, wish: Wish, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]) -> None:
+        """Blocks, name and the folder of relative paths are one commit."""
+        now = self._clock.now()
+
+        def name_it(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            Catalog(resources).add(wish.name, target, now)
+            resources.apply(BASE_KIND, str(target), wish.base.encode(), now)
+
+        self._committer.commit_now(target, head, events, (), _whole(now), name_it)
+
+    def _check_source(self, event: SetPollingSource | AddPushSource, wish: Wish) -> None:
+        """Raises Invalid, Refused: what would be refused with the first data is refused now."""
+        refused = check_source(event, self._ingestion())
+        if refused is not None:
+            part, fault = refused
+            fault.place = wish.source_place(event, part)
+            raise fault
+
+    async def _validate(self, events: Sequence[MetadataEvent], wish: Wish, state: ChainState | None) -> tuple[str, ...]:
+        """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
+        warnings: list[str] = []
+        stated = [event for event in events if isinstance(event, SetVocab)]
+        names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
+        for event in events:
+            if isinstance(event, SetPollingSource | AddPushSource):
+                self._check_source(event, wish)
+            if not isinstance(event, SetTransform):
+                continue
+            if event.transform.engine != "spark":
+                raise Invalid(
+                    f"no engine {event.transform.engine!r} here",
+                    rule="engine-unknown",
+                    hint="write engine: spark",
+                    place=wish.transform_place(),
+                )
+            answer = await self._check.validate(event, names)
+            if answer is None:
+                warnings.append("an input has no schema yet: the query will be checked when its first data comes")
+                continue
+            errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
+            if errors or not answer.ok:
+                raise refusal(errors, wish.transform_place())
+            warnings += [_told(each) for each in answer.diagnostics]
+            if state is not None:
+                await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
+        return tuple(warnings)
+
+
+def read_wishes(texts: Sequence[wire.ManifestText]) -> list[Wish]:
+    """All snapshots of all texts. Raises Invalid."""
+    wishes: list[Wish] = []
+    for each in texts:
+        for manifest in parse_manifests(each.text, each.source):
+            if not isinstance(manifest.content, DatasetSnapshot):
+                raise Invalid(
+                    f"a {manifest.kind} cannot be applied",
+                    rule="manifest-kind",
+                    hint="write a DatasetSnapshot",
+                    place=manifest.place(),
+                )
+            wishes.append(Wish(snapshot=manifest.content, manifest=manifest, base=each.base))
+    if not wishes:
+        raise Invalid("there is no manifest to apply", rule="manifest-empty", hint="a manifest begins with kind: …")
+    names = [wish.name.casefold() for wish in wishes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Invalid(f"applied twice in one go: {', '.join(twice)}", rule="manifest-twice", hint="keep one of them")
+    return wishes
+
+
+def in_order(wishes: Sequence[Wish]) -> list[Wish]:
+    """Inputs before what derives from them; otherwise as written. A cycle stays as written and fails by name."""
+    waiting = list(wishes)
+    names = {wish.name.casefold() for wish in waiting}
+    ordered: list[Wish] = []
+    done: set[str] = set()
+    while waiting:
+        ready = next(
+            (each for each in waiting if all(ref in done or ref not in names for ref in each.refs())), waiting[0]
+        )
+        waiting.remove(ready)
+        ordered.append(ready)
+        done.add(ready.name.casefold())
+    return ordered
+
+
+def _asks_engine(snapshot: DatasetSnapshot) -> bool:
+    return snapshot.kind is DatasetKind.DERIVATIVE and any(isinstance(e, SetTransform) for e in snapshot.metadata)
+
+
+def refusal(errors: Sequence[Diagnostic], place: str) -> Invalid:
+    """All that an engine refuses of a query, in one message; what to write instead is the hint."""
+    if not errors:
+        return Invalid("the engine refuses this query without a reason", rule="query", place=place)
+    hint = next((f"write  {each.replace}  instead" for each in errors if each.replace), "")
+    return Invalid("; ".join(each.message for each in errors), rule=errors[0].code, hint=hint, place=place)
+
+
+def _told(each: Diagnostic) -> str:
+    return f"{each.message} ({each.code})"
+
+
+def _whole(now: Instant) -> Instant:
+    return Instant(now // MILLISECOND * MILLISECOND)

@@ -1,0 +1,299 @@
+"""The port ``Datasets``: what is here, block by block and row by row, and its removal."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from chain.codec.arrow_schema import schema_of
+from chain.codec.manifest import block_to_builtins, render_manifest
+from chain.data.arrow_schema import to_arrow
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.store.append import BLOCK_UNKNOWN
+from chain.store.base import ChainReader
+from chain.store.schema import KINDS
+from chain.store.sqlite import SqliteChain
+from odfd.api import quarantine
+from odfd.api.apply import BASE_KIND, Applying
+from odfd.api.holder_counts import HolderCounts
+from odfd.api.views import Views, block_view, schema_view
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.datasets import pushes, reading, row_counts, visibility
+from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.creation import declaration
+from odfd.datasets.references import drop_references
+from odfd.ingest import segments
+from odfd.mirrors import wish as wishes
+from odfd.mirrors.keeper import MirrorKeeper
+from odfd.resources.store import Resources
+from odfd.state.directory import SEGMENTS, Home
+from odfd.trust.ledger.log import Ledger
+from odfd.verify.damage import Damage
+
+MAX_LOG = 10_000
+"""Blocks that one ``log`` gives at the most."""
+MAX_DIGITS: Final = 18
+"""Of a sequence number: the largest that SQLite holds has 19."""
+T = TypeVar("T")
+
+
+class Others(NamedTuple):
+    """What others have and know of datasets that are here."""
+
+    holders: HolderCounts
+    gone: Callable[[DatasetId], None]
+    """Is told of one that was deleted."""
+
+
+class DatasetService:
+    """See the module."""
+
+    def __init__(
+        self,
+        home: Home,
+        views: Views,
+        applying: Applying,
+        keeper: MirrorKeeper,
+        ground: Ground,
+        others: Others,
+    ) -> None:
+        self._holders, self._gone = others
+        self._home = home
+        self._keeper = keeper
+        self._views = views
+        self._applying = applying
+        self._events = ground.events
+        self._clock = ground.clock
+
+    async def list(self) -> Sequence[wire.DatasetView]:
+        return self._with_peers(await _in_thread(self._views.all))
+
+    async def get(self, ref: str) -> wire.DatasetView:
+        (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._resolve(ref)))])
+        return view
+
+    async def describe(self, ref: str) -> wire.DatasetDetail:
+        return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
+
+    async def manifest(self, ref: str) -> wire.ManifestView:
+        def look() -> wire.ManifestView:
+            entry = self._resolve(ref)
+            state = load_state(self._home.chains.chain(entry.id))
+            return wire.ManifestView(text=render_manifest(declaration(state, entry.name)))
+
+        return await _in_thread(look)
+
+    async def delete(self, ref: str) -> wire.DatasetView:
+        entry = await _in_thread(lambda: self._unused(ref))
+        async with self._keeper.still(entry.id):
+            view = await _in_thread(lambda: self._delete(entry))
+        self._gone(entry.id)
+        self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
+        return view
+
+    async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
+        entry = await _in_thread(lambda: self._resolve(ref))
+        async with self._home.turns.of(entry.id), self._keeper.still(entry.id):
+            await _in_thread(lambda: self._rename(entry, request.name))
+        self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
+        return await self.get(str(entry.id))
+
+    async def log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+    ) -> Sequence[wire.BlockView]:
+        return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
+
+    async def block(self, ref: str, at: str) -> wire.BlockDetail:
+        return await _in_thread(lambda: self._block(ref, at))
+
+    async def tail(self, ref: str, limit: int) -> wire.Records:
+        return await _in_thread(lambda: self._tail(ref, limit))
+
+    async def schema(self, ref: str) -> wire.Schema:
+        def look() -> wire.Schema:
+            entry = self._resolve(ref)
+            return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
+
+        return await _in_thread(look)
+
+    async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        return await self._applying.submit(request)
+
+    def _with_peers(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
+        datasets = [DatasetId.parse(view.id) for view in views]
+        counts = self._holders.of(datasets)
+        return [
+            msgspec.structs.replace(view, peers=counts[dataset]) for view, dataset in zip(views, datasets, strict=True)
+        ]
+
+    def _resolve(self, ref: str) -> Entry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
+    ) -> Sequence[wire.BlockView]:
+        entry = self._resolve(ref)
+        chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
+        head = chain.head()
+        if head is None:
+            return []
+        end = head.size if before is None else min(before, head.size)
+        if not kinds:
+            first = max(0 if epoch is None else chain.first(), end - limit)
+            blocks = [chain.block_at(number) for number in range(end - 1, first - 1, -1)]
+        else:
+            blocks = list(islice(_back(chain, kinds, end), limit))
+        return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
+
+    def _former(self, entry: Entry, epoch: int) -> SqliteChain:
+        """Raises NotFound."""
+        kept = self._home.chains.former_epochs(entry.id)
+        if epoch not in kept:
+            known = (
+                f"kept are those of {', '.join(map(str, kept))}" if kept else "none are; see policy.rewrite.keep-epochs"
+            )
+            raise NotFound(
+                f"no blocks of epoch {epoch} of {entry.name} are kept that a later one gave up",
+                rule="former-epoch",
+                hint=known,
+            )
+        return self._home.chains.former(entry.id, epoch)
+
+    def _block(self, ref: str, at: str) -> wire.BlockDetail:
+        block, epoch = self._found(self._resolve(ref), at)
+        return wire.BlockDetail(
+            former_epoch=epoch,
+            hash=str(block.hash),
+            manifest_version=block.version,
+            size=len(block.raw),
+            manifest=block_to_builtins(block),
+            unknown_fields=block.unknown_fields,
+        )
+
+    def _found(self, entry: Entry, at: str) -> tuple[Block, int | None]:
+        """A block of the chain, or, by its hash, of a former epoch that is kept, the newest first. Raises NotFound."""
+        try:
+            return named_block(self._home.chains.chain(entry.id), at), None
+        except NotFound as fault:
+            if fault.rule != BLOCK_UNKNOWN:
+                raise
+            for epoch in reversed(self._home.chains.former_epochs(entry.id)):
+                with suppress(NotFound):
+                    return named_block(self._home.chains.former(entry.id, epoch), at), epoch
+            raise
+
+    def _tail(self, ref: str, limit: int) -> wire.Records:
+        entry = self._resolve(ref)
+        chain = self._home.chains.chain(entry.id)
+        state = load_state(chain)
+        described = schema_view(entry.name, state)
+        self._home.need_data(entry.id, entry.name)
+        if state.schema is None:
+            return wire.Records(columns=(), rows=())
+        schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
+        table = reading.tail(chain, self._home.objects, limit, schema, first)
+        rows = () if table is None else tuple(reading.plain_rows(table))
+        return wire.Records(columns=described.fields, rows=rows)
+
+    def _unused(self, ref: str) -> Entry:
+        """Raises Refused while others derive from it."""
+        entry = self._resolve(ref)
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        readers = [other.name for other in entries if other.id != entry.id and self._views.reads(other.id, entry.id)]
+        if readers:
+            raise Refused(
+                f"{', '.join(readers)} derive from {entry.name}",
+                rule="dataset-in-use",
+                hint=f"delete them first: odfctl delete dataset {readers[0]}",
+            )
+        return entry
+
+    def _rename(self, entry: Entry, name: str) -> None:
+        """The name, and that which a mirror goes by, in one transaction. Raises Invalid."""
+        with self._home.database.write() as connection:
+            resources, now = Resources(connection), self._clock.now()
+            renamed = Catalog(resources).rename(entry, name, now)
+            wish = wishes.of(resources, entry.id)
+            if wish is not None:
+                wishes.keep(resources, msgspec.structs.replace(wish, name=renamed.name), now)
+
+    def _delete(self, entry: Entry) -> wire.DatasetView:
+        """Name, wish, chain and all that was concluded of it go in one transaction; objects that nobody names, after.
+
+        A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
+        """
+        view = self._views.dataset(entry)
+        now = self._clock.now()
+        unneeded: list[Multihash] = []
+
+        def together(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            Catalog(resources).remove(entry.name, now)
+            wishes.drop(resources, entry.id, now)
+            resources.delete(BASE_KIND, str(entry.id), now)
+            resources.delete(quarantine.KIND, str(entry.id), now)
+            visibility.deleted(connection, entry.id, now)
+            Ledger(connection).forget(entry.id)
+            Damage(connection).forget(entry.id)
+            row_counts.forget(connection, entry.id)
+            pushes.forget(connection, entry.id)
+            unneeded.extend(drop_references(connection, entry.id))
+
+        self._home.chains.drop(entry.id, together)
+        self._home.objects.remove_all(unneeded)
+        segments.forget(self._home.folder(SEGMENTS), entry.id)
+        return view
+
+
+def known_dataset(home: Home, ref: str) -> DatasetId:
+    """The id behind a ref, whether or not it has a name here. Raises NotFound, Invalid."""
+    with home.catalog() as catalog:
+        try:
+            return catalog.resolve(ref).id
+        except NotFound:
+            if ref.startswith("did:"):
+                return DatasetId.parse(ref)
+            raise
+
+
+def named_block(chain: ChainReader, at: str) -> Block:
+    """The block that a person means by its hash, or by ``#N`` or ``N``. Raises NotFound, Invalid."""
+    number = at.removeprefix("#")
+    if number.isascii() and number.isdecimal():
+        return _numbered(chain, number)
+    return chain.block_by_hash(Multihash.parse(at))
+
+
+def _numbered(chain: ChainReader, digits: str) -> Block:
+    head = chain.head()
+    size = head.size if head else 0
+    if len(digits) > MAX_DIGITS or int(digits) >= size:
+        raise NotFound(f"there is no block #{digits[:40]}", rule="block-number", hint=f"the chain has {size} blocks")
+    return chain.block_at(int(digits))
+
+
+def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Block]:
+    """Blocks of these kinds, newest first. Raises Invalid for a kind that is none."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise Invalid(f"{unknown[0]!r} is not an event", rule="event-kind", hint=f"one of {', '.join(KINDS)}")
+    while (block := chain.last_of(kinds, before)) is not None:
+        before = block.sequence_number
+        yield block
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(work)

@@ -1,0 +1,275 @@
+"""What the doctor looks at in the state directory: disk, database, ledger, keys, heads, and damage that is known.
+
+``quick`` costs little however much is kept. ``deep`` reads all of the database: every page and index, every seal, every
+link of the ledger and every reference; blocks and objects are ``odfctl verify``'s. Synchronous; a probe that meets a
+fault says so and the others go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from chain.codec.blocks import decode_block
+from chain.errors import Fault
+from chain.ids import DatasetId, KeyDid
+from chain.model.events import Seed
+from chain.store.sqlite import snapshot_of
+from odfd.control import wire
+from odfd.datasets import row_counts
+from odfd.datasets.references import references_hold
+from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
+from odfd.resources.store import IN_FORCE, WISHES
+from odfd.state.directory import DATABASE, PARTIAL, Home
+from odfd.trust.ledger.log import SEALED, Ledger
+from odfd.verify.damage import Damage
+from odfd.verify.memory import VERIFIED
+
+LOW_DISK: Final = 1 << 30
+"""Bytes free below which the doctor warns."""
+LAST_ENTRIES: Final = 1000
+"""Of the ledger, whose links are always looked at."""
+SHOWN: Final = 3
+"""Of several findings of one kind."""
+_REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
+
+
+class Doctor:
+    """See the module. ``troubles`` tells which heads could not be signed, and why; ``clock`` is a probe of its own."""
+
+    def __init__(
+        self,
+        home: Home,
+        visibility: Visibility,
+        troubles: Callable[[], Mapping[DatasetId, str]],
+        clock: Callable[[], wire.Probe],
+    ) -> None:
+        self._home = home
+        self._visibility = visibility
+        self._clock = clock
+        self._troubles = troubles
+
+    def quick(self) -> list[wire.Probe]:
+        return [_tried(name, probe) for name, probe in self._quick().items()]
+
+    def deep(self) -> Iterator[wire.Probe]:
+        """Also the quick ones; the deeper of two of one name counts."""
+        deep = {"database": self._pages, "rows": self._rows, "trust ledger": self._whole_ledger, "chains": self._chains}
+        for name, probe in {**self._quick(), **deep}.items():
+            yield _tried(name, probe)
+
+    def _quick(self) -> dict[str, Callable[[], wire.Probe]]:
+        return {
+            "disk": self._disk,
+            "last end": self._last_end,
+            "database": self._database,
+            "trust ledger": self._ledger,
+            "keys": self._keys,
+            "heads": self._heads,
+            "clock": self._clock,
+            "damage": self._damage,
+            "published": self._published,
+        }
+
+    def _disk(self) -> wire.Probe:
+        directory = self._home.directory
+        probe = directory / ".doctor"
+        try:
+            probe.write_bytes(bytes(4096))
+            probe.unlink()
+        except OSError as error:
+            hint = {
+                errno.ENOSPC: "free some space: what was committed is safe, and work goes on by itself",
+                errno.EROFS: "mount it writable: a failing disk is often made read-only, look at the kernel's log",
+                errno.EACCES: f"give {directory} to the user that the node runs as",
+            }.get(error.errno or 0, "look at the kernel's log: the disk may be failing")
+            return failed("disk", f"cannot write to {directory}: {error.strerror}", hint)
+        free = shutil.disk_usage(directory).free
+        waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
+        under_way = f"; {len(waiting)} objects on their way hold {sum(waiting) >> 20} MiB" if waiting else ""
+        if free < LOW_DISK:
+            message, hint = f"{free >> 20} MiB free{under_way}", "free some space: mirrors stop when it is full"
+            return wire.Probe(name="disk", result="warning", message=message, hint=hint)
+        return ok("disk", f"{free >> 30} GiB free at {directory}{under_way}")
+
+    def _last_end(self) -> wire.Probe:
+        found = self._home.aftermath
+        if found.lost:
+            return failed(
+                "last end",
+                str(found),
+                "odfctl pull --all: mirrors fetch it again; odfctl pull REF --repair fetches what is this node's own "
+                "from its mirrors; what nobody else has yet is to be done again",
+            )
+        if found.unsettled:
+            return failed(
+                "last end", str(found), "odfctl pull REF --repair; or delete the dataset and take it in again"
+            )
+        return ok("last end", str(found))
+
+    def _database(self) -> wire.Probe:
+        with self._home.database.write() as connection:
+            # A change that is none: it finds a full or read-only disk.
+            connection.execute("UPDATE versions SET version = version")
+        size = (self._home.directory / DATABASE).stat().st_size
+        return ok("database", f"{len(self._home.chains.datasets())} chains, {size >> 20} MiB; --deep reads all of it")
+
+    def _pages(self) -> wire.Probe:
+        problems = self._home.database.damage()
+        if not problems:
+            return ok("database", "every page and index is in order")
+        if all("index" in problem for problem in problems):
+            return failed("database", _few(problems), "odfctl pull REF --repair, of any dataset, makes indexes anew")
+        fault = self._home.database.corrupt(_few(problems))
+        return failed("database", str(fault), fault.hint)
+
+    def _rows(self) -> wire.Probe:
+        with self._home.database.read() as connection:
+            tables = (WISHES, IN_FORCE, VERIFIED, row_counts.COUNTS, MARKS, *SEALED)
+            found = {table: list(table.damaged(connection)) for table in tables}
+            strays = connection.execute("PRAGMA foreign_key_check").fetchall()
+        spoilt = [name for names in found.values() for name in names]
+        if strays:
+            spoilt.append(f"{len(strays)} blocks that belong to no chain")
+        if not spoilt:
+            return ok("rows", "every row with a seal is what was written")
+        hint = next((table.hint for table, names in found.items() if names), "odfctl pull REF --repair")
+        return failed("rows", f"damaged: {_few(spoilt)}", hint)
+
+    def _ledger(self) -> wire.Probe:
+        with self._home.database.read() as connection:
+            entries = Ledger(connection).check(LAST_ENTRIES)
+        return ok("trust ledger", f"the links of the last {entries} entries hold")
+
+    def _whole_ledger(self) -> wire.Probe:
+        with self._home.database.read() as connection:
+            entries = Ledger(connection).check()
+        return ok("trust ledger", f"{entries} entries, every link holds")
+
+    def _keys(self) -> wire.Probe:
+        count, lost = self._home.keys.check(), self._home.keys.lost()
+        if lost:
+            names = _few([self._signer(key) for key in lost])
+            return failed(
+                "keys",
+                f"signing journals are gone, and these sign nothing: {names}",
+                "odfctl trust sign asks peers what they have signed; with nobody to ask: odfctl trust sign --alone",
+            )
+        return ok("keys", f"{count} keys and their journals can be read")
+
+    def _signer(self, key: KeyDid) -> str:
+        if key == self._home.keys.node_key().did:
+            return "the node's key"
+        return f"the key of {self._name(DatasetId.from_public_key(key.public_key))}"
+
+    def _heads(self) -> wire.Probe:
+        """Of our own datasets: what others are told must be what is here."""
+        troubles = self._troubles()
+        behind = [f"{self._name(dataset)}: {why}" for dataset, why in troubles.items()]
+        if behind:
+            hint = "what hinders is said; when the state is an old one: odfctl pull REF --repair, from who has more"
+            return failed("heads", f"not signed: {_few(behind)}", hint)
+        unsigned = [self._name(dataset) for dataset in self._home.chains.datasets() if self._is_unsigned(dataset)]
+        if unsigned:
+            message = f"not signed yet: {_few(unsigned)}"
+            return wire.Probe(name="heads", result="warning", message=message, hint="it is signed in a moment")
+        return ok("heads", "all that is ours is signed")
+
+    def _is_unsigned(self, dataset: DatasetId) -> bool:
+        head = self._home.chains.chain(dataset).head()
+        if head is None or not self._home.keys.has_dataset_key(dataset):
+            return False
+        with self._home.database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+        return newest is None or newest[0].size < head.size
+
+    def _published(self) -> wire.Probe:
+        """What others may see and take; what only an older version decided is for a person to look at."""
+        with self._home.catalog() as catalog:
+            names = {entry.id: entry.name for entry in catalog.entries()}
+        public = self._visibility.public_of(names)
+        counted = f"{len(public)} of {len(names)} datasets"
+        with self._home.database.read() as connection:
+            before = [
+                names[each] for each, mark in Marks(connection).all().items() if mark is Mark.BEFORE and each in names
+            ]
+        if before:
+            return wire.Probe(
+                name="published",
+                result="warning",
+                message=f"{counted}; given since before datasets were private: {_few(sorted(before))}",
+                hint="odfctl unpublish NAME makes one private; odfctl publish NAME confirms it",
+            )
+        return ok("published", counted)
+
+    def _damage(self) -> wire.Probe:
+        found: dict[str, str] = {}
+        with self._home.database.read() as connection:
+            notes = Damage(connection)
+            for dataset in notes.datasets():
+                spots = notes.of(dataset)
+                found[self._name(dataset)] = _few([f"#{spot.sequence} {spot.message}" for spot in spots])
+        if not found:
+            return ok("damage", "none is known; odfctl verify REF looks for it")
+        told = _few([f"{name}: {what}" for name, what in found.items()])
+        return failed("damage", told, _REPAIR.format(next(iter(found))))
+
+    def _chains(self) -> wire.Probe:
+        """What stands around blocks: under which id they lie, and which objects they are said to name."""
+        wrong = []
+        for dataset in self._home.chains.datasets():
+            try:
+                trouble = self._trouble_around(dataset)
+            except Fault as fault:
+                trouble = fault.message
+            if trouble is not None:
+                wrong.append(f"{self._name(dataset)}: {trouble}")
+        if wrong:
+            return failed("chains", _few(wrong), _REPAIR.format("REF"))
+        return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
+
+    def _trouble_around(self, dataset: DatasetId) -> str | None:
+        """While others write: what is found of a chain rewritten meanwhile is left out."""
+        before = self._home.chains.chain(dataset).snapshot()
+        trouble = self._found_around(dataset)
+        after = self._home.chains.chain(dataset).snapshot()
+        return trouble if before and after and before.history == after.history else None
+
+    def _found_around(self, dataset: DatasetId) -> str | None:
+        chain = self._home.chains.chain(dataset)
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed) or seed.dataset_id != dataset:
+            return "it lies under an id that its Seed does not name"
+        with self._home.database.read() as connection:
+            snapshot = snapshot_of(connection, dataset)
+            blocks = map(decode_block, chain.raw_blocks(0, snapshot.head.size if snapshot else 0))
+            whole = references_hold(connection, dataset, blocks)
+        return None if whole else "the list of objects that its blocks name is damaged"
+
+    def _name(self, dataset: DatasetId) -> str:
+        with self._home.catalog() as catalog:
+            return catalog.name_of(dataset)
+
+
+def _tried(name: str, probe: Callable[[], wire.Probe]) -> wire.Probe:
+    try:
+        return probe()
+    except Fault as fault:
+        return failed(name, str(fault), fault.hint)
+    except OSError as error:
+        return failed(name, f"cannot use {error.filename}: {error.strerror}", "look at the kernel's log")
+
+
+def _few(found: Sequence[str]) -> str:
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return "; ".join(found[:SHOWN]) + more
+
+
+def ok(name: str, message: str) -> wire.Probe:
+    return wire.Probe(name=name, result="ok", message=message)
+
+
+def failed(name: str, message: str, hint: str) -> wire.Probe:
+    return wire.Probe(name=name, result="failed", message=message, hint=hint)

@@ -1,0 +1,65 @@
+"""Evidence that is kept here, by its id: bundles of mismatches, and proofs; and bundles that peers keep, fetched."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid, NotFound
+from chain.multihash import Multihash
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.kit.tasks import Report, TaskBoard, outside
+from odfd.network.evidence import EvidenceFetcher
+from odfd.state.directory import Home
+from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.ledger.proofs import Proofs
+
+_LISTED: Final = "odfctl trust show REF lists what is kept"
+
+
+class EvidenceDesk:
+    """See the module."""
+
+    def __init__(self, home: Home, shelf: Shelf, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
+        self._home = home
+        self._shelf = shelf
+        self._fetcher = fetcher
+        self._board = board
+
+    def has_bundle(self, name: Multihash) -> bool:
+        return self._shelf.has(name)
+
+    async def find(self, evidence_id: str) -> bytes | Path:
+        """The bundle of a mismatch, as a file, or the JSON of a proof. Raises NotFound."""
+        name = _named(evidence_id)
+        proof = await trio.to_thread.run_sync(self._proof, name)
+        return self._shelf.path(name) if proof is None else proof
+
+    def fetch(self, evidence_id: str) -> wire.TaskRef:
+        """A task that brings it here, if it is not. Raises NotFound for what is no id."""
+        name = _named(evidence_id)
+        return task_ref(self._board.submit("evidence", str(name), partial(self._bring, name)))
+
+    async def _bring(self, name: Multihash, report: Report) -> wire.EvidenceFetched:
+        found: bytes | Path | None = await trio.to_thread.run_sync(self._proof, name)
+        if found is None:
+            report.begin("asking peers for it")
+            with outside("peers who have it"):
+                found = await self._fetcher.fetch(name)
+        size = found.stat().st_size if isinstance(found, Path) else len(found)
+        return wire.EvidenceFetched(id=str(name), size=size)
+
+    def _proof(self, name: Multihash) -> bytes | None:
+        with self._home.database.read() as connection:
+            return Proofs(connection).body(name)
+
+
+def _named(text: str) -> Multihash:
+    try:
+        return Multihash.parse(text)
+    except Invalid as error:
+        raise NotFound(f"{text[:60]!r} is not the id of evidence", rule="evidence", hint=_LISTED) from error

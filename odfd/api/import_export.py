@@ -1,0 +1,312 @@
+"""Datasets carried whole: to and from places in the ODF layout."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import trio
+
+from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
+from chain.ids import DatasetId
+from chain.model.events import Seed
+from chain.statements import envelope, statement
+from chain.statements.statement import Authority, HeadStatement
+from chain.statements.tree import Frontier
+from chain.store.base import BlockDamaged, ChainReader
+from chain.store.layout import DirectoryChain, DirectoryObjects
+from odfd.control import wire
+from odfd.datasets import visibility
+from odfd.datasets.catalog import Catalog, Entry, default_name
+from odfd.datasets.references import keep_references
+from odfd.kit.clock import Clock
+from odfd.kit.tasks import Report, outside
+from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.tally import Tally
+from odfd.published.packs import write_packs
+from odfd.published.replication import Shown
+from odfd.published.signed import read_statements, signed_state, write_statements
+from odfd.resources.store import Resources
+from odfd.state.directory import Home
+from odfd.state.remotes import Places, name_in, place_of
+from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
+from odfd.transfer.linked import note_links
+from odfd.trust.admission.epoch_switch import epoch_of
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.history_rewrite import kept_tree
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.verify.terms import pages_of
+from p2p.ports import Judgement, Noticeboard, PeerId, Topic
+
+BATCH: Final = 4096
+"""Blocks settled at a time: bounds memory."""
+SHOW_SECONDS: Final = 0.2
+"""How often what came is shown."""
+Work = Callable[[Report], Awaitable[wire.TransferResult]]
+
+
+class Carrying:
+    """See the module."""
+
+    def __init__(
+        self,
+        home: Home,
+        places: Places,
+        arrivals: Arrivals,
+        clock: Clock,
+        changed: Callable[[DatasetId], None],
+        board: Noticeboard,
+    ) -> None:
+        """``board`` judges what is signed of a copy that comes in."""
+        self._board = board
+        self._home = home
+        self._places = places
+        self._arrivals = arrivals
+        self._clock = clock
+        self._changed = changed
+
+    def export(self, entry: Entry, to: str) -> Work:
+        """Raises Refused for a place that is not a folder."""
+        folder = local_folder(to)
+
+        async def work(report: Report) -> wire.TransferResult:
+            await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+            report.begin(f"writing {folder}", None, "blocks")
+            done = await trio.to_thread.run_sync(
+                partial(
+                    export_dataset,
+                    self._home.chains,
+                    self._home.objects,
+                    entry.id,
+                    folder,
+                    lambda so_far: _show(report, so_far),
+                )
+            )
+            await trio.to_thread.run_sync(self._export_beside, entry.id, folder)
+            return _result(entry.name, str(folder), done)
+
+        return work
+
+    def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
+        """Whoever serves the folder can then be mirrored, in few questions."""
+        chain = DirectoryChain(folder)
+        write_packs(folder, self._home.chains.chain(dataset), 0 if (head := chain.head()) is None else head.size)
+        signed = signed_state(self._home.database, self._home.chains, dataset)
+        if signed.is_here:
+            write_statements(folder, signed)
+
+    def import_(self, request: wire.ImportRequest) -> Work:
+        place = place_of(request.source)
+        if place is not None:
+            return self._import_published(place, request)
+        folder = local_folder(request.source)
+
+        async def work(report: Report) -> wire.TransferResult:
+            chain = DirectoryChain(folder)
+            name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, folder.name)
+            statements = await trio.to_thread.run_sync(read_statements, folder)
+            copy = Copy(str(folder), chain, DirectoryObjects(folder))
+            return await self._take_in(copy, statements, name, request, report)
+
+        return work
+
+    def _import_published(self, place: str, request: wire.ImportRequest) -> Work:
+        """All blocks and objects come here first: nothing of them counts before all of it is verified."""
+        self._places.check(place)
+
+        async def work(report: Report) -> wire.TransferResult:
+            report.begin(f"fetching {request.source}", None, "bytes")
+            async with self._places.replication.reading(place) as shown:
+                with outside(request.source):
+                    head = await shown.source.head_of(shown.root)
+                    chain = await shown.source.staged(shown.root, shown.root, head)
+                name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
+                with outside(request.source):
+                    await self._fetch_objects(shown.peer, chain, report)
+                copy = Copy(
+                    request.source, chain, self._home.objects, "nothing of it was taken: who serves it mends it"
+                )
+                done = await self._take_in(copy, await _statements(shown), name, request, report)
+                await shown.source.forget(shown.root)
+                return done
+
+        return work
+
+    async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
+        """Those that its blocks name and that rows link to, many at once; they stay when the rest is cut off."""
+        head = await trio.to_thread.run_sync(chain.head)
+        pages = pages_of(chain, 0, head.size if head else 0, BATCH)
+        done = 0
+        while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
+            terms, blocks = page
+            tally = Tally()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_show_bytes, tally, done, report)
+                await self._arrivals.bring(None, [peer], terms, blocks, tally)
+                nursery.cancel_scope.cancel()
+            done += tally.bytes
+
+    async def _take_in(
+        self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
+    ) -> wire.TransferResult:
+        """Nothing of it, unless it is known to be of a history that goes on."""
+
+        def wait() -> None:
+            report.message = "waiting until nobody else writes it"
+
+        def take() -> tuple[Transfer, str]:
+            epoch = 0
+            if isinstance(seed, Seed):
+                self._show_statements(copy, seed.dataset_id, statements)
+                if self._home.chains.chain(seed.dataset_id).head() != copy.chain.head():
+                    epoch = self._epoch(seed.dataset_id, copy.chain)
+            done = import_copy(copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
+            return done, self._settle(done.dataset, name, epoch)
+
+        seed = (await trio.to_thread.run_sync(copy.chain.block_at, 0)).event
+        async with self._home.turns.of(seed.dataset_id if isinstance(seed, Seed) else copy.place, wait):
+            report.begin(f"verifying {request.source}", None, "blocks")
+            done, known_as = await trio.to_thread.run_sync(take)
+        self._changed(done.dataset)
+        return _result(known_as, request.source, done)
+
+    def _show_statements(self, copy: Copy, dataset: DatasetId, statements: Sequence[bytes]) -> None:
+        """Raises Invalid for what is not signed as it says, or of another dataset."""
+        for raw in statements:
+            said = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
+            if not isinstance(said, HeadStatement | Authority) or said.dataset != dataset:
+                raise Invalid(f"a statement in {copy.place} is of another dataset", rule="graft")
+            if self._board.judge(Topic.HEADS, raw, PeerId(copy.place)) is Judgement.REJECT:
+                raise Invalid(f"a statement in {copy.place} does not hold", rule="published-statement")
+
+    def _epoch(self, dataset: DatasetId, chain: ChainReader) -> int:
+        """Of what came, by what is known to be signed of it. Raises Conflict."""
+        with self._home.database.read() as connection:
+            walk = Authorities(connection).walk(dataset)
+            heads = Ledger(connection).heads(dataset)
+        head = chain.head()
+        if head is None or not walk[-1].epoch:
+            return 0
+        return epoch_of(head.size, lambda size: kept_tree(chain, size).root, walk, heads)
+
+    def _name_for(self, chain: DirectoryChain, wished: str | None, suggested: str) -> str:
+        """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed):
+            return suggested  # it will not be verified
+        with self._home.catalog() as catalog:
+            known = catalog.find(seed.dataset_id)
+            if wished is None and known is not None:
+                return known.name
+            name = wished or suggested or default_name(seed.dataset_id)
+            return catalog.check(name, seed.dataset_id)
+
+    def _settle(self, dataset: DatasetId, name: str, epoch: int) -> str:
+        """Name what came, and note what was checked of it, as of an epoch that is no earlier than the one noted.
+
+        References go first: what is named here is whole.
+        """
+        database, chain = self._home.database, self._home.chains.chain(dataset)
+        with database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        head = chain.head()
+        assert head is not None
+        frontier: Frontier = checked.frontier
+        groups: list[bytes] = []
+        for terms, blocks in pages_of(chain, frontier.size, head.size, BATCH):
+            frontier = frontier.extend((block.hash.digest for block in blocks), groups)
+            with database.write() as connection:
+                keep_references(connection, dataset, blocks)
+            note_links(database, self._home.objects, dataset, terms, blocks)
+        was_whole = checked.data >= checked.frontier.size
+        with database.write() as connection:
+            catalog = Catalog(Resources(connection))
+            known = catalog.find(dataset)
+            if known is None:
+                catalog.add(name, dataset, self._clock.now())
+            visibility.imported(connection, dataset)
+            data = frontier.size if was_whole else checked.data
+            Ledger(connection).grow(
+                dataset, checked.frontier, Checked(frontier, data, max(epoch, checked.epoch)), groups
+            )
+        return known.name if known else name
+
+    def mend(self) -> tuple[list[str], list[str]]:
+        """Settle what an import that was cut off left behind; the names. Imports verify all before they keep any.
+
+        Also tells of datasets that cannot be settled, or not even looked at: they keep no other from being served.
+        """
+        mended, troubles = [], []
+        for dataset in self._suspects():
+            try:
+                if self._is_unsettled(dataset):
+                    epoch = 0
+                    # One that gave it up was heard of since: then it is as with any chain that is here.
+                    with suppress(Conflict):
+                        epoch = self._epoch(dataset, self._home.chains.chain(dataset))
+                    mended.append(self._settle(dataset, default_name(dataset), epoch))
+            except Fault as fault:
+                troubles.append(f"{dataset.short}: {fault.message}")
+        return mended, troubles
+
+    def _suspects(self) -> list[DatasetId]:
+        """Datasets that may be unsettled, by a few questions for all; every one where a name is damaged."""
+        heads = self._home.chains.heads()
+        with self._home.database.read() as connection:
+            settled = Ledger(connection).sizes()
+            try:
+                named = {entry.id for entry in Catalog(Resources(connection)).entries()}
+            except Environment:
+                named = set()
+        whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}
+        return [each for each in heads if each not in named or each not in whole]
+
+    def _is_unsettled(self, dataset: DatasetId) -> bool:
+        """Raises Environment for a chain that lies under another id than its own, or is damaged."""
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        with self._home.database.read() as connection:
+            settled = Ledger(connection).chain(dataset).frontier.size
+            is_named = Catalog(Resources(connection)).find(dataset) is not None
+        if head is None or (settled >= head.size and is_named):
+            return False
+        seed = chain.block_at(0).event
+        if not isinstance(seed, Seed) or seed.dataset_id != dataset:
+            raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
+        return True
+
+
+def local_folder(place: str) -> Path:
+    """A path or ``file://`` URL. Raises Refused for other schemes."""
+    parts = urlsplit(place)
+    if parts.scheme not in ("", "file"):
+        raise Refused(f"{parts.scheme}:// is not understood here", rule="transfer-place", hint="name a folder")
+    return Path(parts.path)
+
+
+async def _statements(shown: Shown) -> Sequence[bytes]:
+    """What is signed of a copy that is published; nothing where nobody signed it. Raises Remote, Invalid."""
+    try:
+        return (await shown.source.edition(shown.root)).statements
+    except Remote as fault:
+        if fault.rule != "published-unsigned":
+            raise
+        return ()
+
+
+def _show(report: Report, so_far: Transfer) -> None:
+    report.done = so_far.blocks
+
+
+async def _show_bytes(tally: Tally, before: int, report: Report) -> None:
+    while True:
+        report.done = before + tally.bytes
+        await trio.sleep(SHOW_SECONDS)
+
+
+def _result(name: str, place: str, done: Transfer) -> wire.TransferResult:
+    return wire.TransferResult(ref=name, place=place, blocks=done.blocks, objects=done.objects, bytes=done.bytes)

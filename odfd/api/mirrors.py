@@ -1,0 +1,339 @@
+"""The ports ``Mirrors``, ``Networks`` and ``Peers``: what is wished of others, and who they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.ids import DID_ODF, DatasetId
+from chain.instant import Instant
+from chain.statements.statement import HEAD
+from odfd.api.datasets import known_dataset
+from odfd.api.holder_counts import HolderCounts
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import default_name
+from odfd.datasets.holdings import Holdings
+from odfd.datasets.visibility import Visibility
+from odfd.ipfs.way import home_of
+from odfd.kit.tasks import Report, TaskBoard, outside
+from odfd.mirrors.keeper import Mirror, MirrorKeeper, Shown, State
+from odfd.mirrors.retention import ALL, UNCAPPED
+from odfd.mirrors.tally import Tally
+from odfd.mirrors.wish import Wish
+from odfd.network.membership import Membership, Network
+from odfd.state.directory import Home
+from odfd.state.remotes import Places, place_of
+from odfd.trust.judgement.trust_evaluator import Known, Standing
+from odfd.trust.ledger.log import Ledger
+from p2p.ports import PeerId, PeerView
+
+_WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
+"""Base58 of an Ed25519 key as libp2p writes it."""
+SHOW_SECONDS: Final = 0.2
+"""How often a mirror's progress is copied into the task that shows it."""
+PATIENCE_SECONDS: Final = 60.0
+"""Without any progress, before the task that made a mirror ends: the wish stands, and holds no place on the board."""
+
+
+class MirrorService:
+    """The port ``Mirrors``."""
+
+    def __init__(
+        self,
+        home: Home,
+        keeper: MirrorKeeper,
+        terms: tuple[Standing, Visibility],
+        board: TaskBoard,
+        places: Places,
+        holders: HolderCounts,
+    ) -> None:
+        self._standing, self._visibility = terms
+        self._places = places
+        self._holders = holders
+        self._home = home
+        self._keeper = keeper
+        self._board = board
+
+    async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
+        wish = await self._wish(request)
+        wish.check()
+        if await trio.to_thread.run_sync(self._is_ours, wish.id):
+            raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
+        shown = Shown(private=request.private, held=await trio.to_thread.run_sync(self._is_held, wish.id))
+        mirror = await self._keeper.add(wish, shown)
+
+        async def work(report: Report) -> wire.MirrorView:
+            report.begin(f"mirroring {wish.name}", None, "bytes")
+            with outside(f"peers of {wish.name}"):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_show, mirror, report)
+                    await _settled(mirror)
+                    nursery.cancel_scope.cancel()
+            now = self._keeper.find(wish.id)
+            if now is None:
+                raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
+            if now.fault is not None:
+                raise now.fault
+            return await self._shown(now)
+
+        return task_ref(self._board.submit("mirror", wish.name, work))
+
+    async def list(self) -> Sequence[wire.MirrorView]:
+        return await self._all_shown(self._keeper.all())
+
+    async def remove(self, ref: str) -> wire.MirrorView:
+        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        view = await self._shown(self._keeper.get(dataset))
+        await self._keeper.remove(dataset)
+        return view
+
+    async def pause(self, ref: str) -> wire.MirrorView:
+        return await self._pause(ref, paused=True)
+
+    async def resume(self, ref: str) -> wire.MirrorView:
+        return await self._pause(ref, paused=False)
+
+    async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
+        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        mirror = await self._keeper.pause(dataset, paused=paused)
+        return await self._shown(mirror)
+
+    def _is_held(self, dataset: DatasetId) -> bool:
+        return self._home.chains.chain(dataset).head() is not None
+
+    def _is_ours(self, dataset: DatasetId) -> bool:
+        """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
+        return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
+
+    async def _source(self, request: wire.MirrorRequest) -> tuple[DatasetId, str | None]:
+        """The dataset, and where it is published and looked for."""
+        if not request.source.startswith(DID_ODF):
+            place = place_of(request.source)
+            if place is None:
+                raise Refused(
+                    f"cannot mirror {request.source!r}",
+                    rule="mirror-source",
+                    hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
+                    " published; odfctl network show NAME lists what is announced",
+                )
+            return await self._places.found(place), place
+        dataset = DatasetId.parse(request.source)
+        if request.via is None:
+            return dataset, None
+        place = home_of(dataset) if request.via == "ipfs" else place_of(request.via)
+        if place is None:
+            raise Invalid(f"{request.via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+        self._places.check(place)
+        return dataset, place
+
+    async def _wish(self, request: wire.MirrorRequest) -> Wish:
+        dataset, via = await self._source(request)
+        return Wish(
+            via=via,
+            dataset=str(dataset),
+            name=request.as_name or default_name(dataset),
+            network=request.network,
+            want=request.want,
+            priority=request.priority,
+            keep=None if request.keep == ALL else request.keep,
+            rate=None if request.rate == UNCAPPED else request.rate,
+            use=request.use,
+            serve=request.serve,
+            expect=request.expect,
+        )
+
+    async def _shown(self, mirror: Mirror) -> wire.MirrorView:
+        (view,) = await self._all_shown([mirror])
+        return view
+
+    async def _all_shown(self, mirrors: Sequence[Mirror]) -> Sequence[wire.MirrorView]:
+        peers = self._holders.of(mirror.wish.id for mirror in mirrors)
+        return [await trio.to_thread.run_sync(self._view, mirror, peers[mirror.wish.id]) for mirror in mirrors]
+
+    def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
+        wish, tally = mirror.wish, mirror.tally
+        known = self._standing.known(wish.id)
+        serve = self._standing.serve(wish.id)
+        reach = self._standing.reach_of(self._home.chains.chain(wish.id), known, serve)
+        with self._home.database.read() as connection:
+            holdings = Holdings(connection)
+            extent, held = holdings.extent(wish.id), holdings.bytes(wish.id)
+        return wire.MirrorView(
+            name=wish.name,
+            id=wish.dataset,
+            state=mirror.state.value,
+            want=wish.want,
+            keep=wish.keep,
+            rate=wish.rate,
+            priority=wish.priority,
+            held_from=extent.first,
+            held=held,
+            network=wish.network,
+            use=str(self._standing.use(wish.id)),
+            serve=str(serve),
+            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(wish.id),
+            blocks=_blocks(tally, known),
+            slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
+            bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
+            peers=peers,
+            message=_message(mirror),
+            via=wish.via,
+        )
+
+
+def _message(mirror: Mirror) -> str:
+    """With what to do about it, where a person can."""
+    hint = mirror.fault.hint if mirror.fault is not None else None
+    return f"{mirror.message}; {hint}" if hint else mirror.message
+
+
+def _blocks(tally: Tally, known: Known) -> wire.Share:
+    """Also of one that has not been looked at since the start."""
+    signed = 0 if known.head is None else known.head.size
+    return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
+
+
+async def _settled(mirror: Mirror) -> None:
+    """Until all that is announced is here, or cannot come, or nothing comes for a while."""
+    seen, since = mirror.tally.progress(), trio.current_time()
+    while not mirror.is_settled:
+        turned = mirror.turned
+        idle = mirror.state is not State.SYNCING
+        with trio.move_on_at(since + PATIENCE_SECONDS if idle else float("inf")) as patience:
+            await turned.wait()
+        if patience.cancelled_caught and mirror.state is not State.SYNCING:
+            return
+        if mirror.tally.progress() != seen:
+            seen, since = mirror.tally.progress(), trio.current_time()
+
+
+async def _show(mirror: Mirror, report: Report) -> None:
+    while True:
+        tally = mirror.tally
+        report.done, report.total = tally.bytes, tally.bytes_wanted or None
+        report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
+            f"  {mirror.message}" if mirror.message else ""
+        )
+        await trio.sleep(SHOW_SECONDS)
+
+
+class NetworkService:
+    """The port ``Networks``."""
+
+    def __init__(self, home: Home, membership: Membership, holders: HolderCounts) -> None:
+        self._home = home
+        self._membership = membership
+        self._holders = holders
+
+    async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
+        network = Network(name=request.name, bootstrap=request.bootstrap)
+        await self._membership.join(network)
+        for address in request.bootstrap:
+            try:
+                await self._membership.connect(address)
+            except Remote:
+                continue  # it is dialled again and again; the view shows how many are connected
+        return await self._look(network)
+
+    async def leave(self, name: str) -> wire.NetworkView:
+        left = await self._membership.leave(name)
+        return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
+
+    async def list(self) -> Sequence[wire.NetworkView]:
+        network = self._membership.network
+        return [] if network is None else [await self._look(network)]
+
+    async def show(self, name: str) -> wire.NetworkView:
+        network = self._membership.network
+        if network is None or network.name.casefold() != name.casefold():
+            raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
+        return await self._look(network)
+
+    async def _look(self, network: Network) -> wire.NetworkView:
+        peers = sum(view.connected for view in self._membership.peers())
+        seen = await trio.to_thread.run_sync(self._view, network, peers)
+        counts = self._holders.of(DatasetId.parse(each.id) for each in seen.datasets)
+        counted = (msgspec.structs.replace(each, peers=counts[DatasetId.parse(each.id)]) for each in seen.datasets)
+        return msgspec.structs.replace(seen, datasets=tuple(counted))
+
+    def _view(self, network: Network, peers: int) -> wire.NetworkView:
+        with self._home.catalog() as catalog:
+            names = {entry.id: entry.name for entry in catalog.entries()}
+        announced = []
+        with self._home.database.read() as connection:
+            ledger = Ledger(connection)
+            for dataset in ledger.datasets(HEAD):
+                newest = ledger.newest_head(dataset)
+                if newest is None:
+                    continue
+                announced.append(
+                    wire.Announced(
+                        id=str(dataset),
+                        name=names.get(dataset),
+                        blocks=newest[0].size,
+                        head=str(newest[0].head),
+                        signed_at=newest[0].issued_at,
+                        held=dataset in names,
+                    )
+                )
+        return wire.NetworkView(
+            name=network.name,
+            bootstrap=network.bootstrap,
+            peers=peers,
+            datasets=tuple(announced),
+        )
+
+
+class PeerService:
+    """The port ``Peers``."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def list(self) -> Sequence[wire.PeerInfo]:
+        return [_peer(view) for view in self._membership.peers()]
+
+    async def show(self, peer: str) -> wire.PeerInfo:
+        return _peer(self._find(peer))
+
+    async def block(self, peer: str) -> wire.PeerInfo:
+        return _peer(await self._membership.block(self._named(peer), blocked=True))
+
+    async def unblock(self, peer: str) -> wire.PeerInfo:
+        return _peer(await self._membership.block(self._named(peer), blocked=False))
+
+    async def connect(self, multiaddr: str) -> wire.PeerInfo:
+        peer = await self._membership.connect(multiaddr)
+        return await self.show(peer)
+
+    def _named(self, peer: str) -> PeerId:
+        """One that is known, or a whole id: a peer may be shut out before it is ever met."""
+        return PeerId(peer) if _WHOLE_ID.fullmatch(peer) else self._find(peer).peer
+
+    def _find(self, peer: str) -> PeerView:
+        found = [view for view in self._membership.peers() if view.peer.startswith(peer)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise NotFound(f"no peer {peer[:60]!r} is known here", rule="peer", hint="odfctl peer list")
+        raise Invalid(f"{len(found)} peers begin with {peer!r}", rule="peer", hint="write more of it")
+
+
+def _peer(view: PeerView) -> wire.PeerInfo:
+    seen = None if view.last_seen is None else instant.render(Instant(view.last_seen))
+    return wire.PeerInfo(
+        peer_id=view.peer,
+        addresses=view.addresses,
+        connected=view.connected,
+        score=view.score,
+        last_seen=seen,
+        blocked=view.blocked,
+        datasets=view.datasets,
+    )

@@ -1,0 +1,189 @@
+"""The port ``Policies``: what is asked for here, and what a network asks, signed by its key and accepted by a person.
+
+What tightens holds as soon as it is heard (``odfd.trust.policy.policy_merge``); what loosens waits here for a person's
+word, which is kept as a resource and decided in the ledger. The network's key is a node's key: the node that publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import trio
+
+from chain.errors import Invalid, Refused
+from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements import canonical, envelope, statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
+from odfd.control import wire
+from odfd.kit.clock import Clock
+from odfd.network.membership import Membership
+from odfd.state.directory import Home
+from odfd.state.effective_policy import Rulebook
+from odfd.trust.keys import journal_topics
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.network_policies import Known, NetworkPolicies
+from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.policy_merge import accepted, check_rules, waiting
+
+
+class RulesService:
+    """See the module."""
+
+    def __init__(
+        self,
+        home: Home,
+        membership: Membership,
+        clock: Clock,
+        rulebook: Rulebook,
+        changed: Callable[[Signed | None], None],
+    ) -> None:
+        """``changed``: the policy may be another; told what was signed for the network, if anything."""
+        self._home = home
+        self._membership = membership
+        self._clock = clock
+        self._rulebook = rulebook
+        self._changed = changed
+
+    async def policy(self) -> wire.PolicyView:
+        """The policy in force, with what the network said of it: the version accepted last, and those since."""
+        return await trio.to_thread.run_sync(self._policy)
+
+    def _policy(self) -> wire.PolicyView:
+        key = self._rulebook.key()
+        with self._home.database.read() as connection:
+            kept = NetworkPolicies(connection)
+            policy = kept.policy(self._rulebook.own(connection), key)
+            views = [] if key is None else self._views(kept, policy, key)
+        return policy_view(self._rulebook.profile, policy, views)
+
+    def _views(self, kept: NetworkPolicies, policy: Policy, key: KeyDid) -> list[wire.NetworkRulesView]:
+        settled, later = kept.accepted(key), kept.later(key)
+        found = [] if settled is None else [_view(settled, "accepted", ())]
+        for known in later:
+            lines = waiting(policy, known.said.policy)
+            found.append(_view(known, "waiting" if lines else "in force", lines))
+        return found
+
+    async def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
+        """Sign the next version with this node's key, and tell the network. Raises Refused, Invalid."""
+        view, signed = await trio.to_thread.run_sync(self._publish, request)
+        self._changed(signed)
+        return view
+
+    def _publish(self, request: wire.NetworkRulesRequest) -> tuple[wire.NetworkRulesView, Signed]:
+        network = self._membership.network
+        if network is None:
+            raise Refused("this node is in no network", rule="no-network", hint="odfctl network join NAME")
+        rules, key, now = _rules(request), self._home.keys.node_key(), self._clock.now()
+        check_rules(rules)
+        accepted(Policy(), rules)
+        with self._home.database.write() as connection:
+            kept = NetworkPolicies(connection)
+            before = kept.of(key.did)
+            said = PolicyStatement(
+                key=key.did,
+                network=network.name,
+                version=before[-1].said.version + 1 if before else 1,
+                previous=before[-1].sid if before else None,
+                issued_at=statement.when(now),
+                policy=rules,
+                head=rules.digest,
+            )
+            payload = statement.encode(said)
+            sid, topic = envelope.sid(payload), journal_topics.policy(network.name)
+            sealed = self._home.keys.sign(key, topic, (said.version,), str(sid), payload)
+            signed = envelope.unseal(sealed, statement.limit_of(said))
+            kept.keep(said, signed, "signed", "", now)
+        return _view(Known(said, signed.sid), "in force", ()), signed
+
+    async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
+        """From now on all that this version says holds here. Raises NotFound, Invalid, Refused."""
+        view = await trio.to_thread.run_sync(self._accept, Multihash.parse(request.sid))
+        self._changed(None)
+        return view
+
+    def _accept(self, sid: Multihash) -> wire.NetworkRulesView:
+        key = self._rulebook.key()
+        if key is None:
+            raise Refused(
+                "this node takes its policy from no network",
+                rule="network-policy",
+                hint='name its key in the settings: [policy] network-key = "did:key:…"',
+            )
+        now = self._clock.now()
+        with self._home.database.write() as connection:
+            known = NetworkPolicies(connection).accept(self._rulebook.own(connection), key, sid, now)
+            said: dict[str, canonical.Json] = {"decision": "accept-policy", "sid": str(sid), "key": str(key)}
+            Ledger(connection).decide_on(canonical.encode(said), now)
+        return _view(known, "accepted", ())
+
+
+def policy_view(profile: str, policy: Policy, network: Sequence[wire.NetworkRulesView]) -> wire.PolicyView:
+    said = {"attest": policy.attest, "observe": policy.observe}
+    return wire.PolicyView(
+        profile=profile,
+        use=str(policy.use),
+        serve=str(policy.serve),
+        groups={group.name: tuple(str(key) for key in sorted(group.keys)) for group in policy.groups},
+        publish=tuple(name for name, is_said in said.items() if is_said),
+        settings={
+            "f": policy.tolerated,
+            "maxStaleSeconds": policy.max_stale,
+            "spotCheck": policy.spot_check,
+            "recheck": policy.recheck,
+            "minEngines": policy.min_engines,
+            "minSandbox": policy.min_sandbox,
+            "witnesses": {name: str(key) for key, name in policy.witnesses.groups.items()},
+            "witnessF": policy.witnesses.faulty,
+            "quorum": policy.witnesses.quorum,
+            "cosignatureSeconds": policy.witnesses.max_age,
+        },
+        notes=policy.notes,
+        network=tuple(network),
+    )
+
+
+def _rules(request: wire.NetworkRulesRequest) -> Rules:
+    """Raises Invalid."""
+    groups = request.groups
+    listed = None
+    if groups is not None:
+        if not all(groups.values()):
+            raise Invalid("a group without keys", rule="policy", hint="leave it out, or list its keys")
+        listed = tuple(
+            RuleGroup(name=name, keys=tuple(KeyDid.parse(key) for key in keys)) for name, keys in groups.items()
+        )
+    return Rules(
+        use=request.use,
+        serve=request.serve,
+        groups=listed,
+        f=request.f,
+        min_engines=request.min_engines,
+        min_sandbox=request.min_sandbox,
+        max_stale=request.max_stale,
+        witness=None if request.witness is None else _witness_rules(request.witness),
+    )
+
+
+def _witness_rules(request: wire.WitnessRulesRequest) -> WitnessRules:
+    """Raises Invalid."""
+    listed = None
+    if request.groups is not None:
+        listed = tuple(RuleGroup(name=name, keys=(KeyDid.parse(key),)) for name, key in request.groups.items())
+    return WitnessRules(groups=listed, f=request.f, quorum=request.quorum, max_age=request.max_age)
+
+
+def _view(
+    known: Known, state: Literal["accepted", "in force", "waiting"], lines: Sequence[str]
+) -> wire.NetworkRulesView:
+    return wire.NetworkRulesView(
+        sid=str(known.sid),
+        network=known.said.network,
+        version=known.said.version,
+        issued_at=known.said.issued_at,
+        state=state,
+        waiting=tuple(lines),
+    )

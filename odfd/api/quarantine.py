@@ -1,0 +1,75 @@
+"""The datasets that take records that others could not read: found by whose records they are, made on first use.
+
+Which is whose is a resource of this node, so that both may be renamed. A new one is called as the dataset it is of,
+with ``.quarantine`` behind it; it is a dataset as any other, private until it is published. It outlives the other one.
+Synchronous.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import DatasetKind, Seed, SetInfo
+from odfd.datasets.catalog import Catalog
+from odfd.resources.store import Resources
+from odfd.state.directory import Home
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+KIND: Final = "quarantine"
+"""Resource by the did of a dataset: the did of the one that takes its records."""
+SUFFIX: Final = ".quarantine"
+
+
+class Quarantines:
+    """Implements ``odfd.ingest.driver.Quarantines``. Safe to use from any thread."""
+
+    def __init__(self, home: Home, committer: OwnerCommitter, now: Callable[[], Instant]) -> None:
+        self._home = home
+        self._committer = committer
+        self._now = now
+
+    def find(self, dataset: DatasetId) -> DatasetId | None:
+        with self._home.database.read() as connection:
+            return _found(Resources(connection), dataset)
+
+    def name(self, dataset: DatasetId) -> str | None:
+        """What the one of ``dataset`` is called here."""
+        with self._home.database.read() as connection:
+            resources = Resources(connection)
+            found = _found(resources, dataset)
+            return None if found is None else Catalog(resources).name_of(found)
+
+    def make(self, dataset: DatasetId) -> DatasetId:
+        """Raises Invalid when its name is taken."""
+        now = Instant(self._now() // MILLISECOND * MILLISECOND)
+        made = self._home.keys.new_dataset_key().dataset_id
+        with self._home.catalog() as catalog:
+            of = catalog.name_of(dataset)
+
+        def name_it(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            Catalog(resources).add(f"{of}{SUFFIX}", made, now)
+            resources.apply(KIND, str(dataset), str(made).encode(), now)
+
+        told = SetInfo(description=f"Records that {of} could not read: {dataset}", keywords=("quarantine",))
+        try:
+            founding = (Seed(dataset_id=made, dataset_kind=DatasetKind.ROOT), told)
+            self._committer.commit_now(made, None, founding, (), now, name_it)
+        except Fault:
+            if self._home.chains.chain(made).head() is None:
+                self._home.keys.discard_dataset_key(made)
+            raise
+        return made
+
+
+def _found(resources: Resources, dataset: DatasetId) -> DatasetId | None:
+    said = resources.get(KIND, str(dataset))
+    if said is None or not said.spec:
+        return None
+    found = DatasetId.parse(said.spec.decode())
+    return found if Catalog(resources).find(found) is not None else None

@@ -1,0 +1,227 @@
+"""The port ``Resolving``: a person decides what no rule can, of a history that forks, is refuted, or gives up blocks.
+
+A decision is one entry of the ledger, with the hash of the policy and the statements that it rests on, and holds on
+this node alone. Where it means another history than the one here, that one is given up from the place where they part,
+in the same transaction, and the mirror fetches the other. Nobody else writes the dataset meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import canonical
+from chain.statements.authority import Rights
+from chain.statements.proof import AUTHORITY_FORK, FORK
+from chain.statements.statement import HeadStatement
+from chain.store.base import ChainReader, Rewrite
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.datasets.catalog import Entry
+from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.turning import RewriteWaiting, turn_of
+from odfd.state.directory import Home
+from odfd.trust.judgement import manual_resolution
+from odfd.trust.judgement.manual_resolution import Answer, Case, Fork, Side, Stop, Versions
+from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.authority_replacement import hold_instead
+from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.history_rewrite import give_up, kept_tree
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.resolutions import Resolutions
+
+
+class Docket:
+    """What waits for a decision on each dataset. Called from worker threads."""
+
+    def __init__(self, home: Home, standing: Standing) -> None:
+        self._home = home
+        self.standing = standing
+
+    def case(self, entry: Entry) -> Case:
+        chain = self._home.chains.chain(entry.id)
+        known, head = self.standing.known(entry.id), chain.head()
+        with self._home.database.read() as connection:
+            checked = Ledger(connection).chain(entry.id)
+            fork, versions = self._fork(connection, entry.id, checked.epoch), self._versions(connection, entry.id)
+            walk = Authorities(connection).walk(entry.id)
+        waiting = known.head
+        if waiting is None or not _gives_up(checked, waiting, walk) or known.decided.follows(waiting.epoch):
+            waiting = None
+        stops = self.standing.stops(known)
+        return Case(
+            dataset=entry.id,
+            name=entry.name,
+            size=known.size,
+            head=None if head is None else head.hash,
+            epoch=checked.epoch,
+            number_of=lambda name: _number_of(chain, name),
+            fork=fork,
+            stops=[Stop(step, chain.block_at(step).hash, found.status.value) for step, found in stops],
+            waiting=waiting,
+            versions=versions,
+            abandoned=known.decided.abandoned is not None,
+        )
+
+    def _fork(self, connection: sqlite3.Connection, dataset: DatasetId, epoch: int) -> Fork | None:
+        proofs = Proofs(connection)
+        index = proofs.forked_at(dataset, epoch)
+        found = [each for each in proofs.of(dataset) if (each.kind, each.epoch, each.index) == (FORK, epoch, index)]
+        return manual_resolution.fork_of(found[0]) if index is not None and found else None
+
+    def _versions(self, connection: sqlite3.Connection, dataset: DatasetId) -> Versions | None:
+        rights = Authorities(connection).rights(dataset)
+        if not is_disputed(connection, dataset, rights):
+            return None
+        found = [
+            each
+            for each in Proofs(connection).of(dataset)
+            if (each.kind, each.epoch) == (AUTHORITY_FORK, rights.version)
+        ]
+        return manual_resolution.versions_of(found[0], rights.sid) if found and rights.sid is not None else None
+
+
+def _gives_up(checked: Checked, head: HeadStatement, walk: Sequence[Rights]) -> bool:
+    """Whether a head is of an epoch that a mirror does not follow unasked."""
+    try:
+        turn_of(checked, head, walk, follow=False)
+    except RewriteWaiting:
+        return True
+    return False
+
+
+def _number_of(chain: ChainReader, name: Multihash) -> int | None:
+    try:
+        return chain.block_by_hash(name).sequence_number
+    except NotFound:
+        return None
+
+
+class ResolvingService:
+    """See the module. ``changed`` is told of every dataset that was decided on."""
+
+    def __init__(
+        self,
+        home: Home,
+        docket: Docket,
+        keeper: MirrorKeeper,
+        ground: Ground,
+        changed: Callable[[DatasetId], None],
+    ) -> None:
+        self._home = home
+        self._docket = docket
+        self._standing = docket.standing
+        self._keeper = keeper
+        self._events = ground.events
+        self._clock = ground.clock
+        self._changed = changed
+
+    async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
+        if (request.follow is None) != request.abandon:
+            raise Invalid("either follow a hash or abandon", rule="request", hint="--follow HASH, or --abandon")
+        with self._home.catalog() as catalog:
+            entry = catalog.resolve(ref)
+        async with self._home.turns.of(entry.id), self._keeper.still(entry.id):
+            answer = await trio.to_thread.run_sync(self._resolve, entry, request)
+        self._changed(entry.id)
+        self._keeper.poke(entry.id)
+        self._events.emit("dataset.resolved", entry.name, "; ".join(answer.settles))
+        return wire.Resolved(ref=entry.name, dataset_id=str(entry.id), settles=answer.settles)
+
+    def _resolve(self, entry: Entry, request: wire.ResolveRequest) -> Answer:
+        case, now = self._docket.case(entry), self._clock.now()
+        if request.follow is None:
+            reach = self._standing.reach(entry.id, self._standing.use(entry.id)).blocks
+            answer = manual_resolution.abandon(case, reach, now)
+        else:
+            answer = manual_resolution.follow(case, Multihash.parse(request.follow), now)
+        self._check_ours(entry, case, answer)
+        if answer.branch is not None and case.fork is not None and case.size > case.fork.index:
+            self._turn(entry.id, case, answer, answer.branch, request, now)
+            return answer
+        with self._home.database.write() as connection:
+            if answer.branch is not None:
+                Ledger(connection).follow(entry.id, answer.branch.signed, now)
+            if answer.version is not None:
+                self._replace(connection, entry, answer)
+            self._record(connection, entry.id, answer, request, now)
+        return answer
+
+    def _check_ours(self, entry: Entry, case: Case, answer: Answer) -> None:
+        """An owner decides in the open, where all see it."""
+        if (answer.branch or (case.fork and answer.resolutions)) and self._home.keys.has_dataset_key(entry.id):
+            raise Refused(
+                f"{entry.name} is published by this node: only a new epoch settles its fork for everybody",
+                rule="resolve-owner",
+                hint=f"odfctl trust authority rotate {entry.name} opens one that keeps all that is here",
+            )
+
+    def _turn(
+        self, dataset: DatasetId, case: Case, answer: Answer, side: Side, request: wire.ResolveRequest, now: Instant
+    ) -> None:
+        """Give up the history that is here from the fork on."""
+        assert case.fork is not None
+        keep = case.fork.index
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        if head is None or keep < 1:
+            raise Refused(
+                f"the histories of {case.name} part at their first block",
+                rule="resolve",
+                hint="delete it here and mirror it anew: odfctl mirror add --expect HASH",
+            )
+        with self._home.database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        now_checked = Checked(kept_tree(chain, keep), min(checked.data, keep), side.head.epoch)
+
+        def together(connection: sqlite3.Connection) -> None:
+            give_up(connection, dataset, keep, now_checked)
+            Ledger(connection).follow(dataset, side.signed, now)
+            self._record(connection, dataset, answer, request, now)
+
+        self._home.chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=keep), together)
+
+    def _replace(self, connection: sqlite3.Connection, entry: Entry, answer: Answer) -> None:
+        """Hold the other statement of a version; heads that rest on the one given up go with it."""
+        assert answer.version is not None
+        said, signed = answer.version
+        authorities, ledger = Authorities(connection), Ledger(connection)
+        if ledger.chain(entry.id).epoch > authorities.walk(entry.id)[said.version - 1].epoch:
+            raise Refused(
+                f"blocks of {entry.name} that are here belong to an epoch that only the version held here opens",
+                rule="resolve",
+                hint="delete it here and mirror it anew: odfctl mirror add --expect HASH",
+            )
+        hold_instead(connection, said, signed)
+
+    def _record(
+        self, connection: sqlite3.Connection, dataset: DatasetId, answer: Answer, request: wire.ResolveRequest,
+        now: Instant,
+    ) -> None:  # fmt: skip
+        ledger, resolutions = Ledger(connection), Resolutions(connection)
+        rests: Iterable[Multihash] = sorted(
+            {
+                *(sid for _, sid in ledger.live([dataset])),
+                *(proof.id for proof in Proofs(connection).of(dataset)),
+            }
+        )
+        if request.follow is not None:
+            resolutions.take_up(dataset)
+        for made in answer.resolutions:
+            resolutions.keep(dataset, made)
+        decision: dict[str, canonical.Json] = {
+            "decision": "abandon" if request.follow is None else "follow",
+            "follow": request.follow or "",
+            "settles": list(answer.settles),
+            "policy": str(self._standing.policy.digest),
+            "rests": [str(each) for each in rests],
+        }
+        ledger.decide(dataset, canonical.encode(decision), now)

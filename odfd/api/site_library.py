@@ -1,0 +1,95 @@
+"""The site of a node, and its port ``Shelf``: datasets by the names they have here, as far as policy passes them on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DID_ODF, DatasetId
+from chain.multihash import Multihash
+from config.model import Settings
+from odfd.datasets.visibility import Visibility
+from odfd.kit.supervision import Journal
+from odfd.network.library import ServingLibrary
+from odfd.published.packs import MAX_PACK, PACK, packed
+from odfd.published.signed import signed_state
+from odfd.site.application import Site
+from odfd.site.ports import Desk, Shown
+from odfd.site.server import SiteServer
+from odfd.state.directory import Home
+
+
+class HomeShelf:
+    """See the module. ``library`` applies the policy, and hashes what leaves."""
+
+    def __init__(self, home: Home, library: ServingLibrary, visibility: Visibility) -> None:
+        self._home = home
+        self._library = library
+        self._visibility = visibility
+
+    def datasets(self, limit: int) -> Sequence[Shown]:
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        shown: list[Shown] = []
+        for entry in entries:
+            if len(shown) < limit and (size := self._library.size(entry.id)):
+                shown.append(Shown(name=entry.name, id=str(entry.id), blocks=size))
+        return shown
+
+    def find(self, ref: str) -> DatasetId | None:
+        """A private one is not there, whatever of it is asked for."""
+        found = self._find(ref)
+        return found if found is not None and self._visibility.is_public(found) else None
+
+    def _find(self, ref: str) -> DatasetId | None:
+        for text in (ref, DID_ODF + ref):
+            try:
+                with self._home.catalog() as catalog:
+                    return catalog.resolve(text).id
+            except (Invalid, NotFound):
+                continue
+        return None
+
+    def head(self, dataset: DatasetId) -> Multihash | None:
+        size = self._library.size(dataset)
+        return self._home.chains.chain(dataset).block_at(size - 1).hash if size else None
+
+    def block(self, dataset: DatasetId, name: Multihash) -> bytes | None:
+        try:
+            number = self._home.chains.chain(dataset).block_by_hash(name).sequence_number
+        except NotFound:
+            return None
+        if number >= self._library.size(dataset):
+            return None
+        return next(iter(self._library.blocks(dataset, number, 1)), None)
+
+    def pack(self, dataset: DatasetId, number: int) -> bytes | None:
+        start = number * PACK
+        if start >= self._library.size(dataset):
+            return None
+        return packed(self._library.blocks(dataset, start, MAX_PACK))
+
+    def statement(self, dataset: DatasetId, path: str) -> bytes | None:
+        """None before all blocks up to the signed head are served: whoever reads could not reach it."""
+        try:
+            signed = signed_state(self._home.database, self._home.chains, dataset)
+        except NotFound:
+            return None
+        if not signed.is_here or self._library.size(dataset) < signed.size:
+            return None
+        return dict(signed.files).get(path)
+
+    def object_size(self, name: Multihash) -> int | None:
+        return self._library.object_size(name)
+
+    def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
+        return self._library.read_object(name, offset, length)
+
+
+def open_site(
+    settings: Settings, home: Home, given: tuple[ServingLibrary, Visibility], journal: Journal, desk: Desk | None
+) -> SiteServer | None:
+    """``None`` where the settings name no address for one."""
+    addresses = settings.http.listen
+    site = Site(HomeShelf(home, *given), journal, desk if settings.http.witness else None)
+    return SiteServer(addresses, site, journal) if addresses else None

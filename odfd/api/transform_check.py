@@ -1,0 +1,57 @@
+"""A transform shown to the engine with the schemas its inputs have or will have."""
+
+from __future__ import annotations
+
+import trio
+
+from chain.ids import DatasetId
+from chain.model.events import SetTransform
+from chain.state import Vocab, load_state
+from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
+from odfd.api.schemas import expected_schema
+from odfd.datasets.creation import input_ids
+from odfd.state.directory import Home
+from odfd.transform.plan import vocabulary
+
+
+class TransformCheck:
+    """Asks; decides nothing."""
+
+    def __init__(self, home: Home, engine: Engine) -> None:
+        self._home = home
+        self._engine = engine
+
+    async def validate(self, event: SetTransform, names: Vocab) -> ValidateResponse | None:
+        """``None`` while an input has no schema yet. ``names``: system columns of the dataset that is derived."""
+        inputs = await self.inputs(event)
+        if inputs is None:
+            return None
+        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=vocabulary(names))
+        return await self._engine.validate(request)
+
+    async def determinism(self, dataset: DatasetId) -> str:
+        """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""
+        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
+        answer = await self.validate(state.set_transform, state.vocab) if state.set_transform else None
+        return answer.determinism if answer else "unknown"
+
+    async def inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
+        """As they are, or will be with their first data; ``None`` while there is one of which that cannot be told."""
+        found = []
+        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
+            chain = self._home.chains.chain(dataset)
+            state = await trio.to_thread.run_sync(load_state, chain)
+            expected = await expected_schema(state, self._engine)
+            if expected is None:
+                return None
+            found.append(
+                ValidateInput(
+                    query_alias=each.alias or each.dataset_ref,
+                    dataset_id=dataset,
+                    schema=expected.schema,
+                    vocab=vocabulary(state.vocab),
+                    changelog=bool(expected.changelog),
+                    unsaid=True if expected.changelog is None else None,
+                )
+            )
+        return tuple(found)

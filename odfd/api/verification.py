@@ -1,0 +1,166 @@
+"""The port ``Verification``: how deep this node checks, now, by itself."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+import trio
+
+from chain.errors import Conflict, Invalid
+from chain.model.events import DatasetKind
+from chain.state import load_state
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Entry
+from odfd.kit.tasks import Report, TaskBoard
+from odfd.mirrors.keeper import MirrorKeeper
+from odfd.state.damage import DamageDesk
+from odfd.state.directory import Home
+from odfd.state.stable_read import ATTEMPTS, look
+from odfd.transform.driver import Workshop
+from odfd.transform.plan import Blocked, Rejected
+from odfd.transform.replay import Replayed, replay
+from odfd.verify.damage import Spot
+from odfd.verify.memory import StoredMemory
+from odfd.verify.report import Level, Progress, Request, Verification
+
+
+class VerificationService:
+    """See the module."""
+
+    def __init__(self, home: Home, shop: Workshop, board: TaskBoard, damage: DamageDesk, keeper: MirrorKeeper) -> None:
+        self._home = home
+        self._keeper = keeper
+        self._damage = damage
+        self._shop = shop
+        self._board = board
+
+    async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
+        def resolve() -> Entry:
+            with self._home.catalog() as catalog:
+                return catalog.resolve(ref)
+
+        entry = await trio.to_thread.run_sync(resolve)
+        return task_ref(self._board.submit("verify", entry.name, partial(self._verify, entry, request)))
+
+    async def _verify(self, entry: Entry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
+        level = Level.CHAIN if request.level == "chain" else Level.DATA
+        if level is Level.DATA:
+            whole = request.level == "reproduced"
+            await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=whole))
+        view = report_view(await self._looked(entry, level, request, report), request.level)
+        if request.level == "reproduced":
+            view = await self._reproduce(entry, view, report)
+        return view
+
+    async def _looked(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification:
+        """While others write; nobody does once each of some looks was overtaken by another history. Raises Conflict."""
+        check = partial(trio.to_thread.run_sync, self._check, entry, level, request, report)
+        for _ in range(ATTEMPTS):
+            if (found := await check()) is not None:
+                return found
+
+        def wait() -> None:
+            report.message = f"waiting until nobody else writes {entry.name}"
+
+        async with self._home.turns.of(entry.id, wait), self._keeper.still(entry.id):
+            if (found := await check()) is not None:
+                return found
+        raise Conflict(
+            f"{entry.name} became another dataset each time that it was looked at",
+            rule="verify-moving",
+            hint="verify it again when it is at rest",
+        )
+
+    def _check(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification | None:
+        """``None``: what was found wrong may be of a history that is here no longer."""
+        chain = self._home.chains.chain(entry.id)
+        head = chain.head()
+        report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
+
+        def show(progress: Progress) -> None:
+            report.done = progress.blocks
+            report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
+
+        wanted = Request(ref=entry.name, level=level, start=request.from_block)
+        memory = StoredMemory(self._home.database, entry.id, forget=request.full)
+        looked = look(self._home, entry.id, wanted, show, memory)
+        if looked is None:
+            return None
+        found, seen = looked
+        if found.failures:
+            spots = [Spot(each.block.sequence_number, each.rule, each.message) for each in found.failures]
+            return found if self._damage.found(entry.id, spots, seen) else None
+        if level is Level.DATA and not request.from_block:
+            self._damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
+        return found
+
+    async def _reproduce(self, entry: Entry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
+        """Re-run every transform from genesis; nothing is recorded and nobody is told."""
+        state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(entry.id))
+        if state.kind is not DatasetKind.DERIVATIVE:
+            return view
+        report.begin(f"re-running {entry.name}", None, "transforms")
+        failures = list(view.failures)
+        transforms = 0
+        async with aclosing(replay(self._shop, entry.id)) as outcomes:
+            async for outcome in outcomes:
+                if not isinstance(outcome, Replayed):
+                    raise unable(entry.name, outcome)
+                transforms += 1
+                report.advance()
+                failures += mismatches(outcome)
+        checked = msgspec.structs.replace(view.checked, transforms=transforms)
+        return msgspec.structs.replace(view, ok=not failures, checked=checked, failures=tuple(failures))
+
+
+def unable(name: str, outcome: Rejected | Blocked) -> Invalid:
+    """Why a step of the dataset ``name`` was not run again."""
+    reason, hint = (outcome.reason, outcome.hint) if isinstance(outcome, Blocked) else (outcome.message, "")
+    return Invalid(f"a step of {name} cannot be re-run here: {reason}", rule=outcome.rule or "replay", hint=hint)
+
+
+def mismatches(outcome: Replayed) -> list[wire.Failure]:
+    """What a re-run step gives otherwise, for people."""
+    block = wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number)
+    return [
+        wire.Failure(
+            block=block,
+            rule="transform-reproduced",
+            message=f"re-running it gives another {each.field}",
+            expected=each.recorded,
+            actual=each.computed,
+        )
+        for each in outcome.mismatches
+    ]
+
+
+def report_view(found: Verification, level: str) -> wire.VerifyReport:
+    return wire.VerifyReport(
+        ref=found.ref,
+        dataset_id=found.dataset_id,
+        head=found.head,
+        blocks=found.blocks,
+        level=level,
+        ok=found.ok,
+        checked=wire.Checked(
+            blocks=found.checked.blocks,
+            slices=found.checked.slices,
+            bytes=found.checked.bytes,
+            remembered=found.checked.remembered,
+            not_held=found.checked.not_held,
+            to_come=found.checked.to_come,
+        ),
+        failures=tuple(
+            wire.Failure(
+                block=wire.FailedBlock(hash=each.block.hash, sequence_number=each.block.sequence_number),
+                rule=each.rule,
+                message=each.message,
+                expected=each.expected,
+                actual=each.actual,
+            )
+            for each in found.failures
+        ),
+    )

@@ -1,0 +1,283 @@
+"""Datasets as people see them: values of the wire made from chain, catalogue and standing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.codec.arrow_schema import schema_of
+from chain.codec.manifest import to_builtins
+from chain.errors import Environment
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.model.events import DatasetKind
+from chain.state import ChainState, load_state
+from chain.store.base import BLOCK_DAMAGED
+from chain.store.seals import ROW_DAMAGED
+from engines.contract import RowCounts
+from odfd.control import wire
+from odfd.datasets import reading, row_counts
+from odfd.datasets.catalog import Entry
+from odfd.datasets.visibility import Visibility
+from odfd.state.directory import Home
+from odfd.trust.judgement.observation_reach import DATA
+from odfd.trust.judgement.trust_evaluator import Known, Standing
+from odfd.trust.judgement.verdicts import STOPS, Reach
+from odfd.trust.policy.policy import Policy
+
+DAMAGED: Final = "damaged"
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A view, and what it rests on: the writes up to ``since``, the policy, the time, and the datasets ``of``."""
+
+    view: wire.DatasetView
+    since: int
+    policy: Policy
+    at: Instant
+    until: Instant
+    of: frozenset[DatasetId]
+
+
+class Views:
+    """Looks at datasets; changes nothing. Called from worker threads.
+
+    Holds the view of each dataset, about a kilobyte, as long as nothing that it rests on changes.
+    """
+
+    def __init__(self, home: Home, standing: Standing, visibility: Visibility) -> None:
+        self._home = home
+        self._visibility = visibility
+        self._standing = standing
+        self._kept: dict[DatasetId, _Kept] = {}
+        self._entries: tuple[int, Sequence[Entry]] = (-1, ())
+
+    def all(self) -> list[wire.DatasetView]:
+        """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
+        return [self.dataset(entry) for entry in self._all_entries()]
+
+    def _all_entries(self) -> Sequence[Entry]:
+        since, entries = self._entries
+        if since < 0 or self._home.database.has_changed(None, since):
+            since = self._home.database.writes
+            with self._home.catalog() as catalog:
+                entries = catalog.entries()
+            there = {entry.id for entry in entries}
+            self._kept = {dataset: kept for dataset, kept in self._kept.items() if dataset in there}
+            self._entries = since, entries
+        return entries
+
+    def dataset(self, entry: Entry) -> wire.DatasetView:
+        """As it is now; looked at anew where a write or the time may have changed it, or what it is derived from."""
+        kept = self._kept.get(entry.id)
+        if kept is not None and self._holds(kept, entry):
+            return kept.view
+        since, policy, now = self._home.database.writes, self._standing.policy, self._standing.now()
+        within: dict[DatasetId, int] = {}
+        view = self._looked_at(entry, within)
+        self._kept.pop(entry.id, None)
+        if view.state != DAMAGED:
+            until = self._standing.lasts_until({entry.id, *within})
+            if until is not None:
+                self._kept[entry.id] = _Kept(view, since, policy, now, until, frozenset({entry.id, *within}))
+        return view
+
+    def _holds(self, kept: _Kept, entry: Entry) -> bool:
+        return (
+            kept.view.name == entry.name
+            and kept.policy is self._standing.policy
+            and kept.at <= self._standing.now() < kept.until
+            and kept.view.owner == self._home.keys.has_dataset_key(entry.id)
+            and not any(self._home.database.has_changed(each, kept.since) for each in kept.of)
+        )
+
+    def _looked_at(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
+        """One that cannot be read for damage is shown as that, and keeps no other from being shown."""
+        try:
+            return self._readable(entry, within)
+        except Environment as fault:
+            if fault.rule not in (BLOCK_DAMAGED, ROW_DAMAGED):
+                raise
+            return self._damaged(entry, fault)
+
+    def _damaged(self, entry: Entry, fault: Environment) -> wire.DatasetView:
+        head = self._home.chains.chain(entry.id).head()
+        return wire.DatasetView(
+            name=entry.name,
+            id=str(entry.id),
+            kind="root",
+            blocks=head.size if head else 0,
+            head=str(head.hash) if head else None,
+            state=DAMAGED,
+            owner=self._home.keys.has_dataset_key(entry.id),
+            rely_on=wire.Reliance(blocks=0, fact=fault.message),
+            published=self._visibility.is_public(entry.id),
+        )
+
+    def _readable(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
+        """``within`` is filled with the datasets that were looked at for this one."""
+        chain = self._home.chains.chain(entry.id)
+        state = load_state(chain)
+        known = self._standing.known(entry.id, within)
+        found = self._standing.reach_of(chain, known, self._standing.use(entry.id))
+        return wire.DatasetView(
+            name=entry.name,
+            id=str(entry.id),
+            kind="derivative" if state.kind is DatasetKind.DERIVATIVE else "root",
+            blocks=state.size,
+            records=state.next_offset,
+            watermark=None if state.watermark is None else instant.render(state.watermark),
+            head=None if state.head is None else str(state.head),
+            state=self._state(known, found),
+            owner=self._home.keys.has_dataset_key(entry.id),
+            rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
+            conditions=tuple(_conditions(known)),
+            published=self._visibility.is_public(entry.id),
+        )
+
+    def detail(self, entry: Entry) -> wire.DatasetDetail:
+        state = load_state(self._home.chains.chain(entry.id))
+        source = state.polling_source or next(iter(state.active_push_sources.values()), None)
+        with self._home.catalog() as catalog:
+            inputs = tuple(
+                f"{catalog.name_of(DatasetId.parse(each.dataset_ref))} ({each.dataset_ref})"
+                for each in (state.set_transform.inputs if state.set_transform else ())
+            )
+            entries = catalog.entries()
+        return wire.DatasetDetail(
+            dataset=self.dataset(entry),
+            description=state.set_info.description if state.set_info else None,
+            keywords=(state.set_info.keywords or ()) if state.set_info else (),
+            source=to_builtins(source) if source else None,
+            transform=to_builtins(state.set_transform.transform) if state.set_transform else None,
+            inputs=inputs,
+            outputs=tuple(other.name for other in entries if self.reads(other.id, entry.id)),
+            created_at=instant.render(entry.created_at),
+            updated_at=None if state.system_time is None else instant.render(state.system_time),
+            rows=self._rows(entry.id),
+        )
+
+    def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:
+        with self._home.database.read() as connection:
+            kept = row_counts.newest(connection, dataset)
+        if kept is None:
+            return None
+        return wire.RowTotals(
+            since_block=kept.total.since,
+            transactions=kept.total.transactions,
+            rows=rows_view(kept.total.counts),
+            last=rows_view(kept.last.counts),
+        )
+
+    def blocks(self, dataset: DatasetId, blocks: Sequence[Block]) -> list[wire.BlockView]:
+        """Blocks of a dataset's chain, with what this node counted when it made them."""
+        numbers = [block.sequence_number for block in blocks]
+        if not numbers:
+            return []
+        with self._home.database.read() as connection:
+            counted = row_counts.of_blocks(connection, dataset, min(numbers), max(numbers))
+        return [
+            msgspec.structs.replace(
+                block_view(block),
+                rows=rows_view(counted[block.sequence_number]) if block.sequence_number in counted else None,
+            )
+            for block in blocks
+        ]
+
+    def reads(self, output: DatasetId, source: DatasetId) -> bool:
+        """Whether ``output`` is derived from ``source``."""
+        state = load_state(self._home.chains.chain(output))
+        return state.set_transform is not None and any(
+            each.dataset_ref == str(source) for each in state.set_transform.inputs
+        )
+
+    def own_reader(self, source: DatasetId) -> str | None:
+        """The name of a dataset of this node's own that is derived from ``source``; ``None`` when there is none."""
+        with self._home.catalog() as catalog:
+            entries = catalog.entries()
+        own = (each for each in entries if each.id != source and self._home.keys.has_dataset_key(each.id))
+        return next((each.name for each in own if self.reads(each.id, source)), None)
+
+    def _state(self, known: Known, found: Reach) -> wire.DatasetState:
+        if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
+            return "forked" if found.why.rule == "fork" else "refuted"
+        if known.head is not None and known.head.size > known.size:
+            return "syncing"
+        if known.head is None:
+            return "unsigned"
+        return "fresh" if known.extent.fresh else "stale"
+
+    def _fact(self, known: Known, found: Reach) -> str:
+        """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
+        if found.blocks < known.size and found.why.block is not None:
+            return f"{found.why.rule} at #{found.why.block}"
+        plain = "data" if known.extent.data >= found.blocks else "chain"
+        if known.root:
+            return self._observed(known) or plain
+        last = self._last_judged(known)
+        if last is None:
+            return plain
+        decision = self._standing.decision(known, last)
+        policy = self._standing.policy
+        if decision.reproduced:
+            return "reproduced"
+        if decision.attested and (known.quorum or policy.groups):
+            return f"attested {decision.attested}/{len(policy.groups)}"
+        return plain
+
+    def _observed(self, known: Known) -> str:
+        """``observed 1/2``, and up to which block when more came since; empty where nobody who counts has looked."""
+        said, have = self._standing.sighted(known.dataset)
+        policy, me = self._standing.policy, self._standing.me
+        if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
+            return ""
+        number, newest = said[0].sequence_number, self._home.chains.chain(known.dataset).last_of(DATA)
+        until = f" to #{number}" if newest is not None and newest.sequence_number > number else ""
+        return f"observed {have}/{len(policy.groups) + (policy.group_of(me) is None)}{until}"
+
+    def _last_judged(self, known: Known) -> int | None:
+        """The newest step anybody judged: verdicts stretch to it."""
+        judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
+
+
+def _conditions(known: Known) -> Iterator[str]:
+    if known.withheld:
+        yield "Withheld"
+    if known.head is not None and not known.extent.fresh:
+        yield "Stale"
+    if known.forked:
+        yield "Forked"
+    if known.decided.abandoned is not None:
+        yield "Abandoned"
+    if known.extent.inputs is not None and known.extent.inputs < known.size:
+        yield "Tainted"
+
+
+def rows_view(counts: RowCounts) -> wire.RowCounts:
+    return msgspec.convert(counts, wire.RowCounts, from_attributes=True)
+
+
+def block_view(block: Block) -> wire.BlockView:
+    return wire.BlockView(
+        sequence_number=block.sequence_number,
+        hash=str(block.hash),
+        system_time=instant.render(block.system_time),
+        event=reading.event_name(block),
+        summary=reading.summary(block),
+        size=len(block.raw),
+    )
+
+
+def schema_view(name: str, state: ChainState) -> wire.Schema:
+    if state.schema is None:
+        return wire.Schema(ref=name, fields=())
+    fields = tuple(
+        wire.Column(name=column, type=kind, optional=optional)
+        for column, kind, optional in reading.columns_of(state.schema)
+    )
+    return wire.Schema(ref=name, fields=fields, manifest=to_builtins(schema_of(state.schema)))

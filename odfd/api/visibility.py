@@ -1,0 +1,135 @@
+"""The port ``Visibility``: a person publishes datasets, or takes them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.state import load_state
+from chain.statements.envelope import Signed
+from config.model import Settings
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.datasets.catalog import Entry
+from odfd.datasets.visibility import Visibility
+from odfd.mirrors import wish as wishes
+from odfd.network.membership import KIND as NETWORK
+from odfd.resources.store import Resources
+from odfd.state.directory import Home
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import Ledger
+
+SHOWN: Final = 3
+"""Of several datasets that a note is about."""
+
+
+class VisibilityService:
+    """See the module."""
+
+    def __init__(
+        self,
+        home: Home,
+        visibility: Visibility,
+        ground: Ground,
+        changed: Callable[[DatasetId], None],
+        announce: Callable[[DatasetId, Signed], None],
+    ) -> None:
+        """``changed`` is told of each dataset that was published or taken back; ``announce`` says what was signed."""
+        self._home = home
+        self._visibility = visibility
+        self._events = ground.events
+        self._clock = ground.clock
+        self._changed = changed
+        self._announce = announce
+
+    async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+        return [await self._one(entry, public=True) for entry in await self._wanted(request)]
+
+    async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+        return [await self._one(entry, public=False) for entry in await self._wanted(request)]
+
+    async def _wanted(self, request: wire.VisibilityRequest) -> Sequence[Entry]:
+        """All are resolved before any is touched. Raises NotFound, Invalid."""
+        if bool(request.refs) == request.all:
+            raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
+
+        def look() -> Sequence[Entry]:
+            with self._home.catalog() as catalog:
+                return catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
+
+        return await trio.to_thread.run_sync(look)
+
+    async def _one(self, entry: Entry, *, public: bool) -> wire.VisibilityView:
+        said, now = self._visibility.publish if public else self._visibility.unpublish, self._clock.now()
+        changed = await trio.to_thread.run_sync(said, entry.id, now)
+        if changed:
+            self._changed(entry.id)
+            self._events.emit("dataset.published" if public else "dataset.unpublished", entry.name, id=str(entry.id))
+        if changed and public:
+            for signed in await trio.to_thread.run_sync(self._signed, entry.id):
+                self._announce(entry.id, signed)
+        notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))
+        return wire.VisibilityView(name=entry.name, id=str(entry.id), published=public, changed=changed, notes=notes)
+
+    def _signed(self, dataset: DatasetId) -> list[Signed]:
+        """What others need to follow it: who may write, then the newest head."""
+        with self._home.database.read() as connection:
+            versions = [signed for _, signed in Authorities(connection).versions(dataset)]
+            newest = Ledger(connection).newest_head(dataset)
+        return versions if newest is None else [*versions, newest[1]]
+
+    def _notes(self, entry: Entry, *, public: bool) -> Iterator[str]:
+        inputs = self._inputs(entry.id)
+        hidden = [each for each in inputs if not self._visibility.is_public(each)] if public else []
+        if hidden:
+            yield (
+                f"it derives from {self._names(hidden)}, private here: their ids stand in its blocks, and without them"
+                " nobody else can run it again"
+            )
+        if not public:
+            with self._home.catalog() as catalog:
+                entries = catalog.entries()
+            readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
+            told = [each for each in readers if self._visibility.is_public(each)]
+            if told:
+                yield f"{self._names(told)} derive from it and stay published: its id stands in their blocks"
+
+    def _inputs(self, dataset: DatasetId) -> list[DatasetId]:
+        transform = load_state(self._home.chains.chain(dataset)).set_transform
+        return [DatasetId.parse(each.dataset_ref) for each in transform.inputs] if transform is not None else []
+
+    def _names(self, datasets: Sequence[DatasetId]) -> str:
+        with self._home.catalog() as catalog:
+            names = [catalog.name_of(each) for each in datasets]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return ", ".join(names[:SHOWN]) + more
+
+
+def settle_visibility(home: Home, visibility: Visibility, settings: Settings, ground: Ground) -> None:
+    """Of a state directory from before datasets were private."""
+    if not visibility.is_unsettled():
+        return
+    with home.database.read() as connection:
+        resources = Resources(connection)
+        in_network, mirrors = bool(resources.all(NETWORK)), wishes.all_of(resources)
+    from_network = [each.id for each in mirrors if not each.is_from_web]
+    gave = in_network or bool(settings.p2p.network or settings.http.listen or settings.policy.publish.ipfs)
+    given = visibility.settle(from_network, ground.clock.now(), gave=gave)
+    if given:
+        with home.catalog() as catalog:
+            names = [catalog.name_of(dataset) for dataset in given]
+        hint = "odfctl unpublish NAME makes one private, odfctl publish NAME confirms it; new ones are private"
+        ground.journal.info("what was given to others before stays published", datasets=names, hint=hint)
+
+
+def is_elsewhere(home: Home, visibility: Visibility, dataset: DatasetId) -> bool:
+    """Whether a dataset is private and mirrored from a web server: peers are not asked about it."""
+    if visibility.is_public(dataset):
+        return False
+    with home.database.read() as connection:
+        wish = wishes.of(Resources(connection), dataset)
+    return wish is not None and wish.is_from_web

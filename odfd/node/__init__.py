@@ -1,0 +1,1 @@
+"""Puts a node together: makes every part, joins them, and lists what must run."""

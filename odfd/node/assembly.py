@@ -1,0 +1,51 @@
+"""A node that can be run: its parts, what may be asked of it, and what must run, in the order in which it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from config.model import Settings
+from odfd.control.assembly import Assembly, Ground
+from odfd.kit.supervision import Child, Restart
+from odfd.node.handlers import ControlPorts
+from odfd.node.parts import NodeParts
+from odfd.state.directory import open_home
+
+
+@contextmanager
+def build_node(settings: Settings, ground: Ground) -> Iterator[Assembly]:
+    """See ``odfd.control.assembly.Build``."""
+    with open_home(Path(settings.node.state_dir)) as home:
+        yield assembly_of(NodeParts(home, settings, ground))
+
+
+def assembly_of(parts: NodeParts) -> Assembly:
+    restart = Restart()
+    workers = [
+        Child("outbox", parts.outbox.run, restart),
+        Child("forks", parts.forks.run, restart),
+        Child("mirrors", parts.keeper.run, restart),
+        Child("signers", parts.signers.rounds.run, restart),
+        Child("heads", parts.heads.rounds.run, restart),
+        Child("validator", parts.validator.rounds.run, restart),
+        Child("rechecking", parts.rechecking.rounds.run, restart),
+        Child("observer", parts.observer.run, restart),
+        Child("review", parts.reviewing.rounds.run, restart),
+        Child("witness", parts.witnessing.rounds.run, restart),
+        Child("submissions", parts.submissions.run, restart),
+        Child("collection", parts.collection.run, restart),
+        Child("publications", parts.publications.rounds.run, restart),
+    ]
+    return Assembly(
+        node=ControlPorts(parts),
+        foundations=(
+            Child("engine", parts.engine.run),
+            Child("network", parts.run_network, Restart(from_start=False)),
+            Child("places", parts.places.run),
+            *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),
+        ),
+        workers=tuple(workers),
+        reload=parts.reload,
+    )

@@ -1,0 +1,129 @@
+"""Cosignatures, joined to a node: those that it makes of others' datasets, and those that it asks for of its own."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from chain.ids import DatasetId
+from chain.statements import statement
+from chain.statements.checkpoint import Checkpoint
+from chain.statements.cosignature import Cosignature
+from config.model import Settings
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.datasets.visibility import Visibility
+from odfd.mirrors.holders import Holders
+from odfd.network.outbox import Outbox
+from odfd.network.proving import Prover
+from odfd.state.directory import Home
+from odfd.state.remotes import Places
+from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.policy.policy import Policy
+from odfd.trust.policy.profiles import cosigns
+from odfd.trust.witness.tlog_witness import PublicDesk
+from odfd.trust.witness.witness import Question, Witness
+from odfd.workers.witness_submission import Log, Miss, Submissions
+from odfd.workers.witnessing import Asked, Told, Witnessing
+from p2p.ports import Topic
+
+
+class WitnessContext(Protocol):
+    """What these parts need of a node; ``odfd.node.parts.NodeParts`` has it."""
+
+    home: Home
+    settings: Settings
+    ground: Ground
+    policy: Policy
+    outbox: Outbox
+    places: Places
+    holders: Holders
+    visibility: Visibility
+    submissions: Submissions
+
+    def name_of(self, dataset: DatasetId) -> str: ...
+
+    def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]: ...
+
+    def witnessed(self, made: Cosignature) -> None: ...
+
+
+def _tell(parts: WitnessContext, made: Cosignature) -> None:
+    tree = made.checkpoint
+    parts.outbox.put(Topic.HEADS, tree.dataset, made.encode())
+    what = "versions of its authority" if tree.epoch is None else "blocks"
+    text = f"{tree.size} {what}"
+    parts.ground.events.emit("cosignature.signed", parts.name_of(tree.dataset), text, size=tree.size)
+
+
+def _witness_of(parts: WitnessContext) -> Witness:
+    return Witness(parts.home.database, parts.home.keys, parts.leaves, parts.ground.clock.now)
+
+
+def desk_of(parts: WitnessContext) -> PublicDesk:
+    """Where logs submit checkpoints. It is asked from worker threads of the event loop."""
+    home = parts.home
+
+    def cosigned(made: Cosignature) -> None:
+        trio.from_thread.run_sync(_tell, parts, made)
+
+    rooms = (home.database, home.keys, _witness_of(parts))
+    return PublicDesk(rooms, lambda: parts.policy.attended, parts.ground.clock.now, cosigned)
+
+
+def witnessing_of(parts: WitnessContext) -> Witnessing:
+    home, ground = parts.home, parts.ground
+
+    def contradicted(question: Question) -> None:
+        """No proof joins two heads of one epoch: whoever holds the one history hears of the other by this."""
+        for head in (question.kept, question.head):
+            if head is not None:
+                parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
+        tree = question.tree
+        text = f"{tree.size} blocks that are not shown to begin with the {question.old.size} cosigned last"
+        ground.events.emit("cosignature.refused", parts.name_of(tree.dataset), text, size=tree.size)
+
+    def asked() -> Asked:
+        return Asked(cosigns(parts.settings.policy), parts.policy.attended)
+
+    network, told = (parts.places.replication, parts.holders), Told(partial(_tell, parts), contradicted)
+    return Witnessing(home.chains, _witness_of(parts), asked, network, told, ground.journal)
+
+
+def submissions_of(parts: WitnessContext) -> Submissions:
+    home, ground = parts.home, parts.ground
+
+    def cosigned(made: Cosignature) -> None:
+        parts.outbox.put(Topic.HEADS, made.checkpoint.dataset, made.encode())
+        parts.witnessed(made)
+
+    log = Log(home.database, home.chains, home.keys, Prover(home.database), parts.visibility.public_of)
+    return Submissions(log, lambda: parts.policy.public, ground.clock, cosigned, ground.journal)
+
+
+def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list[wire.WitnessView]:
+    """Those that count here, and of a dataset that is published here those that are asked, whatever they said."""
+    groups, public = parts.policy.witnesses.groups, {each.did: each.key.name for each in parts.policy.public}
+    with parts.home.database.read() as connection:
+        made = {each.witness: each for each in Cosignatures(connection).of(dataset) if each.checkpoint.epoch == epoch}
+    asked = public if parts.home.keys.has_dataset_key(dataset) else {}
+    origin = Checkpoint(dataset, epoch, 0, b"").origin
+    views = []
+    for key in sorted({*groups, *asked}):
+        last, miss = made.get(key), parts.submissions.miss(origin, key)
+        if last is None and not miss.why and key in asked:
+            miss = Miss("it was not asked yet")
+        views.append(
+            wire.WitnessView(
+                witness=str(key),
+                name=groups.get(key) or public[key],
+                counts=key in groups,
+                size=None if last is None else last.checkpoint.size,
+                at=None if last is None else statement.when(last.at),
+                trouble=miss.why,
+                log_key=miss.log_key,
+            )
+        )
+    return views

@@ -1,0 +1,120 @@
+"""What a person set, in the terms of the parts that it is for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from config.model import Engine, Settings
+from engines.client import CallLimits
+from engines.provision.host import OnCluster, SparkOptions
+from engines.provision.settings import Isolation, WarmthLimits
+from engines.sandbox.base import Level
+from odfd.ingest.settings import IngestSettings
+from odfd.mirrors.arrivals import Arrivals, ObjectLimits
+from odfd.network.membership import HostOptions, Network
+from odfd.state.directory import STAGING, Home
+from odfd.state.remotes import Places
+from p2p.driver.lan import PORT as LAN_PORT
+from p2p.host.limits import HostLimits
+from p2p.pace import Line
+from p2p.web.patience import Patience
+from p2p.yamux.limits import Limits as YamuxLimits
+
+
+def spark_options(settings: Settings, home: Home) -> SparkOptions:
+    engine = settings.engine
+    return SparkOptions(
+        scratch=home.directory / "engine",
+        cache=home.folder("cache"),
+        cores=engine.cores or os.cpu_count() or 1,
+        heap=f"{engine.heap_mib}m",
+        quick=engine.quick_start,
+        minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
+        limits=WarmthLimits(idle=engine.idle_seconds),
+        calls=CallLimits(work=engine.request_seconds),
+        cluster=_cluster(engine),
+        isolation=Isolation(engine.isolation),
+        processes=engine.max_processes,
+    )
+
+
+def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that the engine is started with: the Java of the settings stands for that of the person."""
+    home = settings.engine.java_home
+    return {**environ, "JAVA_HOME": home} if home else environ
+
+
+def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) -> IngestSettings:
+    """Sources see the variables that the settings name, and no other: the daemon's environment holds its secrets."""
+    ingest = settings.ingest
+    return IngestSettings(
+        staging=home.folder(STAGING),
+        max_source_bytes=ingest.source_bytes,
+        disk_reserve=settings.limits.disk_reserve_bytes,
+        patience=Patience(
+            connect=ingest.connect_seconds,
+            silence=ingest.silence_seconds,
+            span=ingest.silence_seconds,
+            least=round(ingest.least_rate * ingest.silence_seconds),
+            total=ingest.fetch_seconds,
+        ),
+        settle=ingest.settle_seconds,
+        allow_pipe=ingest.allow_pipe,
+        pipe_timeout=ingest.pipe_seconds,
+        variables=_those(ingest.variables, environ),
+        environment=_those(_PLAIN, environ),
+    )
+
+
+_PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+"""What a command of Pipe is lost without, and what holds no secrets."""
+
+
+def _those(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _cluster(engine: Engine) -> OnCluster | None:
+    if not engine.master:
+        return None
+    return OnCluster(
+        engine.master, engine.cluster_address, Path(engine.cluster_settings) if engine.cluster_settings else None
+    )
+
+
+def host_options(settings: Settings, home: Home, line: Line) -> HostOptions:
+    p2p = settings.p2p
+    limits = HostLimits(
+        max_connections=p2p.max_peers,
+        dial_timeout=p2p.dial_seconds,
+        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
+    )
+    return HostOptions(
+        seed=home.keys.node_seed(),
+        listen=p2p.listen,
+        limits=limits,
+        announce=p2p.announce,
+        folder=home.folder("peers"),
+        network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
+        patience=p2p.idle_seconds,
+        lan=LAN_PORT if p2p.mdns else None,
+        line=line,
+    )
+
+
+def object_limits(settings: Settings) -> ObjectLimits:
+    limits = settings.limits
+    return ObjectLimits(
+        object_bytes=limits.object_bytes, disk_reserve=limits.disk_reserve_bytes, mirror_bytes=limits.mirror_bytes
+    )
+
+
+def cap_anew(settings: Settings, line: Line, arrivals: Arrivals, places: Places) -> None:
+    """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
+    line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
+    limits = arrivals.limits = object_limits(settings)
+    arrivals.room.limit = limits.mirror_bytes
+    places.reserve = limits.disk_reserve

@@ -1,0 +1,154 @@
+"""The node's state directory, opened: one process, one database, one set of objects and keys.
+
+Made first and closed last. It holds the parts that every service needs and decides nothing. What a crash left half-done
+in the folders of work under way is emptied when it is made.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, NotFound
+from chain.ids import DatasetId
+from chain.store.database import Database, open_database
+from chain.store.lock import StateLock
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.datasets import pushes, references, row_counts, visibility
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.holdings import Holdings
+from odfd.kit.turns import Turns
+from odfd.mirrors import wish as wishes
+from odfd.resources import store as resources
+from odfd.resources.store import Resources
+from odfd.state.crash_recovery import OBJECTS, Aftermath, look_back
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger import log
+from odfd.verify import damage, memory
+
+DATABASE: Final = "odfd.sqlite"
+STAGING: Final = "staging"
+"""With uploads, work under way: emptied at the start (``aftermath``)."""
+UPLOADS: Final = "uploads"
+STAGED: Final = "staged"
+"""Blocks that came as one stream, until they are taken over; these outlive a restart too."""
+SEGMENTS: Final = "segments"
+"""Small slices merged, for ingestion: what is here can be made anew from the chains."""
+PARTIAL: Final = "partial"
+PARTIAL_EVIDENCE: Final = "partial-evidence"
+"""Objects on their way here; these outlive a restart."""
+_OF_ONE: Final = {
+    "datasets": "id",
+    **dict.fromkeys(
+        (
+            "damage",
+            "held_extents",
+            "row_counts",
+            "trust_authorities",
+            "trust_chains",
+            "trust_ledger",
+            "trust_live",
+            "trust_observed",
+            "trust_replays",
+            "trust_runs",
+            "trust_subtrees",
+            "trust_wanted",
+            "verified",
+        ),
+        "dataset",
+    ),
+}
+"""Tables of which a row says something of one dataset alone, with the column that names it."""
+_UNWATCHED: Final = (
+    "blocks",
+    "held_bytes",
+    "held_objects",
+    "object_links",
+    "object_references",
+    "small_objects",
+    "versions",
+)
+"""What is shown of datasets does not rest on these rows: a chain that changes has another head."""
+
+
+class Home:
+    """See the module."""
+
+    def __init__(self, directory: Path, database: Database, aftermath: Aftermath | None = None) -> None:
+        self.directory = directory
+        self.aftermath = aftermath or Aftermath()
+        self.database = database
+        self.objects = DiskObjects(directory / OBJECTS, database)
+        self.chains = SqliteChains(database, self.objects)
+        self.keys = KeyStore(directory / "keys", secrets.token_bytes)
+        self.turns = Turns()
+        """At writing a dataset: what is fetched for one history is never committed to another."""
+        for folder in (STAGING, UPLOADS):
+            shutil.rmtree(directory / folder, ignore_errors=True)
+        for room in (references, row_counts, pushes, resources, visibility, log, damage, memory):
+            database.migrate(room.ROOM, room.STEPS)
+        database.watch(_OF_ONE, _UNWATCHED)
+
+    @contextmanager
+    def catalog(self) -> Iterator[Catalog]:
+        """The names, as of now."""
+        with self.database.read() as connection:
+            yield Catalog(Resources(connection))
+
+    def held_from(self, dataset: DatasetId) -> int:
+        """The block from which on the dataset's data is to be here."""
+        with self.database.read() as connection:
+            return Holdings(connection).extent(dataset).first
+
+    def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
+        """Raises NotFound for a mirror that was wished without its data, or, where it is needed, without all of it."""
+        with self.database.read() as connection:
+            wish = wishes.of(Resources(connection), dataset)
+            first = Holdings(connection).extent(dataset).first
+        if whole and first:
+            raise NotFound(
+                f"the data of {name} before block #{first} is not kept here",
+                rule="mirror-keep",
+                hint=f"odfctl mirror add {dataset} --as {name} --keep all fetches it",
+            )
+        if wish is not None and wish.want == "chain":
+            raise NotFound(
+                f"{name} is mirrored without its data",
+                rule="mirror-want",
+                hint=f"odfctl mirror add {dataset} --as {name} --want data",
+            )
+
+    def folder(self, name: str) -> Path:
+        """A folder of the state directory, made when it is not there. Raises Environment."""
+        path = self.directory / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Environment(f"cannot make {path}: {error.strerror}", rule="state-directory") from error
+        return path
+
+
+@contextmanager
+def open_home(directory: Path) -> Iterator[Home]:
+    """Take the state directory. Raises Environment when it cannot be used or another process has it."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Environment(
+            f"cannot make the state directory {directory}: {error.strerror}",
+            rule="state-directory",
+            hint="name one that this user may write: odfd run --state DIR",
+        ) from error
+    with StateLock(directory):
+        aftermath = look_back(directory, DATABASE)
+        database = open_database(directory / DATABASE)
+        aftermath.lost = max(0, aftermath.promised - database.recovered)
+        try:
+            yield Home(directory, database, aftermath)
+        finally:
+            database.close()

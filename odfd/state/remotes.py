@@ -1,0 +1,95 @@
+"""Where datasets lie as files and this node reads or puts them, joined: the web, and IPFS by way of the node's Kubo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.refs import parse_own_name
+from config.model import Settings
+from odfd.ipfs import way as ipfs_way
+from odfd.ipfs.publishing import Publisher
+from odfd.ipfs.way import IpfsWay
+from odfd.kit.clock import Clock
+from odfd.kit.supervision import Life
+from odfd.published.replication import WithPublished
+from odfd.published.source import Source
+from odfd.published.web import WebWay
+from odfd.state.directory import STAGED, Home
+from p2p.kubo.rpc import Ipfs, Kubo
+from p2p.pace import Line
+from p2p.ports import Noticeboard, Replication
+from p2p.web import place as web_place
+from p2p.web.site import Web
+
+
+class Places:
+    """See the module. Connections live while ``run`` does."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        line: Line,
+        home: Home,
+        network: tuple[Replication, Noticeboard],
+        clock: Clock,
+        ipfs: Ipfs | None,
+        is_elsewhere: Callable[[DatasetId], bool],
+    ) -> None:
+        """``ipfs`` stands for the Kubo that the settings name; with neither there is no IPFS.
+
+        ``is_elsewhere``: whether a dataset is private and comes from a place, so that peers are not asked for it.
+        """
+        said = settings.ipfs
+        self._ipfs = Kubo(said.api, said.token, pace=line.down) if ipfs is None and said.api else ipfs
+        self._web = Web(pace=line.down)
+        self._clock = clock
+        self.reserve = settings.limits.disk_reserve_bytes
+        web, staged = WebWay(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)
+        self._from_web = Source(web, staged / "web")
+        self._from_ipfs = (
+            None if self._ipfs is None else Source(IpfsWay(self._ipfs, lambda: self.reserve), staged / "ipfs")
+        )
+        self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, is_elsewhere)
+        self.publisher = (
+            None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
+        )
+
+    async def run(self, life: Life) -> None:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._web)
+            if self._ipfs is not None:
+                await stack.enter_async_context(self._ipfs)
+            life.ready()
+            await life.stopping.wait()
+
+    async def found(self, place: str) -> DatasetId:
+        """Whose dataset is published at a place, as it says. Raises Remote, Invalid, Refused."""
+        return await self._source_of(place).dataset_at(place, self._clock.now())
+
+    def check(self, place: str) -> None:
+        """Raises Refused for a place that this node cannot read."""
+        self._source_of(place)
+
+    def _source_of(self, place: str) -> Source:
+        if web_place.place_of(place) is not None:
+            return self._from_web
+        if self._from_ipfs is None:
+            raise ipfs_way.no_ipfs()
+        return self._from_ipfs
+
+
+def place_of(source: str) -> str | None:
+    """The place that a person wrote; ``None``: it is none, perhaps a folder or a did. Raises Invalid."""
+    return web_place.place_of(source) or ipfs_way.place_of(source)
+
+
+def name_in(place: str) -> str:
+    """What the place itself calls the dataset; empty where that is no name."""
+    name = "" if web_place.place_of(place) is None else web_place.name_in(place)
+    try:
+        return parse_own_name(name)
+    except Invalid:
+        return ""

@@ -1,0 +1,116 @@
+"""The port ``Collection``: disk of what nobody needs any more is freed, when somebody asks and now and then by itself.
+
+Blocks are the only names that keep an object: evidence has its own copies (``odfd.trust.evidence.bundle_store``), a
+replay its own checkpoints, and whatever is on its way or being read the store's holds keep. Then the trust ledger lets
+go of what it need not keep (``odfd.trust.ledger.retention``). A run that is cut off has freed some, and the next one
+frees the rest. Alive while ``run`` is; one collection at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import trio
+
+from chain.errors import Fault
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.collect import Collected, collect
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.kit.supervision import Journal, Life
+from odfd.kit.tasks import Report, Task, TaskBoard
+from odfd.obs.events import EventLog
+from odfd.state.directory import Home
+from odfd.trust.ledger.retention import prune
+
+MAX_LISTED: Final = 1000
+"""Objects that a dry run lists."""
+FIRST_SECONDS: Final = 600.0
+"""After the start, by when mirrors have asked for what arrived before it."""
+_HOUR: Final = 3600.0
+
+
+class CollectionService:
+    """See the module. ``hours`` between collections that nobody asked for; zero: there are none."""
+
+    def __init__(
+        self,
+        home: Home,
+        board: TaskBoard,
+        events: EventLog,
+        journal: Journal,
+        hours: float,
+        clock: Callable[[], Instant],
+    ) -> None:
+        self._home = home
+        self._board = board
+        self._events = events
+        self._journal = journal
+        self._hours = hours
+        self._clock = clock
+        self._alone = trio.Lock()
+
+    async def run(self, life: Life) -> None:
+        life.ready()
+        pause = FIRST_SECONDS if self._hours else float("inf")
+        while not life.stopping.is_set():
+            with trio.move_on_after(pause):
+                await life.stopping.wait()
+                return
+            pause = self._hours * _HOUR
+            try:
+                task = self._submit(dry_run=False)
+            except Fault as fault:
+                self._journal.info("collection put off", fault=str(fault), rule=fault.rule)
+            else:
+                await task.finished.wait()
+
+    async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
+        return task_ref(self._submit(request.dry_run))
+
+    def _submit(self, dry_run: bool) -> Task:
+        return self._board.submit("gc", "", partial(self._work, dry_run))
+
+    async def _work(self, dry_run: bool, report: Report) -> wire.CollectResult:
+        report.begin("waiting for the collection under way")
+        async with self._alone:
+            report.begin("looking at what is named", None, "objects")
+            listed: list[wire.CollectedObject] = []
+            done = await trio.to_thread.run_sync(self._collect, dry_run, report, listed)
+            report.begin("looking through the trust ledger")
+            statements = await trio.to_thread.run_sync(self._prune, dry_run)
+        if done.objects and not dry_run:
+            self._events.emit(
+                "objects.collected", "", f"{done.objects} objects freed", objects=done.objects, bytes=done.bytes
+            )
+        if statements and not dry_run:
+            self._journal.info("trust ledger pruned", statements=statements)
+        return wire.CollectResult(
+            objects=done.objects,
+            bytes=done.bytes,
+            waiting=done.kept,
+            waiting_bytes=done.kept_bytes,
+            dry_run=dry_run,
+            listed=tuple(listed),
+            unlisted=done.objects - len(listed) if dry_run else 0,
+            statements=statements,
+        )
+
+    def _collect(self, dry_run: bool, report: Report, listed: list[wire.CollectedObject]) -> Collected:
+        def freed(name: Multihash, size: int) -> None:
+            report.advance()
+            if dry_run and len(listed) < MAX_LISTED:
+                listed.append(wire.CollectedObject(name=str(name), size=size))
+            trio.from_thread.check_cancelled()
+
+        return collect(self._home.chains, self._home.objects, dry_run=dry_run, freed=freed)
+
+    def _prune(self, dry_run: bool) -> int:
+        return prune(self._home.database, self._clock(), dry_run=dry_run, step=_cancellable)
+
+
+def _cancellable(_: str) -> None:
+    trio.from_thread.check_cancelled()

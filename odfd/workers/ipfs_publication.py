@@ -1,0 +1,298 @@
+"""The port ``Publications``: datasets that this node puts on IPFS, once or for as long as somebody wishes it.
+
+A standing publication follows its dataset, and its record is renewed long before it expires; a Kubo that is away or
+has lost everything is tried again. Touch a dataset in ``rounds`` when its head moved.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from odfd.control import wire
+from odfd.control.assembly import Ground
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Entry
+from odfd.datasets.visibility import Visibility
+from odfd.ipfs.delegation import check_delegation
+from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
+from odfd.ipfs.way import no_ipfs
+from odfd.kit.rounds import TouchedRounds
+from odfd.kit.tasks import Report, outside
+from odfd.resources.store import Resource, Resources
+from odfd.state.directory import Home
+from odfd.trust.ledger.log import Ledger
+from p2p.ipfs import names
+
+KIND: Final = "publication"
+"""Resource kind, under the dataset's id."""
+ROUND_SECONDS: Final = 600.0
+RETRY_SECONDS: Final = 60.0
+"""While one of them is not up to date."""
+RENEW: Final = 12 * 3600 * instant.SECOND
+"""Age at which a record is put anew: those who keep it for others forget it after two days."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person asked for."""
+
+    standing: bool = True
+    delegation: bytes | None = None
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What has become of it: the status of the wish, so that following a dataset grows no log."""
+
+    root: str
+    name: str | None
+    head: str
+    blocks: int
+    at: Instant
+    signed: str | None = None
+    """Id of the signed head that is published with it."""
+
+
+class Kept(NamedTuple):
+    wish: Wish
+    done: Published
+
+
+class Giving(NamedTuple):
+    """What may be given of datasets."""
+
+    served: Callable[[DatasetId], int]
+    """Blocks that policy passes on of a public one."""
+    visibility: Visibility
+
+
+class PublicationService:
+    """See the module. ``publisher`` is ``None`` where the settings name no Kubo."""
+
+    def __init__(
+        self,
+        home: Home,
+        publisher: Publisher | None,
+        giving: Giving,
+        all_of_ours: Callable[[], bool],
+        ground: Ground,
+    ) -> None:
+        """``all_of_ours``: whether policy puts there whatever is ours and public."""
+        self._home = home
+        self._publisher = publisher
+        self._served, self._visibility = giving
+        self._all_of_ours = all_of_ours
+        self._board = ground.board
+        self._events = ground.events
+        self._clock = ground.clock
+        self._journal = ground.journal
+        self._busy: dict[DatasetId, trio.Lock] = {}
+        self._troubles: dict[DatasetId, str] = {}
+        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS)
+
+    async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
+        entry = await trio.to_thread.run_sync(self._entry, request.ref)
+        publisher = self._with_kubo()
+        await trio.to_thread.run_sync(self._need_public, entry.id)
+        delegation = await trio.to_thread.run_sync(self._delegation, publisher, entry.id, request.delegation)
+
+        async def work(report: Report) -> wire.PublicationView:
+            report.begin(f"publishing {entry.name}")
+            with outside("the node's Kubo"):
+                done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
+            return self._view(entry.name, entry.id, kept, done)
+
+        return task_ref(self._board.submit("publish", entry.name, work))
+
+    async def list(self) -> Sequence[wire.PublicationView]:
+        kept = await trio.to_thread.run_sync(self._kept)
+        return [self._view(self._name(dataset), dataset, each) for dataset, each in kept.items()]
+
+    async def withdraw(self, ref: str) -> wire.PublicationView:
+        entry = await trio.to_thread.run_sync(self._entry, ref)
+        publisher = self._with_kubo()
+        kept = await trio.to_thread.run_sync(self._kept_of, entry.id)
+        if kept is None:
+            raise NotFound(f"{entry.name} is not on IPFS by us", rule="publication", hint="odfctl ipfs list")
+        async with self._alone(entry.id):
+            await trio.to_thread.run_sync(self._forget, entry.id)
+            await publisher.withdraw(entry.id)
+        self._events.emit("publication.withdrawn", entry.name)
+        return self._view(entry.name, entry.id, kept._replace(wish=Wish(standing=False)))
+
+    async def _round(self) -> float:
+        if self._publisher is None:
+            return float("inf")
+        touched = self.rounds.take()
+        kept = await trio.to_thread.run_sync(self._kept)
+        public = await trio.to_thread.run_sync(self._visibility.public_of, kept)
+        for dataset in kept.keys() - public:
+            await self._take_back(self._publisher, dataset)
+        wanted = {dataset for dataset, each in kept.items() if each.wish.standing and dataset in public}
+        if self._all_of_ours():
+            ours = await trio.to_thread.run_sync(self._ours)
+            wanted.update(each for each in ours if each not in kept)
+        for dataset in sorted(wanted if touched is None else wanted & touched):
+            await self._consider(self._publisher, dataset, kept.get(dataset))
+        concerned = wanted | (kept.keys() - public)
+        self._troubles = {dataset: said for dataset, said in self._troubles.items() if dataset in concerned}
+        for dataset in self._troubles:
+            self.rounds.leave(dataset)
+        return RETRY_SECONDS if self._troubles else ROUND_SECONDS
+
+    async def _consider(self, publisher: Publisher, dataset: DatasetId, known: Kept | None) -> None:
+        try:
+            if known is None or await self._is_behind(publisher, dataset, known.done):
+                await self._publish(publisher, dataset, standing=True)
+        except Fault as fault:
+            if self._troubles.get(dataset) != str(fault):
+                self._journal.error("not published", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+                self._events.emit("publication.stalled", self._name(dataset), str(fault), rule=fault.rule)
+            self._troubles[dataset] = str(fault)
+            return
+        self._troubles.pop(dataset, None)
+
+    async def _take_back(self, publisher: Publisher, dataset: DatasetId) -> None:
+        """It is private now, or gone: it leaves our Kubo; what others took of it stays theirs."""
+        try:
+            async with self._alone(dataset):
+                await publisher.withdraw(dataset)
+                await trio.to_thread.run_sync(self._forget, dataset)
+        except Fault as fault:
+            if self._troubles.get(dataset) != str(fault):
+                self._journal.error("not withdrawn", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+            self._troubles[dataset] = str(fault)
+            return
+        self._troubles.pop(dataset, None)
+        self._events.emit("publication.withdrawn", self._name(dataset), "it is private")
+
+    async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
+        signed = await trio.to_thread.run_sync(self._signed, dataset)
+        aged = not 0 <= self._clock.now() - known.at < RENEW
+        return aged or signed != known.signed or await publisher.root(dataset) != known.root.removeprefix("/ipfs/")
+
+    async def _publish(
+        self, publisher: Publisher, dataset: DatasetId, *, standing: bool, delegation: bytes | None = None
+    ) -> tuple[Publication, Kept]:
+        async with self._alone(dataset):
+            await trio.to_thread.run_sync(self._need_public, dataset)
+            signed = await trio.to_thread.run_sync(self._signed, dataset)
+            served = await trio.to_thread.run_sync(self._served, dataset)
+            now = self._clock.now()
+            known = await trio.to_thread.run_sync(self._kept_of, dataset)
+            delegation = delegation or (known.wish.delegation if known is not None else None)
+            done = await publisher.publish(dataset, served, now)
+            if delegation is not None:
+                await publisher.put(dataset, delegation)
+            became = Published(
+                root=f"/ipfs/{done.root}",
+                name=done.name,
+                head=str(done.head),
+                blocks=done.size,
+                at=now,
+                signed=signed,
+            )
+            kept = Kept(Wish(standing=standing, delegation=delegation), became)
+            await trio.to_thread.run_sync(self._keep, dataset, kept)
+        self._events.emit(
+            "publication.published", self._name(dataset), f"{done.size} blocks, {became.root}", added=done.blocks
+        )
+        return done, kept
+
+    def _need_public(self, dataset: DatasetId) -> None:
+        if not self._visibility.is_public(dataset):
+            name = self._name(dataset)
+            raise Refused(f"{name} is private", rule="private", hint=f"first: odfctl publish {name}")
+
+    @asynccontextmanager
+    async def _alone(self, dataset: DatasetId) -> AsyncIterator[None]:
+        async with self._busy.setdefault(dataset, trio.Lock()):
+            yield
+
+    def _with_kubo(self) -> Publisher:
+        if self._publisher is None:
+            raise no_ipfs()
+        return self._publisher
+
+    def _entry(self, ref: str) -> Entry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _name(self, dataset: DatasetId) -> str:
+        with self._home.catalog() as catalog:
+            return catalog.name_of(dataset)
+
+    def _ours(self) -> Sequence[DatasetId]:
+        public = self._visibility.public_of(self._home.chains.datasets())
+        return [each for each in public if self._home.keys.has_dataset_key(each)]
+
+    def _signed(self, dataset: DatasetId) -> str | None:
+        with self._home.database.read() as connection:
+            newest = Ledger(connection).newest_head(dataset)
+        return None if newest is None else str(newest[1].sid)
+
+    def _delegation(self, publisher: Publisher, dataset: DatasetId, text: str | None) -> bytes | None:
+        if text is None:
+            return None
+        key = publisher.key(dataset)
+        if key is None:
+            raise Refused("this node does not write that dataset", rule="ipns-delegation", hint="its owner's node does")
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            raise Invalid("the delegation is not base64", rule="ipns-delegation") from error
+        check_delegation(raw, dataset, names.name_of(key.dataset_id))
+        return raw
+
+    def _kept(self) -> dict[DatasetId, Kept]:
+        with self._home.database.read() as connection:
+            found = Resources(connection).all(KIND)
+        return {DatasetId.parse(each.name): _read(each) for each in found}
+
+    def _kept_of(self, dataset: DatasetId) -> Kept | None:
+        with self._home.database.read() as connection:
+            found = Resources(connection).get(KIND, str(dataset))
+        return None if found is None else _read(found)
+
+    def _keep(self, dataset: DatasetId, kept: Kept) -> None:
+        with self._home.database.write() as connection:
+            resources = Resources(connection)
+            resources.apply(KIND, str(dataset), msgspec.json.encode(kept.wish), self._clock.now())
+            resources.tell(KIND, str(dataset), msgspec.json.encode(kept.done))
+
+    def _forget(self, dataset: DatasetId) -> None:
+        with self._home.database.write() as connection:
+            Resources(connection).delete(KIND, str(dataset), self._clock.now())
+
+    def _view(self, name: str, dataset: DatasetId, kept: Kept, done: Publication | None = None) -> wire.PublicationView:
+        became = kept.done
+        return wire.PublicationView(
+            ref=name,
+            dataset_id=str(dataset),
+            root=became.root,
+            name=became.name,
+            home=names.name_of(dataset),
+            head=became.head,
+            blocks=became.blocks,
+            at=instant.render(became.at),
+            expires=instant.render(Instant(became.at + LIFETIME)) if became.name is not None else None,
+            standing=kept.wish.standing,
+            added_blocks=done.blocks if done is not None else 0,
+            added_objects=done.objects if done is not None else 0,
+            added_bytes=done.bytes if done is not None else 0,
+            message=self._troubles.get(dataset, ""),
+        )
+
+
+def _read(each: Resource) -> Kept:
+    assert each.status is not None, "it is told in the transaction that wishes it"
+    return Kept(msgspec.json.decode(each.spec, type=Wish), msgspec.json.decode(each.status, type=Published))

@@ -1,0 +1,151 @@
+"""Datasets made whole again: every block and object is looked at, and what is damaged is fetched anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain.errors import NotFound
+from chain.ids import DatasetId
+from chain.model.block import NamedObject, objects_of
+from chain.multihash import Multihash
+from chain.statements.tree import Frontier
+from odfd.datasets.catalog import Entry
+from odfd.mirrors import wish as wishes
+from odfd.mirrors.mending import ChainMender
+from odfd.mirrors.sync import MirrorSync, Synced
+from odfd.mirrors.tally import Tally
+from odfd.mirrors.wish import Wish
+from odfd.resources.store import Resources
+from odfd.state.directory import Home
+from odfd.transfer.linked import note_links
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.verify.damage import Damage
+from odfd.verify.objects import LINKED
+from odfd.verify.report import Level
+from odfd.verify.terms import pages_of
+from odfd.verify.verify import Request, verify_chain
+
+BATCH: Final = 4096
+"""Blocks noted at a time: bounds memory."""
+
+
+class _Damaged(msgspec.Struct, frozen=True):
+    """Objects that are not as they should be: those that blocks name, and those that rows link to."""
+
+    named: tuple[NamedObject, ...]
+    linked: tuple[Multihash, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.named) + len(self.linked)
+
+
+class Repaired(NamedTuple):
+    """What was spoilt or missing and is whole again."""
+
+    blocks: int
+    rows: int
+    objects: int
+
+    def __str__(self) -> str:
+        counted = zip(self, ("block", "conclusion", "object"), strict=True)
+        return ", ".join(f"{count} damaged {what}{'s' * (count > 1)}" for count, what in counted if count)
+
+
+class Repairing:
+    """See the module."""
+
+    def __init__(
+        self, home: Home, sync: MirrorSync, mender: ChainMender, caught_up: Callable[[DatasetId], None]
+    ) -> None:
+        """``caught_up`` is told of a dataset that is whole again, or got back what was signed of it."""
+        self._home = home
+        self._caught_up = caught_up
+        self._sync = sync
+        self._mender = mender
+
+    async def repair(self, entry: Entry) -> Repaired:
+        """Look at every block and object again; fetch the damaged and the missing from peers. How many there were.
+
+        Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
+        """
+        mended = await self._mender.mend(entry.id)
+        tree = await trio.to_thread.run_sync(self._tree, entry.id)
+        damaged = await trio.to_thread.run_sync(self._damaged, entry)
+        if damaged.count:
+            await self._sync.repair(entry.id, damaged.named, damaged.linked)
+            left = await trio.to_thread.run_sync(self._damaged, entry)
+            if left.count:
+                raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
+        await trio.to_thread.run_sync(self._note_whole, entry.id, tree)
+        self._caught_up(entry.id)
+        return Repaired(mended.blocks, mended.rows, damaged.count)
+
+    async def catch_up(self, entry: Entry) -> int:
+        """Fetch what is signed of a dataset of ours and is not here, as after a backup; the number of blocks.
+
+        Mirrors of others do so by themselves. Raises NotFound when nobody serves it, Remote, and what syncing raises.
+        """
+        if not await trio.to_thread.run_sync(self._is_ours, entry.id):
+            return 0
+        await self._sync.ask_around(entry.id)
+        lacking = await trio.to_thread.run_sync(self._lacking, entry.id)
+        if not lacking:
+            return 0
+        outcome = await self._sync.sync(Wish(dataset=str(entry.id), name=entry.name), Tally())
+        if not isinstance(outcome, Synced):
+            raise NotFound(
+                f"{lacking} blocks of {entry.name} are signed and are not here, and no connected peer serves them",
+                rule="repair",
+                hint="try again when a peer that mirrors it is connected: odfctl peer list",
+            )
+        self._caught_up(entry.id)
+        return outcome.blocks
+
+    def _is_ours(self, dataset: DatasetId) -> bool:
+        with self._home.database.read() as connection:
+            return self._home.keys.has_dataset_key(dataset) and wishes.of(Resources(connection), dataset) is None
+
+    def _lacking(self, dataset: DatasetId) -> int:
+        with self._home.database.read() as connection:
+            ledger = Ledger(connection)
+            newest = ledger.newest_head(dataset)
+            return max(0, newest[0].size - ledger.chain(dataset).frontier.size) if newest else 0
+
+    def _damaged(self, entry: Entry) -> _Damaged:
+        chain = self._home.chains.chain(entry.id)
+        # Nobody writes it meanwhile, and what is on its way is fetched too.
+        request = Request(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
+        report = verify_chain(chain, self._home.objects, request)
+        named: dict[Multihash, int] = {}
+        linked: dict[Multihash, None] = {}
+        for failure in report.failures:
+            if failure.rule.startswith(LINKED):
+                linked[Multihash.parse(failure.expected)] = None
+            else:
+                named |= objects_of(chain.block_at(failure.block.sequence_number))
+        return _Damaged(tuple(named.items()), tuple(linked))
+
+    def _tree(self, dataset: DatasetId) -> Frontier:
+        with self._home.database.read() as connection:
+            return Ledger(connection).chain(dataset).frontier
+
+    def _note_whole(self, dataset: DatasetId, tree: Frontier) -> None:
+        """Unless the chain moved, or got another history, while it was looked at."""
+        database, chain = self._home.database, self._home.chains.chain(dataset)
+        with database.read() as connection:
+            checked = Ledger(connection).chain(dataset)
+        if checked.frontier != tree:
+            return
+        for terms, blocks in pages_of(chain, self._home.held_from(dataset), tree.size, BATCH):
+            note_links(database, self._home.objects, dataset, terms, blocks)
+        with database.write() as connection:
+            ledger = Ledger(connection)
+            checked = ledger.chain(dataset)
+            if checked.frontier == tree:
+                ledger.keep_chain(dataset, Checked(tree, tree.size, checked.epoch))
+                Damage(connection).forget(dataset)

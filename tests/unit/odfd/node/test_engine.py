@@ -1,0 +1,83 @@
+"""The node's engine before it is found: on virtual time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from chain.errors import Environment
+from engines.errors import EngineLost
+from engines.provision.host import SparkOptions
+from odfd.kit.supervision import Life
+from odfd.workers.engine import LATEST, SOONEST, NodeEngine
+
+
+class Warm:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def identity(self) -> str:
+        return "found"
+
+
+class Lines:
+    """A journal."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def info(self, event: str, **_: object) -> None: ...
+
+    def error(self, event: str, **_: object) -> None:
+        self.said.append(event)
+
+
+async def test_an_engine_that_was_not_found_is_looked_for_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """As after a disk that was full; why there is none is told once, and to all who ask meanwhile."""
+    tried: list[float] = []
+    choice = SimpleNamespace(passed_over=(), verdict=SimpleNamespace(unbounded=()))
+    host = SimpleNamespace(choice=choice, identity=SimpleNamespace(sandbox="bubblewrap"), engine=Warm())
+
+    async def found(*_: Any) -> Any:
+        tried.append(trio.current_time())
+        if len(tried) < 10:
+            raise Environment("No space left on device", rule="engine-digest")
+        return host
+
+    monkeypatch.setattr("odfd.workers.engine.spark_engine", found)
+    journal, life = Lines(), Life()
+    engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run, life)
+        with pytest.raises(EngineLost, match="this node has no engine: No space left"):
+            await engine.identity()
+        assert (engine.why_not is not None, engine.view().state) == (True, "failed")
+        await trio.sleep(6 * LATEST)
+        assert (engine.why_not, await engine.identity()) == (None, "found")
+        life.stopping.set()
+    pauses = [round(later - earlier) for earlier, later in pairwise(tried)]
+    assert pauses == [SOONEST * 2**n for n in range(6)] + [LATEST] * 3
+    assert journal.said == ["no engine"]
+
+
+async def test_a_node_without_an_engine_stops_when_asked(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    async def none(*_: Any) -> Any:
+        raise Environment("no Java", rule="java")
+
+    monkeypatch.setattr("odfd.workers.engine.spark_engine", none)
+    life = Life()
+    engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, Lines())  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run, life)
+        await trio.sleep(3 * LATEST)
+        life.stopping.set()

@@ -1,0 +1,106 @@
+"""What is done for all datasets at once costs next to nothing for each: counted in questions to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config import model
+from odfd.api.views import Views
+from worlds.counted import Questions, questions
+from worlds.manifests import BOTH
+from worlds.node_world import ROOT, Node, World
+
+__all__ = ["questions"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+async def fill(node: Node, count: int, start: int = 0) -> None:
+    await node.apply("---\n".join(ROOT.replace("name: cities", f"name: c{each}") for each in range(start, count)))
+
+
+async def started(world: World, name: str, count: int, questions: Questions) -> int:
+    """Questions of a start over so many datasets, until all parts are made."""
+    async with world.running(name) as node:
+        await fill(node, count)
+    with questions.during() as asked:
+        world.node(name)
+    return len(asked)
+
+
+async def test_a_start_asks_as_much_whatever_is_there(world: World, questions: Questions) -> None:
+    few, many = await started(world, "few", 3, questions), await started(world, "many", 30, questions)
+    assert many == few
+
+
+async def test_a_dataset_is_found_by_its_did_without_reading_all_names(world: World, questions: Questions) -> None:
+    async with world.running("alice") as node:
+        await fill(node, 3)
+    node = world.node("alice")
+    wanted = node.dataset("c1")
+    with node.home.catalog() as catalog, questions.during() as asked:
+        assert catalog.name_of(wanted) == "c1"
+        assert catalog.resolve(str(wanted)).name == "c1"
+    assert asked, asked
+    assert not any("WHERE kind = 'dataset' ORDER BY" in each for each in asked), asked
+
+
+async def test_listing_again_asks_nothing_and_looks_anew_at_what_moved(world: World, questions: Questions) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as node:
+        await fill(node, 30)
+    node = world.node("alice")
+    views = node.parts.views
+    first = views.all()
+    with questions.during() as again:
+        assert views.all() == first
+    assert again == []
+    entry = node.dataset("c7")
+    with node.home.database.write() as connection:
+        connection.execute("UPDATE trust_chains SET data = 0, seal = NULL WHERE dataset = ?", (entry,))
+    with questions.during() as one:
+        views.all()
+    assert 0 < len(one) < 100, "one dataset, and not thirty"
+
+
+async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World) -> None:
+    """Whatever happens in between: data, names, wishes, policy, deletion, and days that pass."""
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as node:
+        await node.apply(BOTH)
+        await fill(node, 4)
+        views = node.parts.views
+
+        def agree() -> None:
+            for _ in range(2):
+                writes = -1
+                while writes != node.home.database.writes:  # the node's own rounds write in between
+                    writes = node.home.database.writes
+                    kept, new = views.all(), Views(node.home, node.parts.standing, node.parts.visibility).all()
+                assert kept == new
+
+        agree()
+        await node.pull()
+        agree()
+        await node.api.datasets.delete("c1")
+        agree()
+        node.clock.instant += 30 * 86400 * 10**9
+        agree()
+        assert {view.state for view in views.all()} == {"stale"}
+        node.parts.heads.rounds.poke()
+        await node.heard("dataset.deleted")
+        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
+        await node.pull("cities")
+        agree()
+        await node.pull("towns")
+        agree()
+        node.parts._reload(model.Settings(policy=model.Policy(use="reproduced")))
+        agree()

@@ -1,0 +1,392 @@
+"""Mirrors among nodes: what arrives, what is refused, what is survived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from chain import instant
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.model.events import AddData
+from chain.multihash import Multihash
+from chain.state import load_state
+from config import model
+from odfd.control import wire
+from odfd.mirrors.arrivals import ObjectLimits
+from odfd.mirrors.keeper import State
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+HOUR = 3600 * instant.SECOND
+BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
+
+
+async def published(world: Any, worlds: Any, node: Any, *rows: str) -> Any:
+    world.write("alice", "a.csv", *(rows or ROWS))
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+    await world.spread(node, "cities", "towns")
+    return node.dataset("cities")
+
+
+async def mirrored(node: Any, name: str, size: int) -> None:
+    """Until the mirror has so many blocks."""
+    with trio.fail_after(20):
+        while node.size(name) < size:
+            mirror = node.parts.keeper.get(node.dataset(name))
+            await mirror.turned.wait()
+
+
+async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        view = await bob.mirror(cities, "theirs")
+        assert (view.state, view.blocks.have, view.peers, view.serving) == ("current", alice.size("cities"), 1, True)
+        mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
+        assert mine == theirs
+        assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await mirrored(bob, "theirs", alice.size("cities"))
+        assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+        report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
+        assert report.ok
+
+
+async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
+    """Also before anybody looks for more: a mirror of which this is the last copy must not seem to have another."""
+    async with world.running("bob") as bob:
+        async with world.running("alice") as alice:
+            cities = await published(world, worlds, alice)
+            assert (await bob.mirror(cities, "theirs")).peers == 1
+            assert [view.peers for view in await bob.api.mirrors.list()] == [1]
+            (network,) = await bob.api.networks.list()
+            assert {each.id: each.peers for each in network.datasets}[str(cities)] == 1
+        assert [view.peers for view in await bob.api.mirrors.list()] == [0]
+        assert [view.peers for view in await bob.api.datasets.list()] == [0]
+        (network,) = await bob.api.networks.list()
+        assert {each.id: each.peers for each in network.datasets}[str(cities)] == 0
+
+
+async def test_a_pull_asks_for_what_gossip_did_not_bring(world: Any, worlds: Any, monkeypatch: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+
+        async def lost(_topic: Any, _envelope: bytes) -> None:
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(alice.member, "announce", lost)
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        assert bob.size("theirs") < alice.size("cities")
+        assert [item.outcome for item in await bob.pull("theirs")] == ["updated"]
+        assert bob.size("theirs") == alice.size("cities")
+
+
+async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: Any, worlds: Any) -> None:
+    """What is pulled by the way says so too; what came is told even if its giver is gone by then."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        world.wires.cut.add(alice.member.peer_id)
+        newest = f"the newest block here is #{alice.size('cities') - 1}, of 2026-"
+        for items in (await bob.pull("theirs"), await bob.pull()):
+            assert [item.outcome for item in items] == ["blocked"]
+            assert items[0].message.startswith(f"no peer is connected that could be asked for more; {newest}")
+        async with world.running("carol"):
+            (item,) = await bob.pull("theirs")
+            assert item.outcome == "blocked"
+            assert "no connected peer serves it this far (there are 1)" in item.message
+        world.wires.cut.clear()
+        assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
+
+
+async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, worlds: Any) -> None:
+    """Each block that comes begins the day anew; when all is here nothing is left of it."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs")
+        alice.member.lies.blocks = lambda _: []
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.heard_head(alice.size("cities"))
+
+        async def conditions() -> tuple[str, ...]:
+            await bob.parts.keeper.pass_now(cities)
+            return (await bob.api.datasets.get("theirs")).conditions
+
+        assert await conditions() == ()
+        world.clock.instant += 23 * HOUR
+        assert await conditions() == ()
+        world.clock.instant += 2 * HOUR
+        assert await conditions() == ("Withheld",)
+        (event,) = await bob.heard("head.withheld")
+        assert (event.data["blocks"], event.data["signed"]) == (alice.size("cities") - 1, alice.size("cities"))
+        assert await conditions() == ("Withheld",)
+        assert bob.kinds().count("head.withheld") == 1
+        alice.member.lies.blocks = list
+        assert await conditions() == ()
+        assert bob.size("theirs") == alice.size("cities")
+
+
+async def test_a_mirror_is_a_source_for_the_next(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        async with world.running("bob") as bob:
+            await bob.mirror(cities, "theirs")
+            world.wires.cut.add(alice.member.peer_id)
+            async with world.running("carol") as carol:
+                assert (await carol.mirror(cities, "theirs")).state == "current"
+
+
+async def test_blocks_of_a_liar_are_not_taken(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        alice.member.lies.blocks = lambda blocks: [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in blocks]
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        assert bob.size("theirs") == 0
+        alice.member.lies.blocks = list
+        bob.parts.keeper.poke(cities)
+        await mirrored(bob, "theirs", alice.size("cities"))
+
+
+async def test_flipped_bytes_on_the_way_are_fetched_again(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice, *BIG)
+        flips = iter([1])
+
+        def flip(data: bytes) -> bytes:
+            return data[:-1] + bytes([data[-1] ^ next(flips, 0)])
+
+        alice.member.lies.object = flip
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
+
+
+async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        cities = await published(world, worlds, alice, *BIG)
+        await bob.mirror(cities, "theirs")
+        (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
+        name = Multihash.parse(path.name)
+        path.chmod(0o644)
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        world.wires.cut.add(alice.member.peer_id)  # or it is whole again as soon as somebody has noticed
+        path.write_bytes(data)
+        assert bob.parts.library.object_size(name) is None
+        with pytest.raises(NotFound):
+            bob.parts.library.read_object(name, 0, 10)
+        path.write_bytes(data[:1000])
+        with pytest.raises(Environment, match="damaged"):
+            await bob.api.datasets.tail("theirs", 3)
+        path.write_bytes(data)
+        report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
+        assert report.failures[0].rule == "slice-physical-hash"
+        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == 3
+        world.wires.cut.clear()
+        (item,) = await bob.pull("theirs")
+        assert item.outcome in ("updated", "up-to-date")
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
+        assert (await bob.api.datasets.get("theirs")).rely_on.blocks == alice.size("cities")
+        world.wires.cut.add(alice.member.peer_id)
+        assert (await carol.mirror(cities, "theirs")).state == "current"
+
+
+async def test_pull_repair_mends_what_nobody_noticed(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice, *BIG)
+        await bob.mirror(cities, "theirs")
+        (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
+        path.chmod(0o644)
+        path.write_bytes(b"gone")
+        (item,) = await bob.pull("theirs", repair=True)
+        assert (item.outcome, item.message) == ("updated", "1 damaged object made whole")
+        (item,) = await bob.pull("theirs", repair=True)
+        assert item.outcome == "up-to-date"
+
+
+async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.mirror(cities, "theirs", want="chain")
+        assert (await bob.api.datasets.get("theirs")).rely_on.fact.startswith("data at #")
+        with pytest.raises(NotFound, match="without its data"):
+            await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))
+        with pytest.raises(NotFound, match="without its data"):
+            await bob.api.datasets.tail("theirs", 5)
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="chain")))).ok
+        await bob.mirror(cities, "theirs", want="data")
+        with trio.fail_after(10):
+            while (await bob.api.datasets.get("theirs")).rely_on.blocks < alice.size("cities"):
+                await bob.parts.keeper.get(cities).turned.wait()
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
+
+
+async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice, *BIG)
+        whole = alice.home.objects.size(next(iter(alice.home.objects.names())))
+        async with world.running("bob") as bob:
+            given = 0
+
+            def cut(data: bytes) -> bytes:
+                nonlocal given
+                given += 1
+                if given == 10:
+                    world.wires.cut.add(alice.member.peer_id)
+                return data
+
+            alice.member.lies.object = cut
+            await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 0 and given >= 10)
+            assert bob.size("theirs") == 0
+            first = bob.member.bytes
+            assert 0 < first < whole
+        world.wires.cut.clear()
+        alice.member.lies.object = bytes
+        async with world.running("bob") as bob:
+            await mirrored(bob, "theirs", alice.size("cities"))
+            assert bob.member.bytes <= whole - first + 4096
+
+
+async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_again(world: Any, worlds: Any) -> None:
+    """The owner signs a chain whose slice is not what its block says: the rows differ from their logical hash."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        lie(alice, cities)
+        await world.spread(alice, "cities")
+        with pytest.raises(Invalid, match="slice"):
+            await bob.mirror(cities, "theirs")
+        mirror = bob.parts.keeper.get(cities)
+        assert (mirror.state, bob.size("theirs")) == (State.REFUSED, 0)
+        asked = bob.member.asked
+        await bob.parts.keeper.pass_now(cities)
+        assert (mirror.state, bob.member.asked) == (State.REFUSED, asked + 1), "news were asked for, and no block"
+
+
+def lie(node: Any, dataset: Any) -> None:
+    """Add a block whose slice has the bytes it names but other rows than it says."""
+    chain = node.home.chains.chain(dataset)
+    state = load_state(chain)
+    data = state.last_data.new_data
+    wrong = msgspec.structs.replace(
+        data,
+        logical_hash=Multihash.from_bytes(bytes(data.logical_hash[:-1]) + bytes([data.logical_hash[-1] ^ 1])),
+        offset_interval=type(data.offset_interval)(start=state.next_offset, end=state.next_offset + 1),
+    )
+    event = AddData(prev_offset=state.last_offset, new_data=wrong, new_watermark=state.watermark)
+    node.parts.committer.commit_now(dataset, chain.head(), [event], [wrong.physical_hash], state.system_time)
+
+
+async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        with pytest.raises(Invalid, match="does not hold the block"):
+            await bob.mirror(cities, "theirs", expect=str(Multihash.sha3_256(b"another")))
+        assert bob.size("theirs") == 0
+        known = str(alice.home.chains.chain(cities).block_at(1).hash)
+        await bob.api.mirrors.remove("theirs")
+        assert (await bob.mirror(cities, "theirs", expect=known)).state == "current"
+
+
+async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        bob.parts.arrivals.limits = ObjectLimits(object_bytes=10)
+        with pytest.raises(Refused, match="bytes"):
+            await bob.mirror(cities, "theirs")
+        bob.parts.arrivals.limits = ObjectLimits(disk_reserve=1 << 60)
+        await bob.api.mirrors.remove("theirs")
+        with pytest.raises(Fault) as caught:
+            await bob.mirror(cities, "theirs", want="data", serve="data")
+        assert caught.value.rule == "disk-reserve"
+        assert bob.member.bytes == 0
+
+
+async def test_own_datasets_and_names_taken_are_refused(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        with pytest.raises(Refused, match="own"):
+            await alice.mirror(cities, "again")
+        await bob.mirror(cities, "theirs")
+        with pytest.raises(Invalid, match="already the name"):
+            await bob.mirror(alice.dataset("towns"), "theirs")
+        with pytest.raises(Invalid, match="is here already"):
+            await bob.mirror(cities, "other")
+        with pytest.raises(Invalid):
+            await bob.mirror(cities, "theirs", use="sometimes")
+
+
+async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        await bob.heard_head(alice.size("cities"))
+        await bob.mirror(cities, "theirs")
+        await bob.api.datasets.delete("theirs")
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.heard_head(alice.size("cities"))
+        assert bob.home.chains.datasets() == []
+        assert await bob.api.mirrors.list() == []
+        await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == alice.size("cities")
+
+
+async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odfd.api.mirrors.PATIENCE_SECONDS", 0.2)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        world.wires.cut.add(alice.member.peer_id)
+        async with world.running("carol") as carol:
+            view = await carol.mirror(cities, "theirs")
+            assert (view.state, view.message) == ("waiting", "no connected peer serves it that far")
+            monkeypatch.setattr("odfd.api.mirrors.PATIENCE_SECONDS", 60)
+            task = carol.board.get(
+                (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
+            )
+            await carol.api.mirrors.remove("theirs")
+            with trio.fail_after(5):
+                await task.finished.wait()
+            assert isinstance(task.fault, NotFound)
+        assert bob.member.peer_id
+
+
+async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was answered between a commit and its signature is not repeated after it."""
+    async with world.running("alice") as alice:
+        cities = await published(world, worlds, alice)
+        library, commit, answers = alice.parts.library, alice.home.chains.commit, []
+
+        def asked_meanwhile(*given: Any) -> None:
+            commit(*given)
+            answers.append(library.size(cities))
+
+        monkeypatch.setattr(alice.home.chains, "commit", asked_meanwhile)
+        monkeypatch.setattr(alice.parts.outbox, "put", lambda *_: answers.append(library.size(cities)))
+        before = alice.size("cities")
+        world.write("alice", "b.csv", "2024-02-01T00:00:00Z,D,4")
+        await alice.pull("cities")
+        assert answers == [before, before + 1] == [before, alice.size("cities")]
+
+
+async def test_serving_stays_within_reach(world: Any, worlds: Any) -> None:
+    """Bob serves only what Dave attested, and nobody did."""
+    group = model.Group(name="dave", keys=("did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9",))
+    policy = model.Policy(serve="data & attested:1", validators=model.Validators(f=0, groups=(group,)))
+    async with world.running("alice") as alice, world.running("bob", policy) as bob:
+        await published(world, worlds, alice)
+        towns = alice.dataset("towns")
+        view = await bob.mirror(towns, "towns")
+        assert (view.state, view.serving) == ("current", False)
+        assert bob.parts.library.size(towns) == 3
+        assert len(bob.parts.library.blocks(towns, 0, 1 << 20)) == 3
+        names = list(bob.home.objects.names())
+        assert names
+        assert all(bob.parts.library.object_size(name) is None for name in names)

@@ -1,0 +1,211 @@
+"""From manifests to data: apply, pull, ingest, delete, on a node with the small engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from chain.errors import Environment, Invalid, NotFound, Refused
+from odfd.control import wire
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+
+
+async def test_a_root_and_what_derives_from_it(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        made = await alice.apply(worlds.DERIVED, worlds.ROOT)
+        assert [(item.name, item.action) for item in made.items] == [("cities", "created"), ("towns", "created")]
+        items = await alice.pull()
+        assert [(item.ref, item.outcome, item.records) for item in items] == [
+            ("cities", "updated", 2),
+            ("towns", "updated", 2),
+        ]
+        again = await alice.pull("towns", "cities")
+        assert [(item.ref, item.outcome) for item in again] == [("cities", "up-to-date"), ("towns", "up-to-date")]
+        views = {view.name: view for view in await alice.api.datasets.list()}
+        assert (views["towns"].records, views["towns"].state, views["towns"].rely_on.fact) == (2, "fresh", "data")
+        assert [item.action for item in (await alice.apply(worlds.ROOT, worlds.DERIVED)).items] == ["unchanged"] * 2
+
+
+async def test_one_failure_harms_no_other(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.ROOT.replace("name: cities", "name: villages"), worlds.DERIVED)
+        alice.engine.fault = Environment("no Java", rule="java")
+        outcomes = {item.ref: (item.outcome, item.message) for item in await alice.pull()}
+        assert outcomes["towns"] == ("failed", "no Java")
+        assert outcomes["cities"][0] == outcomes["villages"][0] == "updated"
+        alice.engine.fault = None
+        assert (await alice.pull("towns"))[0].outcome == "updated"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule", "place"),
+    [
+        ("datasetRef: cities", "datasetRef: citis", "dataset-ref", "m0.yaml:9"),
+        ("datasetRef: cities", "datasetRef: kamu/cities", "dataset-account", "m0.yaml:9"),
+        ("name: towns", "name: kamu/towns", "dataset-account", "m0.yaml"),
+        ("select * from cities", "select now()", "shape-not-supported", "m0.yaml:11"),
+        ("engine: spark", "engine: flink", "engine-unknown", "m0.yaml:11"),
+    ],
+)
+async def test_refusals_name_the_place_and_leave_nothing(
+    world: Any, worlds: Any, old: str, new: str, rule: str, place: str
+) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        keys = sorted(path.name for path in (alice.home.directory / "keys").iterdir())
+        (item,) = (await alice.apply(worlds.DERIVED.replace(old, new))).items
+        assert (item.action, item.fault.rule) == ("failed", rule)
+        assert item.fault.place.startswith(place)
+        assert len(alice.home.chains.datasets()) == 1
+        assert sorted(path.name for path in (alice.home.directory / "keys").iterdir()) == keys
+
+
+async def test_a_dataset_that_exists_as_something_else(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        (item,) = (await alice.apply(worlds.DERIVED.replace("name: towns", "name: Cities"))).items
+        assert item.action == "failed"
+        assert "exists as a Root" in item.fault.detail
+        assert alice.size("cities") == 2
+
+
+async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        planned = await alice.apply(worlds.ROOT, worlds.DERIVED, dry_run=True)
+        assert [item.action for item in planned.items] == ["created", "created"]
+        assert "no schema yet" in planned.items[1].warnings[0]
+        assert alice.home.chains.datasets() == []
+        assert [path.stem for path in (alice.home.directory / "keys").glob("*.key")] == ["node"]
+
+
+async def test_two_applies_at_once_make_one_dataset(world: Any, worlds: Any) -> None:
+    import trio
+
+    async with world.running("alice") as alice:
+        results: list[str] = []
+
+        async def one() -> None:
+            results.append((await alice.apply(worlds.ROOT)).items[0].action)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(one)
+        assert results.count("created") == 1
+        assert set(results) <= {"created", "unchanged", "failed"}
+        assert len(alice.home.chains.datasets()) == 1
+        assert len(list((alice.home.directory / "keys").glob("f*.key"))) == 1
+
+
+async def test_a_changed_manifest_adds_what_changed(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        more = worlds.ROOT + "    - {kind: SetInfo, description: where people live}\n"
+        (item,) = (await alice.apply(more)).items
+        assert (item.action, item.changes) == ("updated", ("SetInfo",))
+        assert (await alice.apply(more)).items[0].action == "unchanged"
+
+
+async def test_deleting(world: Any, worlds: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull()
+        with pytest.raises(Refused, match="towns derive from cities"):
+            await alice.api.datasets.delete("cities")
+        assert alice.size("cities") > 0
+        for name in ("towns", "cities"):
+            await alice.api.datasets.delete(name)
+        assert alice.home.chains.datasets() == []
+        assert list(alice.home.objects.names()) == []
+        with alice.home.database.read() as connection:
+            for table in ("trust_chains", "object_references"):
+                assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+        with pytest.raises(NotFound):
+            await alice.api.datasets.get("cities")
+
+
+async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stops it leaves all of it."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+
+        def stop(*_: object) -> None:
+            raise Environment("the disk is full")
+
+        monkeypatch.setattr("odfd.api.datasets.drop_references", stop)
+        with pytest.raises(Environment):
+            await alice.api.datasets.delete("cities")
+        assert (await alice.api.datasets.get("cities")).blocks == 2
+        assert (await alice.api.datasets.describe("cities")).source is not None
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+PUSHED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: pushed
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: Csv
+        header: true
+        ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']
+      merge: {kind: Append}
+"""
+
+
+@pytest.mark.parametrize("name", ["a.csv", "../../etc/passwd", "..", "", "\0", "ü" * 300])
+async def test_uploads_whatever_they_are_called(world: Any, name: str) -> None:
+    text = "event_time,city,population\n" + "\n".join(ROWS) + "\n"
+    async with world.running("alice") as alice:
+        await alice.apply(PUSHED)
+        upload = await alice.api.flow.stage(name, chunks(text[:30].encode(), text[30:].encode()))
+        assert upload.size == len(text)
+        request = wire.IngestRequest(uploads=(upload.id,))
+        result = await alice.done(alice.api.flow.ingest("pushed", request))
+        assert result.items[0].records == 2
+        assert list((alice.home.directory / "uploads").iterdir()) == []
+        with pytest.raises(NotFound, match="no upload"):
+            await alice.api.flow.ingest("pushed", request)
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(world: Any) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise Invalid("the client went away")
+
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid):
+            await alice.api.flow.stage("a.csv", broken())
+        assert list((alice.home.directory / "uploads").iterdir()) == []
+
+
+async def test_what_was_left_in_folders_of_work_is_gone_after_a_start(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.api.flow.stage("a.csv", chunks(b"x"))
+        (alice.home.directory / "staging" / "transform-left").mkdir()
+    async with world.running("alice") as alice:
+        for name in ("uploads", "staging"):
+            assert list((alice.home.directory / name).iterdir()) == []
+
+
+@pytest.mark.parametrize("at", ["9", "#9", "9" * 30, "²", "f1620" + "0" * 64])
+async def test_a_block_that_is_not_there(world: Any, worlds: Any, at: str) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        with pytest.raises(Invalid):
+            await alice.api.datasets.block("cities", at)
+        assert (await alice.api.datasets.block("cities", "#1")).manifest["sequenceNumber"] == 1

@@ -1,0 +1,169 @@
+"""What no pull could ever take is refused when it is applied: by its place in the manifest, with nothing made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Fault
+from chain.instant import Instant
+from chain.model.events import SetPollingSource
+from config import model
+from odfd.api.apply import read_wishes
+from odfd.control import wire
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.prep import prepare
+from odfd.ingest.settings import IngestSettings
+
+GLOB = "{kind: FilesGlob, path: '*.csv'}"
+CSV = "{kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, a STRING']}"
+APPEND = "{kind: Append}"
+STAMP = "{name: event_time, type: {kind: Timestamp, unit: Millisecond, timezone: Mars/Phobos}}"
+
+
+def manifest(fetch: str = GLOB, read: str = CSV, merge: str = APPEND, more: str = "") -> str:
+    return f"""kind: DatasetSnapshot
+version: 1
+content:
+  name: x
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {fetch}
+      read: {read}
+      merge: {merge}
+      {more}
+"""
+
+
+FETCHES = {
+    "fetch-kind": [
+        "{kind: Container, image: alpine}",
+        "{kind: Mqtt, host: a.example, port: 1883, topics: [{path: t}]}",
+        "{kind: EthereumLogs, chainId: 1}",
+    ],
+    "url-scheme": [
+        "{kind: Url, url: 'ftp://a.example/b'}",
+        "{kind: Url, url: 's3://bucket/b'}",
+        "{kind: Url, url: '/etc/passwd'}",
+        "{kind: Url, url: 'ftp://${{ env.HOST }}/b'}",
+    ],
+    "source-password": ["{kind: Url, url: 'https://me:secret@a.example/b'}"],
+    "event-time-source": [
+        "{kind: Url, url: 'https://a.example/b', eventTime: {kind: FromPath, pattern: x}}",
+        "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromMetadata}}",
+        "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromPath, pattern: '('}}",
+    ],
+    "files-order": ["{kind: FilesGlob, path: '*.csv', order: ByEventTime}"],
+}
+READS = {
+    "read-kind": ["{kind: EsriShapefile}"],
+    "read-encoding": ["{kind: Csv, encoding: latin1}", "{kind: NdJson, encoding: utf16}"],
+    "read-time-format": ["{kind: Csv, timestampFormat: 'M/d/yyyy'}", "{kind: Json, dateFormat: 'yyyy'}"],
+    "read-option": ["{kind: Csv, separator: ';;'}", "{kind: Csv, quote: ','}"],
+    "read-zone": [f"{{kind: Csv, schema: {{fields: [{STAMP}]}}}}"],
+}
+BAD = [
+    *[(rule, "fetch", manifest(fetch=each)) for rule, all_ in FETCHES.items() for each in all_],
+    *[(rule, "read", manifest(read=each)) for rule, all_ in READS.items() for each in all_],
+    ("prepare-pipe", "prepare", manifest(more="prepare: [{kind: Pipe, command: [cat]}]")),
+    ("preprocess-engine", "preprocess", manifest(more="preprocess: {kind: Sql, engine: datafusion, query: select 1}")),
+    ("primary-key", "merge", manifest(merge="{kind: Ledger, primaryKey: []}")),
+]
+GOOD = [
+    manifest(),
+    manifest(fetch="{kind: Url, url: '${{ env.WHERE }}/b.csv'}"),
+    manifest(fetch="{kind: Url, url: 'HTTPS://a.example/${{ env.WHAT }}'}"),
+    manifest(read=f"{{kind: Csv, schema: {{fields: [{STAMP.replace('Mars/Phobos', 'Europe/Vienna')}]}}}}"),
+    manifest(read=f"{{kind: Csv, schema: {{fields: [{STAMP.replace('Mars/Phobos', '+01:00')}]}}}}"),
+]
+
+
+def wrong_ddl() -> list[tuple[str, str]]:
+    return [(f"{{kind: {kind}, ddlSchema: ['{text}']}}", kind)
+            for kind in ("Csv", "Json", "NdJson", "GeoJson", "Parquet")
+            for text in ("a NOTYPE", "a", "a STRING, a STRING")]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule,part,text", BAD)
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_refused_with_its_place(world: Any, rule: str, part: str, text: str, dry_run: bool) -> None:
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(text, dry_run=dry_run)).items
+        assert (item.action, item.fault.rule) == ("failed", rule)
+        line = next(number for number, each in enumerate(text.splitlines(), 1) if each.strip().startswith(f"{part}:"))
+        assert item.fault.place == f"m0.yaml:{line}"
+        assert await alice.api.datasets.list() == []
+
+
+@pytest.mark.parametrize("read,kind", wrong_ddl())
+async def test_ddl_that_means_nothing(world: Any, read: str, kind: str) -> None:
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(manifest(read=read))).items
+        assert (item.action, item.fault.place) == ("failed", "m0.yaml:9"), kind
+
+
+async def test_a_dataset_that_is_there_keeps_its_source(world: Any) -> None:
+    async with world.running("alice") as alice:
+        for text in GOOD:
+            (item,) = (await alice.apply(text)).items
+            assert item.action in ("created", "updated"), item
+        size = alice.size("x")
+        for _, _, text in BAD:
+            (item,) = (await alice.apply(text)).items
+            assert (item.action, alice.size("x")) == ("failed", size)
+        (item,) = (await alice.apply(GOOD[-1])).items
+        assert item.action == "unchanged"
+
+
+async def test_a_push_source_is_looked_at_too(world: Any) -> None:
+    text = f"""kind: DatasetSnapshot
+version: 1
+content:
+  name: x
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: a
+      read: {CSV}
+      merge: {APPEND}
+    - kind: AddPushSource
+      sourceName: b
+      read: {{kind: EsriShapefile}}
+      merge: {APPEND}
+"""
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(text)).items
+        assert (item.fault.rule, item.fault.place) == ("read-kind", "m0.yaml:13")
+
+
+async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
+    async with world.running("alice", ingest=model.Ingest(allow_pipe=True)) as alice:
+        (item,) = (await alice.apply(BAD[-3][2])).items
+        assert item.action == "created"
+
+
+@pytest.mark.parametrize("rule,part,text", [each for each in BAD if each[1] in ("fetch", "prepare")])
+async def test_a_pull_refuses_the_same(tmp_path: Any, rule: str, part: str, text: str) -> None:
+    """Both ask the same: what a chain of an earlier time holds is refused by name when it is pulled."""
+    (wish,) = read_wishes([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))])
+    (event,) = wish.snapshot.metadata
+    assert isinstance(event, SetPollingSource)
+    variables = {"HOST": "a.example"}
+    settings = IngestSettings(staging=tmp_path, base=tmp_path, variables=variables)
+    refused = check_source(event, settings)
+    assert refused is not None
+    assert (refused[0], refused[1].rule) == (part, rule)
+    (tmp_path / "1.csv").write_text("a\n")
+    job = FetchJob(state=None, now=Instant(0), folder=tmp_path, settings=settings)
+    way = partial(fetch, event.fetch, job)
+    if part == "prepare":
+        way = partial(prepare, tmp_path / "1.csv", event.prepare or (), tmp_path, settings)
+    with trio.fail_after(20), pytest.raises(Fault) as caught:
+        await way()
+    assert caught.value.rule == rule

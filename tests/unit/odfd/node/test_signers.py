@@ -1,0 +1,210 @@
+"""Nodes whose signing journals are gone: they ask, or a person answers for them, before anything is signed."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from chain.errors import Refused
+from chain.statements.statement import ATTESTATION
+from config import model
+from odfd.control import wire
+from odfd.trust.ledger.log import Ledger
+from odfd.workers import journal_recovery
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+MORE = ("2024-01-03T00:00:00Z,Wels,61000", "2024-01-04T00:00:00Z,Enns,12000", "2024-01-05T00:00:00Z,Traun,24000")
+VALIDATES = model.Policy(publish=model.Publish(attest=True))
+
+
+def lose_journals(folder: Path) -> None:
+    for journal in (folder / "state" / "keys").glob("*.journal"):
+        journal.unlink()
+
+
+async def publish(world: Any, worlds: Any, node: Any) -> Any:
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT)
+    await node.pull()
+    return node.dataset("cities")
+
+
+async def add_rows(world: Any, node: Any) -> list[wire.PullItem]:
+    """Each file is a block of its own."""
+    for number, row in enumerate(MORE):
+        world.write("alice", f"b{number}.csv", row)
+    return list(await node.pull("cities"))
+
+
+async def restored(world: Any, worlds: Any, mirrors: tuple[str, ...]) -> tuple[Any, int, int]:
+    """Alice's state is that of an old backup, without journals, and others know more: of what, before, and now."""
+    state = world.folder / "alice" / "state"
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(world.running(name)) for name in mirrors]
+        async with world.running("alice") as alice:
+            cities = await publish(world, worlds, alice)
+            before = alice.size("cities")
+            for other in others:
+                await other.mirror(cities, "theirs")
+        shutil.copytree(state, world.folder / "backup")
+        async with world.running("alice") as alice:
+            await add_rows(world, alice)
+            after = alice.size("cities")
+            for other in others:
+                with trio.fail_after(20):
+                    while other.size("theirs") != after:
+                        await other.parts.keeper.get(cities).turned.wait()
+    assert after > before + 1
+    shutil.rmtree(state)
+    shutil.copytree(world.folder / "backup", state)
+    lose_journals(world.folder / "alice")
+    return cities, before, after
+
+
+async def quick(node: Any) -> dict[str, wire.Probe]:
+    return {probe.name: probe for probe in await node.api.about.doctor()}
+
+
+def newest(node: Any, dataset: Any) -> Any:
+    with node.home.database.read() as connection:
+        return Ledger(connection).newest_head(dataset)[0]
+
+
+async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
+    """Three that know more are enough; then what they know keeps the key from contradicting itself."""
+    mirrors = ("bob", "carol", "dave")
+    cities, before, after = await restored(world, worlds, mirrors)
+    async with AsyncExitStack() as stack:
+        bob, *_ = [await stack.enter_async_context(world.running(name)) for name in mirrors]
+        alice = await stack.enter_async_context(world.running("alice"))
+        (event,) = await alice.heard("journal.begun")
+        assert event.data["peers"] == 3
+        assert (await alice.api.about.status()).lost_journals == 0
+        assert alice.size("cities") == before
+        (item,) = await add_rows(world, alice)
+        assert item.fault is not None
+        assert item.fault.rule == "trust.behind"
+        assert "--repair" in item.fault.hint
+        assert alice.size("cities") == before
+        (item,) = await alice.pull("cities", repair=True)
+        assert (item.outcome, item.blocks) == ("updated", after - before)
+        assert alice.size("cities") == after
+        world.write("alice", "c.csv", "2024-01-06T00:00:00Z,Steyr,38000")
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "updated"
+        with trio.fail_after(20):
+            while bob.size("theirs") != alice.size("cities"):
+                await bob.parts.keeper.get(cities).turned.wait()
+        assert {"dataset.forked", "head.refused"}.isdisjoint([*bob.kinds(), *alice.kinds()])
+
+
+async def test_fewer_than_three_will_do_for_a_person(world: Any, worlds: Any) -> None:
+    cities, before, after = await restored(world, worlds, ("bob",))
+    async with world.running("bob"), world.running("alice") as alice:
+        await alice.heard("journal.lost")
+        assert "journal.begun" not in alice.kinds(), "one peer may know little, and more may come"
+        done = await alice.sign_again()
+        assert done.peers == 1
+        assert {each.dataset for each in done.begun} == {None, "cities"}
+        assert {each.said for each in done.begun if each.dataset} == {1}
+        assert newest(alice, cities).size == after
+        (item,) = await alice.pull("cities", repair=True)
+        assert item.blocks == after - before
+
+
+async def test_with_nobody_to_ask_a_person_decides(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities = await publish(world, worlds, alice)
+        size = alice.size("cities")
+    lose_journals(world.folder / "alice")
+    async with world.running("alice") as alice:
+        (event,) = await alice.heard("journal.lost")
+        assert "2 keys" in event.message
+        assert (await alice.api.about.status()).lost_journals == 2
+        found = await quick(alice)
+        assert (found["keys"].result, "--alone" in found["keys"].hint) == ("failed", True)
+        assert "the node's key; the key of cities" in found["keys"].message
+        await alice.heard("head.unsigned")
+        shown = await alice.api.trust.show("cities")
+        assert "is gone" in shown.unsigned
+        (item,) = await add_rows(world, alice)
+        assert item.fault is not None
+        assert item.fault.rule == "trust.journal"
+        assert alice.size("cities") == size
+        draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
+        with pytest.raises(Refused, match="is gone"):
+            await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
+        with pytest.raises(Refused, match="no peer could be asked") as caught:
+            await alice.sign_again()
+        assert caught.value.rule == "trust.journal"
+        done = await alice.sign_again(alone=True)
+        assert (done.peers, len(done.begun)) == (0, 2)
+        assert (await alice.sign_again()).begun == ()
+        with alice.home.database.read() as connection:
+            rows = connection.execute("SELECT body FROM trust_ledger WHERE type = 'decision'").fetchall()
+        assert [msgspec.json.decode(row[0])["how"] for row in rows] == ["alone"] * 2
+    async with world.running("alice") as alice:
+        assert (await quick(alice))["keys"].result == "ok"
+        (item,) = await alice.pull("cities")
+        assert (item.outcome, newest(alice, cities).size) == ("updated", alice.size("cities"))
+        assert (await alice.api.trust.show("cities")).unsigned == ""
+        assert "journal.lost" not in alice.kinds()
+
+
+async def test_new_datasets_need_nothing(world: Any, worlds: Any) -> None:
+    """Nobody can have said anything of what did not exist."""
+    async with world.running("alice"):
+        pass
+    lose_journals(world.folder / "alice")
+    async with world.running("alice") as alice:
+        await alice.heard("journal.lost")
+        cities = await publish(world, worlds, alice)
+        assert newest(alice, cities).size == alice.size("cities")
+
+
+async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) -> None:
+    """Its verdicts count from where others heard them last: a second one of a serial would suspend it."""
+    async with world.running("alice") as alice:
+        async with world.running("bob", VALIDATES) as bob:
+            world.write("alice", "a.csv", *ROWS)
+            await alice.apply(worlds.ROOT, worlds.DERIVED)
+            await alice.pull()
+            for name in ("cities", "towns"):
+                await bob.mirror(alice.dataset(name), name)
+            await bob.heard("attestation.signed")
+            towns, key = alice.dataset("towns"), bob.home.keys.node_key().did
+            await alice.heard("attestation.heard")
+        lose_journals(world.folder / "bob")
+        # As in a backup from before it spoke.
+        with closing(sqlite3.connect(world.folder / "bob" / "state" / "odfd.sqlite")) as connection, connection:
+            connection.execute("DELETE FROM trust_live WHERE type = ?", (ATTESTATION,))
+            connection.execute("DELETE FROM trust_ledger")
+        async with world.running("bob", VALIDATES) as bob:
+            done = await bob.sign_again()
+            assert [each.said for each in done.begun] == [1]
+            assert bob.home.keys.last_said(key, f"attestation:{towns}:0").order == (1,)
+
+
+async def test_peers_that_do_not_answer_do_not_count(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, before, _ = await restored(world, worlds, ("bob", "carol"))
+    async with world.running("alice") as alice:
+        await alice.heard("journal.lost")
+
+        async def gone(*_: object) -> int:
+            raise journal_recovery.Remote("it went away", rule="unreachable")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(alice.member, "pull_statements", gone)
+            async with world.running("bob"), world.running("carol"):
+                with pytest.raises(Refused, match="no peer could be asked"):
+                    await alice.sign_again()
+        assert alice.size("cities") == before
+        async with world.running("carol"):
+            assert (await alice.sign_again()).peers == 1
