@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from chain.ids import DatasetId
-from odfd.kit.clock import SystemClock
 from odfd.network.library import ServingLibrary, Terms
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.statement_store import LedgerNoticeboard
+from odfd.runtime.clock import SystemClock
 from odfd.state.directory import Home, open_home
 from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver

@@ -35,8 +35,8 @@ from chain.store.base import Append
 from demo.nodes import Node, until
 from odfd.control.client import Client
 from odfd.datasets.references import keep_references
-from odfd.kit.clock import SystemClock
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.statement_store import LedgerNoticeboard
+from odfd.runtime.clock import SystemClock
 from odfd.state.directory import Home
 from odfd.trust.ledger.log import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic

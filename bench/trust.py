@@ -30,8 +30,8 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement, S
 from chain.statements.tree import Frontier
 from chain.store.base import Append
 from chain.store.database import open_database
-from odfd.network.noticeboard import LedgerNoticeboard
-from odfd.network.room import Room
+from odfd.network.statement_quota import Room
+from odfd.network.statement_store import LedgerNoticeboard
 from odfd.state.directory import Home
 from odfd.trust.judgement.trust_evaluator import Standing
 from odfd.trust.ledger.log import Checked, Ledger

@@ -44,8 +44,8 @@ from odfd.datasets.creation import changed_events, founding_events
 from odfd.errors import sole_fault
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
-from odfd.kit.tasks import Report
 from odfd.resources.store import Resources
+from odfd.runtime.tasks import Report
 from odfd.state.directory import Home
 from odfd.trust.signing.owner_commit import OwnerCommitter
 

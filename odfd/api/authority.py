@@ -23,7 +23,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Authority, Epoch, TreeHead
 from odfd.control import wire
 from odfd.datasets.catalog import Entry
-from odfd.kit.clock import Clock
+from odfd.runtime.clock import Clock
 from odfd.state.directory import Home
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.disputes import is_disputed

@@ -34,8 +34,8 @@ from odfd.datasets.catalog import Catalog, Entry
 from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
 from odfd.ingest import segments
-from odfd.mirrors import wish as wishes
-from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors.scheduler import MirrorKeeper
 from odfd.resources.store import Resources
 from odfd.state.directory import SEGMENTS, Home
 from odfd.trust.ledger.log import Ledger

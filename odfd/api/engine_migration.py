@@ -24,8 +24,8 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.datasets.times import block_time
-from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
+from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import Home
 from odfd.transform.driver import Workshop
 from odfd.transform.plan import Rejected

@@ -12,8 +12,8 @@ from chain.errors import Invalid, NotFound
 from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.kit.tasks import Report, TaskBoard, outside
 from odfd.network.evidence import EvidenceFetcher
+from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import Home
 from odfd.trust.evidence.bundle_store import Shelf
 from odfd.trust.ledger.proofs import Proofs

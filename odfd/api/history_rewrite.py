@@ -32,8 +32,8 @@ from odfd.control.assembly import Ground
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
 from odfd.datasets.times import block_time
-from odfd.kit.tasks import Report
-from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.runtime.tasks import Report
 from odfd.state.directory import Home
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree, tree_head

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from chain.ids import DatasetId
-from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorKeeper
 from p2p.ports import PeerId
 
 

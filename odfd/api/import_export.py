@@ -23,14 +23,14 @@ from odfd.control import wire
 from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog, Entry, default_name
 from odfd.datasets.references import keep_references
-from odfd.kit.clock import Clock
-from odfd.kit.tasks import Report, outside
-from odfd.mirrors.arrivals import Arrivals
-from odfd.mirrors.tally import Tally
+from odfd.mirrors.object_fetcher import Arrivals
+from odfd.mirrors.progress import Tally
 from odfd.published.packs import write_packs
 from odfd.published.replication import Shown
 from odfd.published.signed import read_statements, signed_state, write_statements
 from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
+from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import Home
 from odfd.state.remotes import Places, name_in, place_of
 from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy

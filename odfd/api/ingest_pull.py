@@ -37,9 +37,9 @@ from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.marking import set_watermark
 from odfd.ingest.push import PushTerms, push_files
-from odfd.kit.tasks import Report, outside
-from odfd.mirrors.keeper import MirrorKeeper, State
+from odfd.mirrors.scheduler import MirrorKeeper, State
 from odfd.resources.store import Resources
+from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import Home
 from odfd.state.uploads import Uploads
 from odfd.transform import driver as transforming

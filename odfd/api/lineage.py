@@ -19,8 +19,8 @@ from odfd.api.lineage_query import Trace, absent, find_block
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog, Entry
-from odfd.kit.tasks import TaskBoard
 from odfd.lineage.places import origin_of
+from odfd.runtime.tasks import TaskBoard
 from odfd.state.directory import Home
 from odfd.transform.driver import Workshop
 

@@ -33,9 +33,9 @@ from engines.contract import (
 from engines.errors import EngineFault
 from odfd.control import wire
 from odfd.datasets.catalog import Entry
-from odfd.kit.tasks import Report
 from odfd.lineage.places import block_of_record, data_of, origin_of, rows_at
 from odfd.lineage.question import Asked, question
+from odfd.runtime.tasks import Report
 from odfd.state.directory import Home
 from odfd.transform.driver import Workshop, fresh_folder
 from odfd.transform.inputs import input_ids

@@ -22,12 +22,12 @@ from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.way import home_of
-from odfd.kit.tasks import Report, TaskBoard, outside
-from odfd.mirrors.keeper import Mirror, MirrorKeeper, Shown, State
+from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.progress import Tally
 from odfd.mirrors.retention import ALL, UNCAPPED
-from odfd.mirrors.tally import Tally
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.scheduler import Mirror, MirrorKeeper, Shown, State
 from odfd.network.membership import Membership, Network
+from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import Home
 from odfd.state.remotes import Places, place_of
 from odfd.trust.judgement.trust_evaluator import Known, Standing

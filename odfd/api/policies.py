@@ -18,8 +18,8 @@ from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from odfd.control import wire
-from odfd.kit.clock import Clock
 from odfd.network.membership import Membership
+from odfd.runtime.clock import Clock
 from odfd.state.directory import Home
 from odfd.state.effective_policy import Rulebook
 from odfd.trust.keys import journal_topics

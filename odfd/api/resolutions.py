@@ -24,8 +24,8 @@ from chain.store.base import ChainReader, Rewrite
 from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.datasets.catalog import Entry
-from odfd.mirrors.keeper import MirrorKeeper
-from odfd.mirrors.turning import RewriteWaiting, turn_of
+from odfd.mirrors.epoch_switch import RewriteWaiting, turn_of
+from odfd.mirrors.scheduler import MirrorKeeper
 from odfd.state.directory import Home
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.manual_resolution import Answer, Case, Fork, Side, Stop, Versions

@@ -9,10 +9,10 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.datasets.visibility import Visibility
-from odfd.kit.supervision import Journal
 from odfd.network.library import ServingLibrary
 from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
+from odfd.runtime.supervision import Journal
 from odfd.site.application import Site
 from odfd.site.ports import Desk, Shown
 from odfd.site.server import SiteServer

@@ -19,8 +19,8 @@ from odfd.api.views import Views
 from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.datasets.visibility import Visibility
-from odfd.kit.tasks import State
 from odfd.network.membership import Membership
+from odfd.runtime.tasks import State
 from odfd.site.server import SiteServer
 from odfd.state.directory import DATABASE, Home
 from odfd.workers.engine import NodeEngine

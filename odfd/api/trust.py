@@ -21,9 +21,9 @@ from chain.statements.statement import Attestation
 from odfd.api.evidence import EvidenceDesk
 from odfd.api.resolutions import Docket
 from odfd.control import wire
-from odfd.kit.clock import Clock
-from odfd.mirrors.meeting import FIRST_SIGHT, NETWORKS, rung_of
+from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
 from odfd.state.directory import Home
 from odfd.state.effective_policy import GROUP
 from odfd.trust.evidence.row_diff import Finding

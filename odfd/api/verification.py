@@ -14,8 +14,8 @@ from chain.state import load_state
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Entry
-from odfd.kit.tasks import Report, TaskBoard
-from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.damage import DamageDesk
 from odfd.state.directory import Home
 from odfd.state.stable_read import ATTEMPTS, look

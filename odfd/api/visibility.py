@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.datasets.catalog import Entry
 from odfd.datasets.visibility import Visibility
-from odfd.mirrors import wish as wishes
+from odfd.mirrors import mirror_spec as wishes
 from odfd.network.membership import KIND as NETWORK
 from odfd.resources.store import Resources
 from odfd.state.directory import Home

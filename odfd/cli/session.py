@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from odfd.kit.clock import SystemClock
+from odfd.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from odfd.control.client import Client

@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from config.model import Settings
 from odfd.control.ports import Node
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Child, Journal
-from odfd.kit.tasks import TaskBoard
 from odfd.obs.events import EventLog
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Child, Journal
+from odfd.runtime.tasks import TaskBoard
 
 
 @dataclass(frozen=True, slots=True)

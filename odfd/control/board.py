@@ -8,8 +8,8 @@ from contextlib import aclosing
 from chain import instant
 from chain.instant import Instant
 from odfd.control import wire
-from odfd.kit.tasks import State, Task, TaskBoard
 from odfd.obs.events import Event, EventLog, Lagged, News
+from odfd.runtime.tasks import State, Task, TaskBoard
 
 
 def task_view(task: Task) -> wire.TaskView:

@@ -21,8 +21,8 @@ from odfd.control import wire
 from odfd.control.answers import Lines, answer, body, flag, lines, number, problem
 from odfd.control.ports import Node
 from odfd.errors import Bug, Usage, sole_fault
-from odfd.kit.http import Application
-from odfd.kit.supervision import Journal
+from odfd.runtime.http import Application
+from odfd.runtime.supervision import Journal
 
 Endpoint: TypeAlias = Callable[[Node, Request], Awaitable[object]]
 _R = TypeVar("_R")

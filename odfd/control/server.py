@@ -15,9 +15,9 @@ import trio
 from chain.errors import Refused
 from odfd.control.credentials import Caller, Gate, caller_of
 from odfd.errors import PROBLEM_JSON, to_problem
-from odfd.kit.http import Application, Limits, Message, Receive, Send
-from odfd.kit.serving import HttpServer, Response
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.http import Application, Limits, Message, Receive, Send
+from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.supervision import Journal, Life
 
 
 class ControlServer:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import trio
 
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Child, Journal, run_tree
-from odfd.kit.systemd import Notifier
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Child, Journal, run_tree
+from odfd.runtime.systemd import Notifier
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

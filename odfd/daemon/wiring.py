@@ -23,12 +23,12 @@ from odfd.control.credentials import Gate, group_id
 from odfd.control.routes import application
 from odfd.control.server import ControlServer
 from odfd.daemon.tree import Surroundings, run_daemon
-from odfd.kit.clock import SystemClock
-from odfd.kit.supervision import Child, Journal
-from odfd.kit.systemd import Notifier, take_sockets
-from odfd.kit.tasks import Bounds, Task, TaskBoard
 from odfd.obs import log
 from odfd.obs.events import EventLog
+from odfd.runtime.clock import SystemClock
+from odfd.runtime.supervision import Child, Journal
+from odfd.runtime.systemd import Notifier, take_sockets
+from odfd.runtime.tasks import Bounds, Task, TaskBoard
 
 CONTROL_FD = "control"
 """FileDescriptorName of the socket unit."""

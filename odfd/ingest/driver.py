@@ -57,8 +57,8 @@ from odfd.ingest.slices import SliceIndex
 from odfd.ingest.taken import TakenFiles
 from odfd.ingest.templates import redacted
 from odfd.ingest.timing import has_own_times
-from odfd.kit.disk import check_room
-from odfd.kit.tasks import outside
+from odfd.runtime.disk import check_room
+from odfd.runtime.tasks import outside
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""

@@ -9,7 +9,7 @@ from typing import Self
 
 from chain.errors import Environment, Refused
 from odfd.ingest.settings import IngestSettings
-from odfd.kit.disk import CHECK_ROOM, check_room
+from odfd.runtime.disk import CHECK_ROOM, check_room
 
 
 class Filling(AbstractContextManager["Filling"]):

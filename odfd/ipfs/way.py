@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 from chain.store.layout import BLOCKS, read_head
 from chain.store.objects import disk, make_folder
 from odfd.errors import sole_fault
-from odfd.kit.disk import CHECK_ROOM, check_room
+from odfd.runtime.disk import CHECK_ROOM, check_room
 from p2p.ipfs import names, record
 from p2p.kubo.rpc import Ipfs
 

@@ -26,14 +26,14 @@ from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
-from odfd.mirrors.ahead import Ahead, Start
-from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.epoch_switch import check_base
+from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, Meeting
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.meeting import ENOUGH, FIRST_SIGHT, Meeting
+from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.object_fetcher import Arrivals
+from odfd.mirrors.prefetch import Ahead, Start
+from odfd.mirrors.progress import Tally
 from odfd.mirrors.sinks import Full, VerifiedChain
-from odfd.mirrors.tally import Tally
-from odfd.mirrors.turning import check_base
-from odfd.mirrors.wish import Wish
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage

@@ -26,14 +26,14 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
-from odfd.mirrors.ahead import Start
-from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
+from odfd.mirrors.first_contact import WITNESSED, Meeting
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.meeting import WITNESSED, Meeting
+from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.object_fetcher import Arrivals
+from odfd.mirrors.prefetch import Start
+from odfd.mirrors.progress import Tally
 from odfd.mirrors.steps import Goal, Kept, Steps
-from odfd.mirrors.tally import Tally
-from odfd.mirrors.turning import Following, go_back, is_there, turn_of
-from odfd.mirrors.wish import Wish
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.ledger.proofs import Proofs

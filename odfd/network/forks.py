@@ -28,7 +28,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainStore
 from chain.store.database import Database
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.supervision import Journal, Life
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.signed_heads import signed_heads

@@ -21,9 +21,9 @@ from chain.store.database import Database
 from chain.store.objects import ObjectDamaged
 from odfd.datasets.references import references_to
 from odfd.datasets.visibility import PublicOf
-from odfd.network.giving import Giving
-from odfd.network.offering import Offering
-from odfd.network.proving import Prover
+from odfd.network.evidence_provider import Offering
+from odfd.network.tree_proofs import Prover
+from odfd.network.verified_reads import Giving
 from odfd.verify.damage import Spot
 
 REACH_AGE: Final = SECOND // 2

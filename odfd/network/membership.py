@@ -21,10 +21,10 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Journal, Life
-from odfd.network import memory
+from odfd.network import peer_book_file
 from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Journal, Life
 from p2p.address import parse_address
 from p2p.driver.network import open_network
 from p2p.driver.ports import HostPort
@@ -181,8 +181,8 @@ class Membership:
             return
         path = self._options.folder / f"{network.name}.json"
         now = trio.current_time()
-        await trio.to_thread.run_sync(memory.recall, driver.book, path, now, self._journal)
-        nursery.start_soon(memory.keep_saved, driver.book, path, self._journal)
+        await trio.to_thread.run_sync(peer_book_file.recall, driver.book, path, now, self._journal)
+        nursery.start_soon(peer_book_file.keep_saved, driver.book, path, self._journal)
 
     async def _watch(self, driver: ReplicationDriver) -> None:
         """Tell when the set of connected peers grows, so that mirrors need not wait for their next round."""

@@ -14,8 +14,8 @@ import trio
 from chain.errors import Remote
 from chain.ids import DatasetId
 from odfd.datasets.visibility import PublicOf
-from odfd.kit.rounds import UNTIL_POKED, Rounds
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.reconcile_loop import UNTIL_POKED, Rounds
+from odfd.runtime.supervision import Journal, Life
 from p2p.ports import Replication, Topic
 
 WAITING: Final = 1024

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from config.model import Settings
 from odfd.control.assembly import Assembly, Ground
-from odfd.kit.supervision import Child, Restart
 from odfd.node.handlers import ControlPorts
 from odfd.node.parts import NodeParts
+from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_home
 
 

@@ -36,28 +36,28 @@ from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
 from odfd.ingest.settings import MayDial
 from odfd.ingest.slices import SliceIndex
-from odfd.kit.clock import JumpWatch
-from odfd.kit.supervision import Life
-from odfd.mirrors import wish as wishes
-from odfd.mirrors.arrivals import Arrivals
+from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors.chain_repair import ChainMender
+from odfd.mirrors.data_retention import Keeping
+from odfd.mirrors.epoch_switch import following
+from odfd.mirrors.first_contact import Meeting
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.keeper import MirrorKeeper
-from odfd.mirrors.keeping import Keeping
-from odfd.mirrors.meeting import Meeting
-from odfd.mirrors.mending import ChainMender
+from odfd.mirrors.object_fetcher import Arrivals
+from odfd.mirrors.scheduler import MirrorKeeper
 from odfd.mirrors.sync import MirrorSync
-from odfd.mirrors.turning import following
 from odfd.network.evidence import EvidenceFetcher
+from odfd.network.evidence_provider import Offering
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.library import ServingLibrary, Terms
 from odfd.network.membership import Membership
-from odfd.network.noticeboard import Hearers, LedgerNoticeboard, News
-from odfd.network.offering import Offering
 from odfd.network.outbox import Outbox
-from odfd.network.room import Room
+from odfd.network.statement_quota import Room
+from odfd.network.statement_store import Hearers, LedgerNoticeboard, News
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
 from odfd.node.witness_parts import desk_of, submissions_of, witnessing_of
 from odfd.resources.store import Resources
+from odfd.runtime.clock import JumpWatch
+from odfd.runtime.supervision import Life
 from odfd.state.component_settings import (
     cap_anew,
     engine_environ,

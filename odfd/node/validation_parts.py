@@ -10,7 +10,7 @@ from odfd.api.transform_check import TransformCheck
 from odfd.ingest.driver import Workshop as IngestShop
 from odfd.ingest.refetch import observing
 from odfd.ingest.settings import MayDial
-from odfd.mirrors.keeper import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorKeeper
 from odfd.network.evidence import EvidenceFetcher
 from odfd.state.directory import STAGING, Home
 from odfd.transform.driver import Workshop as TransformShop

@@ -17,7 +17,7 @@ from odfd.control.assembly import Ground
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors.holders import Holders
 from odfd.network.outbox import Outbox
-from odfd.network.proving import Prover
+from odfd.network.tree_proofs import Prover
 from odfd.state.directory import Home
 from odfd.state.remotes import Places
 from odfd.trust.ledger.cosignatures import Cosignatures

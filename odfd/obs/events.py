@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.instant import Instant
-from odfd.kit.clock import Clock
+from odfd.runtime.clock import Clock
 
 RING: Final = 4096
 """Events kept: at the busiest (one per commit, ten a second) some minutes of news."""

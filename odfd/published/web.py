@@ -20,8 +20,8 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.layout import BLOCKS
 from chain.store.objects import disk
-from odfd.kit.disk import CHECK_ROOM, check_room
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
+from odfd.runtime.disk import CHECK_ROOM, check_room
 from p2p.files import Files
 
 TOGETHER: Final = 128

@@ -21,9 +21,9 @@ from chain.multihash import Multihash
 from chain.statements.submission import MAX_SUBMISSION
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from odfd.errors import PROBLEM_JSON, to_problem
-from odfd.kit.http import Message, Receive, Send
-from odfd.kit.supervision import Journal
 from odfd.published.packs import number_in
+from odfd.runtime.http import Message, Receive, Send
+from odfd.runtime.supervision import Journal
 from odfd.site.ports import Desk, Shelf
 
 Args = TypeVarTuple("Args")

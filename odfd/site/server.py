@@ -13,9 +13,9 @@ import trio
 
 from chain.errors import Environment, Invalid
 from config.check import HTTP_ADDRESS
-from odfd.kit.http import Application, Limits, Message, Receive, Send
-from odfd.kit.serving import CONNECTIONS, HttpServer, Response
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.http import Application, Limits, Message, Receive, Send
+from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
+from odfd.runtime.supervision import Journal, Life
 
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""

@@ -13,7 +13,7 @@ from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.sandbox.base import Level
 from odfd.ingest.settings import IngestSettings
-from odfd.mirrors.arrivals import Arrivals, ObjectLimits
+from odfd.mirrors.object_fetcher import Arrivals, ObjectLimits
 from odfd.network.membership import HostOptions, Network
 from odfd.state.directory import STAGING, Home
 from odfd.state.remotes import Places

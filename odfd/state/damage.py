@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from chain.ids import DatasetId
 from odfd.datasets.holdings import Holdings
-from odfd.kit.clock import Clock
+from odfd.runtime.clock import Clock
 from odfd.state.directory import Home
 from odfd.state.stable_read import Conditions, conditions
 from odfd.trust.ledger.log import Checked, Ledger

@@ -22,10 +22,10 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets import pushes, references, row_counts, visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
-from odfd.kit.turns import Turns
-from odfd.mirrors import wish as wishes
+from odfd.mirrors import mirror_spec as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
+from odfd.runtime.keyed_lock import Turns
 from odfd.state.crash_recovery import OBJECTS, Aftermath, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log

@@ -12,11 +12,11 @@ from config.model import Settings
 from odfd.ipfs import way as ipfs_way
 from odfd.ipfs.publishing import Publisher
 from odfd.ipfs.way import IpfsWay
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Life
 from odfd.published.replication import WithPublished
 from odfd.published.source import Source
 from odfd.published.web import WebWay
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Life
 from odfd.state.directory import STAGED, Home
 from p2p.kubo.rpc import Ipfs, Kubo
 from p2p.pace import Line

@@ -17,7 +17,7 @@ from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.store.sqlite import snapshot_of
 from odfd.datasets.holdings import Holdings
-from odfd.mirrors import wish as wishes
+from odfd.mirrors import mirror_spec as wishes
 from odfd.resources.store import Resources
 from odfd.state.directory import Home
 from odfd.trust.ledger.log import Ledger

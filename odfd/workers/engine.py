@@ -33,7 +33,7 @@ from engines.errors import EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from engines.provision.warm import WarmEngine
 from odfd.control import wire
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.supervision import Journal, Life
 
 SOONEST: Final = 10.0
 """Seconds until an engine that was not found is looked for again; twice as long each time."""

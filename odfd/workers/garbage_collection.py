@@ -20,9 +20,9 @@ from chain.multihash import Multihash
 from chain.store.collect import Collected, collect
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.kit.supervision import Journal, Life
-from odfd.kit.tasks import Report, Task, TaskBoard
 from odfd.obs.events import EventLog
+from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.tasks import Report, Task, TaskBoard
 from odfd.state.directory import Home
 from odfd.trust.ledger.retention import prune
 

@@ -14,9 +14,9 @@ import trio
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.store.base import ChainStore
-from odfd.kit.rounds import Rounds
-from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
+from odfd.runtime.reconcile_loop import Rounds
+from odfd.runtime.supervision import Journal
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0

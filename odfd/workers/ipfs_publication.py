@@ -27,9 +27,9 @@ from odfd.datasets.visibility import Visibility
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.way import no_ipfs
-from odfd.kit.rounds import TouchedRounds
-from odfd.kit.tasks import Report, outside
 from odfd.resources.store import Resource, Resources
+from odfd.runtime.reconcile_loop import TouchedRounds
+from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import Home
 from odfd.trust.ledger.log import Ledger
 from p2p.ipfs import names

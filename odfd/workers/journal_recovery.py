@@ -18,7 +18,7 @@ from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId, KeyDid
 from chain.statements import canonical
 from odfd.control import wire
-from odfd.kit.rounds import UNTIL_POKED, Rounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, Rounds
 from odfd.trust.ledger.journal_recovery import ENOUGH, may_go_on, recall
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.signing.signer_context import Post

@@ -14,11 +14,11 @@ from chain.model.block import NamedObject, objects_of
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from odfd.datasets.catalog import Entry
-from odfd.mirrors import wish as wishes
-from odfd.mirrors.mending import ChainMender
+from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors.chain_repair import ChainMender
+from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.progress import Tally
 from odfd.mirrors.sync import MirrorSync, Synced
-from odfd.mirrors.tally import Tally
-from odfd.mirrors.wish import Wish
 from odfd.resources.store import Resources
 from odfd.state.directory import Home
 from odfd.transfer.linked import note_links

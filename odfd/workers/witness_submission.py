@@ -25,10 +25,10 @@ from chain.statements.submission import MAX_ANSWER
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
-from odfd.kit.clock import Clock
-from odfd.kit.rounds import TouchedRounds
-from odfd.kit.supervision import Journal, Life
-from odfd.network.proving import Prover
+from odfd.network.tree_proofs import Prover
+from odfd.runtime.clock import Clock
+from odfd.runtime.reconcile_loop import TouchedRounds
+from odfd.runtime.supervision import Journal, Life
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore

@@ -17,8 +17,8 @@ from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
-from odfd.kit.rounds import TouchedRounds
-from odfd.kit.supervision import Journal
+from odfd.runtime.reconcile_loop import TouchedRounds
+from odfd.runtime.supervision import Journal
 from odfd.trust.witness.witness import Question, Witness
 from p2p.ports import PeerId, TreeHead
 

@@ -20,9 +20,9 @@ from chain.statements.keys import SigningKey
 from p2p.address import is_worth_dialling, network_of, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
-from p2p.driver.places import Places
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.standing import Standing
+from p2p.driver.stream_slots import Places
 from p2p.errors import TooSlow, Violation
 from p2p.peers.budget import Budget, Rate
 from p2p.peers.directory import Directory

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.ids import DatasetId
-from p2p.driver.standing import Standing
+from p2p.driver.peer_penalties import Standing
 from p2p.errors import PeerFault
 from p2p.peers.score import BAD_BYTES, UNRELIABLE
 from p2p.ports import PeerId, Tip

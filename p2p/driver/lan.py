@@ -17,8 +17,8 @@ import trio
 from p2p.address import Address, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.multicast import Group, Group4, Group6
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import HostPort
-from p2p.driver.standing import Standing
 from p2p.host.host import only
 from p2p.host.interfaces import index_of
 from p2p.peers.budget import Budget, Rate

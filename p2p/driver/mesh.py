@@ -15,9 +15,9 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from p2p.driver.containment import contained
 from p2p.driver.discovery import Discovery
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import ReplicationSettings
-from p2p.driver.standing import Standing
 from p2p.driver.statements import Statements
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId

@@ -13,7 +13,7 @@ import trio
 
 from p2p.driver.ports import ConnectionChange, StreamHandler, StreamPort, Validator
 from p2p.host.host import Host
-from p2p.host.notices import PeerConnected
+from p2p.host.peer_events import PeerConnected
 from p2p.host.pubsub import Gossip, GossipLimits, open_gossip
 from p2p.ports import Judgement, PeerId
 from p2p.wire.limits import MAX_ENVELOPE

@@ -19,7 +19,8 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.driver.discovery import Discovery
-from p2p.driver.errands import (
+from p2p.driver.exchanges import Links
+from p2p.driver.fetch_jobs import (
     CHAIN_SHAPE,
     OBJECT_SHAPE,
     PACK_SHAPE,
@@ -33,12 +34,11 @@ from p2p.driver.errands import (
 )
 from p2p.driver.histories import Histories
 from p2p.driver.lan import Lan
-from p2p.driver.links import Links
 from p2p.driver.mesh import Mesh
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import HostPort
 from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
-from p2p.driver.standing import Standing
 from p2p.driver.statements import Statements
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation

@@ -19,9 +19,9 @@ from chain.errors import Invalid
 from p2p.driver import reading
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
-from p2p.driver.places import Places
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import StreamHandler, StreamPort
-from p2p.driver.standing import Standing
+from p2p.driver.stream_slots import Places
 from p2p.errors import Violation
 from p2p.machines.serving import READERS, Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
 from p2p.pace import Pace

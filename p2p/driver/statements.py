@@ -18,9 +18,9 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from p2p.driver.framing import FramedStream
-from p2p.driver.places import Places
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.standing import Standing
+from p2p.driver.stream_slots import Places
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.machines.seen import Seen

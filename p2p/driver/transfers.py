@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from chain.errors import Fault, Invalid, Remote
-from p2p.driver.errands import Errand
-from p2p.driver.standing import Standing
+from p2p.driver.fetch_jobs import Errand
+from p2p.driver.peer_penalties import Standing
 from p2p.errors import PeerFault, Violation
 from p2p.machines.transfer import (
     Accepted,

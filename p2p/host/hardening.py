@@ -38,12 +38,12 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
-from p2p.host.door import Door
+from p2p.host.handshake_limiter import Door
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import YamuxConn
 from p2p.host.noise import Handshake, Scratch
 from p2p.host.suites import offered
-from p2p.host.unread import Unread
+from p2p.host.unread_budget import Unread
 from p2p.yamux.limits import Limits as YamuxLimits
 
 log = logging.getLogger(__name__)

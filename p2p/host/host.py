@@ -40,7 +40,7 @@ from p2p.host.hardening import GuardedHost, assemble
 from p2p.host.identity import peer_of_seed
 from p2p.host.interfaces import reachable_at
 from p2p.host.limits import HostLimits
-from p2p.host.notices import Notices, PeerConnected, PeerDisconnected
+from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
 from p2p.ports import PeerId
 

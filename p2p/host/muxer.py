@@ -23,9 +23,9 @@ from libp2p.stream_muxer.exceptions import (
 )
 
 from p2p.errors import PeerFault, StreamBroken, Violation
-from p2p.host.line import Line
 from p2p.host.noise import Scratch, Unsealer, take_over
-from p2p.host.unread import Unread
+from p2p.host.noise_stream import Line
+from p2p.host.unread_budget import Unread
 from p2p.yamux.events import Opened, Readable, ResetReason, WasReset
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
@@ -279,7 +279,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         return self.session.buffered
 
     def shed(self) -> None:
-        """As in ``p2p.host.unread.Holder``."""
+        """As in ``p2p.host.unread_budget.Holder``."""
         for event in self.session.shed():
             self._on_event(event)
         self.kick()

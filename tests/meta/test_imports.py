@@ -82,7 +82,7 @@ LAYERS = {
         "datasets",
         "resources",
         "obs",
-        "kit",
+        "runtime",
         "errors",
         ".",
     ],
@@ -123,7 +123,7 @@ WORLD = {
     "time", "random", "secrets", "os", "asyncio", "threading",
 }  # fmt: skip
 CLI_SEES = [
-    "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.kit", "odfd.errors",
+    "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors",
     "odfd.__version__", "chain.errors", "chain.instant",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"

@@ -31,13 +31,13 @@ from odfd.control import wire
 from odfd.control.assembly import Ground
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.settings import MayDial
-from odfd.kit.supervision import Life
-from odfd.kit.tasks import State, TaskBoard
-from odfd.mirrors.keeper import Mirror
+from odfd.mirrors.scheduler import Mirror
 from odfd.network.membership import Network
 from odfd.node.assembly import assembly_of
 from odfd.node.parts import NodeParts
 from odfd.obs.events import Event, EventLog
+from odfd.runtime.supervision import Life
+from odfd.runtime.tasks import State, TaskBoard
 from odfd.state.directory import Home, open_home
 from p2p.host.identity import peer_of_seed
 from p2p.pace import Pace

@@ -28,7 +28,7 @@ from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.way import IpfsWay
 from odfd.ipfs.way import place_of as ipfs_place_of
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.statement_store import LedgerNoticeboard
 from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
 from odfd.published.source import Source

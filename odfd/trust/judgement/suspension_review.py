@@ -16,8 +16,8 @@ from chain.instant import Instant
 from chain.statements.statement import ATTESTATION
 from chain.store.base import ChainStore
 from chain.store.database import Database
-from odfd.kit.rounds import TouchedRounds
 from odfd.obs.events import EventLog
+from odfd.runtime.reconcile_loop import TouchedRounds
 from odfd.trust.judgement import suspension_rules
 from odfd.trust.judgement.suspension_rules import Strike, View
 from odfd.trust.judgement.suspensions import Sanctions

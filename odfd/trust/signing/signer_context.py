@@ -10,9 +10,9 @@ from chain.ids import DatasetId
 from chain.statements.envelope import Signed
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Journal
 from odfd.obs.events import EventLog
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Journal
 from odfd.trust.keys.keystore import KeyStore
 
 

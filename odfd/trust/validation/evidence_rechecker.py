@@ -28,7 +28,7 @@ from chain.store.base import ChainStore
 from chain.store.objects import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
-from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, TouchedRounds
 from odfd.transform.driver import fresh_folder
 from odfd.trust.evidence.bundle_reader import Lacking, Unpacked, unpacked
 from odfd.trust.evidence.bundle_store import Shelf

@@ -30,8 +30,8 @@ from chain.store.base import ChainReader
 from odfd.ingest.driver import Workshop
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
-from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
-from odfd.kit.supervision import Life
+from odfd.runtime.reconcile_loop import UNTIL_POKED, TouchedRounds
+from odfd.runtime.supervision import Life
 from odfd.transform.inputs import UpTo
 from odfd.transform.replay import without_its_schema
 from odfd.trust.judgement.observation_reach import DATA, WINDOW

@@ -22,7 +22,7 @@ from chain.state import load_state
 from chain.store.base import ChainStore
 from engines.errors import EngineLost, LimitExceeded
 from odfd.errors import sole_fault
-from odfd.kit.rounds import UNTIL_POKED, TouchedRounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, TouchedRounds
 from odfd.trust.evidence.row_diff import Finding
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Run, Runs, run_at

@@ -21,11 +21,11 @@ from odfd.control.client import Client
 from odfd.control.credentials import Gate
 from odfd.control.routes import application
 from odfd.control.server import ControlServer
-from odfd.kit.clock import FixedClock
-from odfd.kit.http import Limits
-from odfd.kit.supervision import Life
-from odfd.kit.tasks import TaskBoard
 from odfd.obs.events import EventLog
+from odfd.runtime.clock import FixedClock
+from odfd.runtime.http import Limits
+from odfd.runtime.supervision import Life
+from odfd.runtime.tasks import TaskBoard
 
 
 def _module(name: str) -> ModuleType:

@@ -10,8 +10,8 @@ import trio
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, task_ref
-from odfd.kit.tasks import Report, TaskBoard
 from odfd.obs.events import EventLog
+from odfd.runtime.tasks import Report, TaskBoard
 
 FAULTS: dict[str, Callable[[], Exception]] = {
     "invalid": lambda: Invalid("bad", rule="r", hint="h", place="p:1"),

@@ -16,7 +16,7 @@ from odfd.control.client import part
 from odfd.control.credentials import Caller, Gate
 from odfd.control.routes import TABLE
 from odfd.errors import Bug
-from odfd.kit.http import Limits
+from odfd.runtime.http import Limits
 
 Serve = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from p2p.errors import AddressInUse, BadAddress, ProtocolUnsupported, Unreachabl
 from p2p.host import hardening
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
-from p2p.host.notices import PeerConnected, PeerDisconnected
+from p2p.host.peer_events import PeerConnected, PeerDisconnected
 from p2p.host.stream import BrokenStream, Stream
 from p2p.host.suites import AES, CHACHA, Suite
 from p2p.ports import PeerId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.driver.errands import CHAIN_SHAPE, OBJECT_SHAPE
+from p2p.driver.fetch_jobs import CHAIN_SHAPE, OBJECT_SHAPE
 from p2p.driver.transfers import LEAST_PART, paced
 from p2p.pace import BURST, Pace
 

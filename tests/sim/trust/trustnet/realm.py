@@ -28,7 +28,7 @@ from chain.store.base import Append
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.statement_store import LedgerNoticeboard
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.ledger import log as ledger
 from odfd.trust.ledger.authorities import Authorities

@@ -10,7 +10,7 @@ from chain.errors import Refused
 from chain.instant import MILLISECOND, Instant
 from chain.state import ChainState
 from odfd.datasets.times import TOLERANCE, block_time, check_jump
-from odfd.kit.clock import JumpWatch
+from odfd.runtime.clock import JumpWatch
 
 YEAR = 365 * 86400 * instant.SECOND
 NOW = instant.parse("2024-05-01T00:00:00Z")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
-from odfd.mirrors.keeping import Place, replanned
+from odfd.mirrors.data_retention import Place, replanned
 from odfd.mirrors.retention import Keep, Piece, oldest_kept, parse_keep, parse_size, trimmed
 
 DAY = 86_400 * SECOND

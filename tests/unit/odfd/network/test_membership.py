@@ -10,11 +10,11 @@ import trio
 
 from chain.errors import Environment
 from chain.store.database import open_database
-from odfd.kit.clock import SystemClock
-from odfd.kit.supervision import Child, Life, Restart, run_tree
 from odfd.network import membership
 from odfd.network.membership import EVERYWHERE, HERE, HostOptions, Membership, Network
 from odfd.resources import store as resources
+from odfd.runtime.clock import SystemClock
+from odfd.runtime.supervision import Child, Life, Restart, run_tree
 from p2p.host.limits import HostLimits
 
 DEADLINE = 20

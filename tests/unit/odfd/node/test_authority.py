@@ -21,7 +21,7 @@ from chain.statements.tree import Frontier
 from chain.store import rewriting
 from config import model
 from odfd.control import wire
-from odfd.mirrors.turning import RewriteWaiting
+from odfd.mirrors.epoch_switch import RewriteWaiting
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from chain.multihash import Multihash
 from chain.store.objects import SMALL
 from odfd.control import wire
-from odfd.kit.supervision import Life
+from odfd.runtime.supervision import Life
 from odfd.state.directory import open_home
 from odfd.trust.ledger import retention
 from odfd.trust.ledger.log import Ledger

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from chain.errors import Environment
 from engines.errors import EngineLost
 from engines.provision.host import SparkOptions
-from odfd.kit.supervision import Life
+from odfd.runtime.supervision import Life
 from odfd.workers.engine import LATEST, SOONEST, NodeEngine
 
 

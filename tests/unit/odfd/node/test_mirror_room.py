@@ -15,9 +15,9 @@ from chain.instant import SECOND
 from chain.model.block import objects_of
 from chain.multihash import Multihash
 from config import model
-from odfd.mirrors.keeper import State
-from odfd.mirrors.room import Room
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.quota import Room
+from odfd.mirrors.scheduler import State
 
 ROWS = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(900))
 

@@ -15,8 +15,8 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
 from odfd.control import wire
-from odfd.mirrors.arrivals import ObjectLimits
-from odfd.mirrors.keeper import State
+from odfd.mirrors.object_fetcher import ObjectLimits
+from odfd.mirrors.scheduler import State
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HOUR = 3600 * instant.SECOND

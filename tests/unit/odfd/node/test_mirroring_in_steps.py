@@ -10,7 +10,7 @@ import trio
 
 from chain.errors import NotFound, Refused
 from odfd.mirrors import sinks, steps
-from odfd.mirrors.keeper import State
+from odfd.mirrors.scheduler import State
 
 DAYS = 9
 

@@ -15,9 +15,9 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets.references import references_to
-from odfd.mirrors import arrivals, steps
-from odfd.mirrors.arrivals import ObjectLimits
-from odfd.mirrors.keeper import State
+from odfd.mirrors import object_fetcher, steps
+from odfd.mirrors.object_fetcher import ObjectLimits
+from odfd.mirrors.scheduler import State
 from odfd.trust.ledger.log import Ledger
 from worlds.linked_world import FILES, schema, slice_at
 
@@ -149,7 +149,7 @@ async def test_a_slice_that_links_to_too_much_is_refused(
     world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many links are read a page at a time; more than may be are refused, and nothing is kept."""
-    monkeypatch.setattr(arrivals, "PAGE", 2)
+    monkeypatch.setattr(object_fetcher, "PAGE", 2)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         cities = await published(world, worlds, alice, tmp_path, *(f"file {n}".encode() for n in range(9)))
         assert (await carol.mirror(cities, "theirs")).state == "current"

@@ -10,8 +10,8 @@ import trio
 from chain.model.events import AddData
 from chain.store.objects import SMALL, DiskObjects
 from odfd.control import wire
-from odfd.mirrors.keeper import State
 from odfd.mirrors.packs import together
+from odfd.mirrors.scheduler import State
 from p2p.wire.limits import MAX_PACKED
 
 DAYS = 9

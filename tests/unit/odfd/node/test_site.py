@@ -13,8 +13,8 @@ import trio.lowlevel
 from chain.errors import Environment, Invalid
 from config import model
 from odfd.control import wire
-from odfd.kit.supervision import Life
 from odfd.published.packs import read_pack
+from odfd.runtime.supervision import Life
 from odfd.site import server
 from odfd.site.server import SiteServer
 

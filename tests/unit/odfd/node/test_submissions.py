@@ -14,7 +14,7 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.mirror_spec import Wish
 from odfd.node.witness_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness

@@ -16,7 +16,7 @@ from chain.multihash import Multihash
 from config import model
 from engines.errors import EngineLost, LimitExceeded
 from odfd.control import wire
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.mirror_spec import Wish
 from odfd.trust.judgement.suspensions import Sanctions
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Runs

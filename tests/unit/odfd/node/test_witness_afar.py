@@ -17,7 +17,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement, Roots, Writer
 from config import model
 from odfd.control import wire
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.mirror_spec import Wish
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger

@@ -19,7 +19,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Roots, Writer
 from chain.statements.tree import Frontier
 from config import model
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.mirror_spec import Wish
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import MAX_WITNESSES, Cosignatures
 from odfd.trust.ledger.disputes import is_disputed

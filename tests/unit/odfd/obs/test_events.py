@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.instant import Instant
-from odfd.kit.clock import FixedClock
 from odfd.obs.events import Event, EventLog, Lagged
+from odfd.runtime.clock import FixedClock
 
 
 @given(ring=st.integers(1, 8), since=st.integers(0, 30), steps=st.lists(st.integers(0, 12), max_size=12))

@@ -22,7 +22,7 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import ATTESTATION, Observation, Response
 from chain.store.database import Database, open_database
-from odfd.network.room import Room
+from odfd.network.statement_quota import Room
 from odfd.trust.admission.rules import Outcome, admit_observation
 from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
 from odfd.trust.judgement.verdicts import Decision, Extent, Reach, Status, Why, reach

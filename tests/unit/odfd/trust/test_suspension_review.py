@@ -27,9 +27,9 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
-from odfd.kit.clock import FixedClock
-from odfd.network.noticeboard import LedgerNoticeboard
+from odfd.network.statement_store import LedgerNoticeboard
 from odfd.obs.events import EventLog
+from odfd.runtime.clock import FixedClock
 from odfd.trust.judgement.suspension_review import Reviewing, contradicted
 from odfd.trust.judgement.suspension_rules import GRACE
 from odfd.trust.judgement.suspensions import Sanctions

@@ -36,7 +36,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
-from odfd.network.noticeboard import Hearers, LedgerNoticeboard
+from odfd.network.statement_store import Hearers, LedgerNoticeboard
 from odfd.trust.admission.rules import Outcome, admit_attestation, admit_head
 from odfd.trust.judgement.trust_evaluator import Standing
 from odfd.trust.judgement.verdicts import Said, Status, Voice, group_voices, judge, value_id, voice_on

@@ -17,8 +17,8 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Attestation
 from chain.statements.tree import Frontier
 from chain.store.database import Database, open_database
-from odfd.kit.clock import FixedClock
 from odfd.obs.events import EventLog
+from odfd.runtime.clock import FixedClock
 from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.evidence.bundle_store import Shelf
 from odfd.trust.keys.keystore import KeyStore

@@ -14,7 +14,7 @@ from noise.connection import Keypair, NoiseConnection
 
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
-from p2p.host.door import Door
+from p2p.host.handshake_limiter import Door
 from p2p.host.noise import MAX_SEALED, RECEIVE, Cipher, Scratch, Unsealer
 from p2p.host.suites import AES, CHACHA, Suite, computes_aes
 

@@ -24,9 +24,9 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.references import references_to
-from odfd.mirrors import wish as wishes
+from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors.mirror_spec import Wish
 from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
-from odfd.mirrors.wish import Wish
 from odfd.resources.store import Resources
 from odfd.trust.ledger.log import Ledger
 

@@ -20,9 +20,9 @@ from chain.statements.statement import Attestation, Authority, EngineUsed, HeadS
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.noticeboard import Hearers, LedgerNoticeboard
-from odfd.network.room import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, Room
-from odfd.network.waiting import MAX_OF_ONE, MAX_WAITING, Waiting
+from odfd.network.early_statements import MAX_OF_ONE, MAX_WAITING, Waiting
+from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, Room
+from odfd.network.statement_store import Hearers, LedgerNoticeboard
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger

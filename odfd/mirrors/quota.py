@@ -16,8 +16,8 @@ from pathlib import Path
 from chain.errors import Environment
 from chain.multihash import Multihash
 from chain.store.objects import disk
-from odfd.mirrors.keeping import Keeping
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.data_retention import Keeping
+from odfd.mirrors.mirror_spec import Wish
 
 
 class Room:

@@ -14,8 +14,8 @@ import trio
 from p2p.driver.containment import contained
 from p2p.driver.exchange import Exchange, Reply
 from p2p.driver.framing import FramedStream
+from p2p.driver.peer_penalties import Standing
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.standing import Standing
 from p2p.errors import PeerFault, Unreachable, Violation
 from p2p.ports import PeerId
 from p2p.wire.limits import MAX_REPLY

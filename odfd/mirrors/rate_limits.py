@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chain.ids import DatasetId
+from odfd.mirrors.mirror_spec import Wish
 from odfd.mirrors.retention import parse_rate
-from odfd.mirrors.wish import Wish
 from p2p.pace import Pace
 
 

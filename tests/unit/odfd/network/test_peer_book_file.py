@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from odfd.network import memory
+from odfd.network import peer_book_file
 from p2p.peers.book import PeerBook
 from p2p.ports import PeerId
 
@@ -38,29 +38,29 @@ def met() -> PeerBook:
 async def test_who_was_met_is_met_again(tmp_path: Path, autojump_clock: Any) -> None:
     path, lines = tmp_path / "demo.json", Lines()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(memory.keep_saved, met(), path, lines)
+        nursery.start_soon(peer_book_file.keep_saved, met(), path, lines)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     again = PeerBook(Random(0))
-    memory.recall(again, path, 0.0, lines)
+    peer_book_file.recall(again, path, 0.0, lines)
     assert [entry.peer for entry in again.acquaintances(0.0)] == [PEER]
     assert again.get(PEER).addresses == (ADDRESS,)
     assert not lines.said
     assert [each.name for each in tmp_path.iterdir()] == ["demo.json"]  # noqa: ASYNC240
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'[{"peer":5}]', b"\xff" * 9, b" " * (memory.MAX_FILE + 1)])
+@pytest.mark.parametrize("content", [b"", b"{", b'[{"peer":5}]', b"\xff" * 9, b" " * (peer_book_file.MAX_FILE + 1)])
 def test_a_damaged_book_is_told_of(tmp_path: Path, content: bytes) -> None:
     path, lines = tmp_path / "demo.json", Lines()
     path.write_bytes(content)
     book = PeerBook(Random(0))
-    memory.recall(book, path, 0.0, lines)
+    peer_book_file.recall(book, path, 0.0, lines)
     assert len(book) == 0
     assert lines.said == ["the peers met before are forgotten"]
 
 
 async def test_a_full_disk_is_told_of_once_a_try(tmp_path: Path, autojump_clock: Any) -> None:
     lines = Lines()
-    with trio.move_on_after(memory.SAVE_SECONDS * 1.5):
-        await memory.keep_saved(met(), tmp_path / "absent" / "demo.json", lines)
+    with trio.move_on_after(peer_book_file.SAVE_SECONDS * 1.5):
+        await peer_book_file.keep_saved(met(), tmp_path / "absent" / "demo.json", lines)
     assert lines.said == ["the peers we know cannot be saved"] * 2

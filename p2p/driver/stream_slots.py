@@ -13,7 +13,7 @@ import trio
 
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
-from p2p.driver.standing import Standing
+from p2p.driver.peer_penalties import Standing
 from p2p.ports import PeerId
 
 Args = TypeVarTuple("Args")

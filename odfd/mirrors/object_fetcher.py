@@ -24,14 +24,14 @@ from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
-from odfd.kit.disk import check_room
-from odfd.mirrors.keeping import Keeping
-from odfd.mirrors.pacing import Paces
+from odfd.mirrors.data_retention import Keeping
+from odfd.mirrors.mirror_spec import Wish
 from odfd.mirrors.packs import Packs, together
-from odfd.mirrors.room import Room
+from odfd.mirrors.progress import Tally
+from odfd.mirrors.quota import Room
+from odfd.mirrors.rate_limits import Paces
 from odfd.mirrors.sinks import PartialObject
-from odfd.mirrors.tally import Tally
-from odfd.mirrors.wish import Wish
+from odfd.runtime.disk import check_room
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, Terms, bringing_objects
 from p2p.pace import Pace

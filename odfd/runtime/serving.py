@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
-from odfd.kit.http import Application, Connection, Limits, Message, Receive, Send
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.http import Application, Connection, Limits, Message, Receive, Send
+from odfd.runtime.supervision import Journal, Life
 
 CONNECTIONS: Final = 256
 """Served at once; more wait in the kernel's backlog."""

@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from chain.statements.tree import GROUP, Frontier, Tree, is_consistent, root_from_inclusion
 from chain.store import schema
 from chain.store.database import Database
-from odfd.network.proving import Prover
+from odfd.network.tree_proofs import Prover
 from odfd.trust.ledger.log import ROOM, STEPS, Checked, Ledger
 
 DATASET = DatasetId.from_public_key(b"p" * 32)

@@ -20,8 +20,8 @@ import trio
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Journal, Life
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Journal, Life
 
 TICK_SECONDS: Final = 0.2
 """A follower sees progress at most this often; work may report as often as it likes."""

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from chain.errors import Environment
 from odfd.errors import Bug
-from odfd.kit.supervision import Child, Life, Restart, run_tree
+from odfd.runtime.supervision import Child, Life, Restart, run_tree
 
 
 class Journal:

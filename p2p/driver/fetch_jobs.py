@@ -15,9 +15,9 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.exchange import Reply
+from p2p.driver.exchanges import Links
 from p2p.driver.histories import Histories
-from p2p.driver.links import Links
-from p2p.driver.standing import Standing
+from p2p.driver.peer_penalties import Standing
 from p2p.errors import Violation
 from p2p.machines.transfer import Arrived, Ask, Denied, Payload, Shape
 from p2p.peers.score import BAD_BYTES

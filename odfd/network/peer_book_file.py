@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from chain.errors import Invalid
-from odfd.kit.supervision import Journal
+from odfd.runtime.supervision import Journal
 from p2p.peers.book import PeerBook
 
 SAVE_SECONDS: Final = 60.0

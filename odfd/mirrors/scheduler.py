@@ -23,14 +23,14 @@ from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Mark
 from odfd.errors import sole_fault
-from odfd.kit.clock import Clock
-from odfd.kit.supervision import Journal, Life
-from odfd.mirrors import wish as wishes
+from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.progress import Tally
 from odfd.mirrors.sync import Current, MirrorSync, Outcome, Synced, Waiting
-from odfd.mirrors.tally import Tally
-from odfd.mirrors.wish import Wish
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
+from odfd.runtime.supervision import Journal, Life
 from odfd.trust.ledger.data_availability import Withholding
 from p2p.ports import PeerId
 

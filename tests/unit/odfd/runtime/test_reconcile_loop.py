@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from chain.errors import Remote
-from odfd.kit.rounds import UNTIL_POKED, Rounds, TouchedRounds
-from odfd.kit.supervision import Life
+from odfd.runtime.reconcile_loop import UNTIL_POKED, Rounds, TouchedRounds
+from odfd.runtime.supervision import Life
 
 
 class Work:

@@ -37,8 +37,8 @@ from chain.statements.statement import (
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
-from odfd.network.room import Room
-from odfd.network.waiting import Waiting
+from odfd.network.early_statements import Waiting
+from odfd.network.statement_quota import Room
 from odfd.trust.admission.rules import EARLY_LIMIT, Outcome
 from odfd.trust.admission.statement_processor import Heard, Hearing
 from odfd.trust.judgement import authority_fork_choice

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from odfd.kit.supervision import Life
+from odfd.runtime.supervision import Life
 
 UNTIL_POKED: Final = math.inf
 """A pause that only a poke ends."""

@@ -15,7 +15,7 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.statement import HeadStatement
-from odfd.mirrors.wish import Wish
+from odfd.mirrors.mirror_spec import Wish
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.signed_heads import signed_heads
 from odfd.trust.ledger.tables import MET

@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfd.kit.http import Connection, Limits, Message, Receive, Send
+from odfd.runtime.http import Connection, Limits, Message, Receive, Send
 
 REQUESTS = (
     b"POST /echo?a=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nhello world"

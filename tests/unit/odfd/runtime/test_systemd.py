@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from odfd.kit.systemd import Notifier, take_sockets
+from odfd.runtime.systemd import Notifier, take_sockets
 
 
 def test_notes_reach_the_manager(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_sockets_meant_for_another_process_are_left_alone() -> None:
 
 def test_sockets_are_taken_by_name(tmp_path: Path) -> None:
     program = (
-        "import os\nfrom odfd.kit.systemd import take_sockets\n"
+        "import os\nfrom odfd.runtime.systemd import take_sockets\n"
         "environ = {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid()), 'LISTEN_FDNAMES': 'control'}\n"
         "taken = take_sockets(environ)\n"
         "print(taken['control'].getsockname(), environ, taken['control'].get_inheritable())\n"
