@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from chain.ids import DatasetId
-from odfd.network.library import ServingLibrary, Terms
-from odfd.network.statement_store import LedgerNoticeboard
+from odfd.network.library import ServingLibrary, ServingTerms
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
-from odfd.state.directory import Home, open_home
+from odfd.state.directory import StateDirectory, open_state_directory
 from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
@@ -41,7 +41,9 @@ Handler: TypeAlias = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(home: Home, seed: bytes, listen: Sequence[str] = ()) -> AsyncIterator[tuple[Host, ReplicationDriver]]:
+async def serving(
+    home: StateDirectory, seed: bytes, listen: Sequence[str] = ()
+) -> AsyncIterator[tuple[Host, ReplicationDriver]]:
     """The network layer of a node over its state: host, gossip, driver, with a node's own library and noticeboard."""
     now = SystemClock().now
 
@@ -49,8 +51,8 @@ async def serving(home: Home, seed: bytes, listen: Sequence[str] = ()) -> AsyncI
         head = home.chains.chain(dataset).head()
         return head.size if head else 0
 
-    library = ServingLibrary(home.database, home.chains, home.objects, Terms(frozenset, reach), now)
-    board = LedgerNoticeboard(home.database, home.chains, now, frozenset)
+    library = ServingLibrary(home.database, home.chains, home.objects, ServingTerms(frozenset, reach), now)
+    board = LedgerStatementStore(home.database, home.chains, now, frozenset)
     async with (
         open_host(seed, listen) as host,
         open_network(host) as network,
@@ -87,7 +89,7 @@ def certificate(folder: Path) -> ssl.SSLContext:
 
 
 async def main(state: Path, size: int) -> None:
-    with open_home(state) as home:
+    with open_state_directory(state) as home:
         async with (
             serving(home, b"g" * 32, ["/ip4/127.0.0.1/tcp/0"]) as (host, _),
             trio.open_nursery() as nursery,
@@ -106,7 +108,7 @@ async def _serve(nursery: trio.Nursery, context: ssl.SSLContext, handler: Handle
     return int(listeners[0].transport_listener.socket.getsockname()[1])  # type: ignore[attr-defined]
 
 
-def _sender(home: Home, size: int) -> Handler:
+def _sender(home: StateDirectory, size: int) -> Handler:
     """Sends the one large object that there is, to whoever connects."""
 
     async def send(stream: trio.abc.Stream) -> None:

@@ -12,7 +12,7 @@ from bench.store import opened
 from chain.store.layout import DirectoryObjects
 from chain.store.sqlite import SqliteChains
 from odfd.verify.report import Level
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 
 def measure_verify(size: Size, folder: Path) -> list[Row]:
@@ -46,7 +46,7 @@ def _verified(length: int, folder: Path, size: Size) -> Row:
 
 def _verify(kept: SqliteChains, length: int) -> None:
     objects = DirectoryObjects(Path())  # at level chain nobody looks at any
-    report = verify_chain(kept.chain(chains.DATASET), objects, Request(ref="long", level=Level.CHAIN))
+    report = verify_chain(kept.chain(chains.DATASET), objects, VerificationRequest(ref="long", level=Level.CHAIN))
     assert report.ok, report.failures[:1]
     assert report.checked.blocks == length
 

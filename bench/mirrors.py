@@ -35,9 +35,9 @@ from chain.store.base import Append
 from demo.nodes import Node, until
 from odfd.control.client import Client
 from odfd.datasets.references import keep_references
-from odfd.network.statement_store import LedgerNoticeboard
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Checked, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
@@ -54,7 +54,7 @@ class _Case:
     name: str
     dataset: DatasetId
     blocks: int
-    furnish: Callable[[Home], int]
+    furnish: Callable[[StateDirectory], int]
     want: str
     goal: str
 
@@ -127,7 +127,7 @@ def _held(node: Node) -> int:
     return int(found[0]["blocks"]["have"])
 
 
-def _keep_chain(home: Home, length: int) -> int:
+def _keep_chain(home: StateDirectory, length: int) -> int:
     """A long chain and its signed head; its bytes."""
     frontier, volume = Frontier(), 0
     digests: list[bytes] = []
@@ -150,7 +150,7 @@ def _keep_chain(home: Home, length: int) -> int:
     return volume
 
 
-def _keep_slices(home: Home, slices: int) -> int:
+def _keep_slices(home: StateDirectory, slices: int) -> int:
     """A chain of so many small slices, the slices, and the signed head; the bytes of all."""
     key, volume = _SLICED, 0
     events: list[MetadataEvent] = [
@@ -189,7 +189,7 @@ def _keep_slices(home: Home, slices: int) -> int:
     return volume + sum(len(block.raw) for block in made)
 
 
-def _sign(home: Home, key: SigningKey, frontier: Frontier, groups: list[bytes], head: Multihash) -> None:
+def _sign(home: StateDirectory, key: SigningKey, frontier: Frontier, groups: list[bytes], head: Multihash) -> None:
     """With what a publisher keeps beside its blocks."""
     with home.database.write() as connection:
         Ledger(connection).grow(key.dataset_id, Frontier(), Checked(frontier, frontier.size), groups)
@@ -204,6 +204,6 @@ def _sign(home: Home, key: SigningKey, frontier: Frontier, groups: list[bytes], 
         expires_at=statement.when(instant.Instant(now + 7 * 86_400 * instant.SECOND)),
         head=head,
     )
-    board = LedgerNoticeboard(home.database, home.chains, lambda: now, frozenset)
+    board = LedgerStatementStore(home.database, home.chains, lambda: now, frozenset)
     judged = board.judge(Topic.HEADS, envelope.seal(statement.encode(said), key), PeerId("the owner"))
     assert judged is Judgement.ACCEPT

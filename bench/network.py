@@ -38,7 +38,7 @@ from chain.statements.tree import Frontier
 from chain.store.base import Append, Head
 from odfd.datasets.references import keep_references
 from odfd.mirrors.sinks import PartialObject, VerifiedChain
-from odfd.state.directory import Home, open_home
+from odfd.state.directory import StateDirectory, open_state_directory
 from p2p.driver.replication import ReplicationDriver
 from p2p.host.host import Host
 from p2p.ports import PeerId
@@ -58,7 +58,7 @@ _SMALL: Final = 1 << 17
 class Link:
     """This process, connected to the giver."""
 
-    home: Home
+    home: StateDirectory
     host: Host
     driver: ReplicationDriver
     peer: PeerId
@@ -84,7 +84,7 @@ class Link:
 
 
 @asynccontextmanager
-async def connected(folder: Path, furnish: Callable[[Home], int]) -> AsyncIterator[Link]:
+async def connected(folder: Path, furnish: Callable[[StateDirectory], int]) -> AsyncIterator[Link]:
     """A giver with what ``furnish`` puts into its state and an object of as many bytes as that says, and us."""
     state = folder / "giver"
     name, size, original = await trio.to_thread.run_sync(_furnish, state, furnish)
@@ -93,7 +93,7 @@ async def connected(folder: Path, furnish: Callable[[Home], int]) -> AsyncIterat
     assert giver.stdin is not None
     assert giver.stdout is not None
     try:
-        with trio.fail_after(_DEADLINE), open_home(folder / "ours") as home:
+        with trio.fail_after(_DEADLINE), open_state_directory(folder / "ours") as home:
             said = b""
             while not said.endswith(b"\n"):
                 said += await giver.stdout.receive_some()
@@ -108,8 +108,8 @@ async def connected(folder: Path, furnish: Callable[[Home], int]) -> AsyncIterat
             await giver.wait()
 
 
-def _furnish(state: Path, furnish: Callable[[Home], int]) -> tuple[Multihash, int, Path]:
-    with open_home(state) as home:
+def _furnish(state: Path, furnish: Callable[[StateDirectory], int]) -> tuple[Multihash, int, Path]:
+    with open_state_directory(state) as home:
         size = furnish(home)
         staged = home.objects.stage()
         lot = Random(1)
@@ -272,9 +272,11 @@ async def _measure_sync(size: Size, folder: Path) -> Row:
             hashlib.sha3_256(raw).digest()
 
     with ExitStack() as homes:
-        fresh = iter([homes.enter_context(open_home(folder / f"home-{number}")) for number in range(rounds + 1)])
+        fresh = iter(
+            [homes.enter_context(open_state_directory(folder / f"home-{number}")) for number in range(rounds + 1)]
+        )
 
-        def chained(home: Home) -> int:
+        def chained(home: StateDirectory) -> int:
             chains.keep(home.chains, raws)
             return _SMALL
 

@@ -30,12 +30,12 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement, S
 from chain.statements.tree import Frontier
 from chain.store.base import Append
 from chain.store.database import open_database
-from odfd.network.statement_quota import Room
-from odfd.network.statement_store import LedgerNoticeboard
-from odfd.state.directory import Home
-from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.network.statement_quota import StatementQuota
+from odfd.network.statement_store import LedgerStatementStore
+from odfd.state.directory import StateDirectory
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.ledger.log import Checked, Ledger
-from odfd.trust.policy.policy import Group, Policy, parse_expression
+from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
 
 NOW: Final = instant.parse("2026-11-20T08:00:00Z")
@@ -43,7 +43,7 @@ ENGINE: Final = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox
 VALIDATORS: Final = tuple(SigningKey(hashlib.sha256(b"validator %d" % number).digest()) for number in range(5))
 POLICY: Final = Policy(
     use=parse_expression("data & attested:2"),
-    groups=tuple(Group(f"g{number}", frozenset({key.did})) for number, key in enumerate(VALIDATORS)),
+    groups=tuple(KeyGroup(f"g{number}", frozenset({key.did})) for number, key in enumerate(VALIDATORS)),
     tolerated=1,
 )
 
@@ -112,7 +112,9 @@ def measure_hearing(size: Size, folder: Path) -> list[Row]:
 
 def _heard(folder: Path, topic: Topic, batches: Sequence[list[bytes]]) -> Row:
     with at_home(folder) as home:
-        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW, frozenset, room=Room(lambda _: True))
+        board = LedgerStatementStore(
+            home.database, home.chains, lambda: NOW, frozenset, room=StatementQuota(lambda _: True)
+        )
         waiting, signed = iter(batches), [envelope.unseal(raw, statement.MAX_ANY) for raw in batches[0]]
         claimed = [_signature(raw) for raw in batches[0]]
 
@@ -146,7 +148,7 @@ def measure_reach(size: Size, folder: Path) -> list[Row]:
     few, many, repeats = size.pick(5, 10), size.pick(50, 10_000), size.pick(3, 200)
     with _standing(folder / "few", few) as one, _standing(folder / "many", many) as other:
 
-        def ask(standing: Standing, count: int) -> Callable[[], None]:
+        def ask(standing: TrustEvaluator, count: int) -> Callable[[], None]:
             def work() -> None:
                 for number in range(repeats):
                     dataset = owner(number * 7919 % count).dataset_id
@@ -169,7 +171,7 @@ def measure_reach(size: Size, folder: Path) -> list[Row]:
 
 
 @contextmanager
-def _standing(folder: Path, count: int) -> Iterator[Standing]:
+def _standing(folder: Path, count: int) -> Iterator[TrustEvaluator]:
     """A node with ``count`` derived datasets of four blocks, each attested by two groups."""
     with at_home(folder) as home:
         for number in range(count):
@@ -186,7 +188,7 @@ def _standing(folder: Path, count: int) -> Iterator[Standing]:
                 for raw in said:
                     signed = envelope.unseal(raw, statement.MAX_ANY)
                     ledger.record(signed, signed.signers[0], "new", "", NOW, live=True)
-        yield Standing(home.database, home.chains, lambda: POLICY, owner(0).did, lambda: NOW)
+        yield TrustEvaluator(home.database, home.chains, lambda: POLICY, owner(0).did, lambda: NOW)
 
 
 def _derived(dataset: DatasetId) -> list[Block]:
@@ -203,11 +205,11 @@ def _derived(dataset: DatasetId) -> list[Block]:
 
 
 @contextmanager
-def at_home(folder: Path) -> Iterator[Home]:
+def at_home(folder: Path) -> Iterator[StateDirectory]:
     folder.mkdir(parents=True)
     database = open_database(folder / "odfd.sqlite")
     try:
-        yield Home(folder, database)
+        yield StateDirectory(folder, database)
     finally:
         database.close()
 

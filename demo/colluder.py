@@ -9,11 +9,11 @@ from chain.model.events import ExecuteTransform
 from odfd.api.transform_check import TransformCheck
 from odfd.daemon import main as daemon
 from odfd.datasets.counting import NOTHING_READ
-from odfd.transform.replay import Replayed, ReplayShop
+from odfd.transform.replay import ReplayDependencies, Replayed
 from odfd.trust.validation import reexecution
 
 
-async def agree(shop: ReplayShop, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
+async def agree(shop: ReplayDependencies, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
     """In place of a replay: what is published comes out."""
     block = shop.chains.chain(dataset).block_at(sequence_number)
     assert isinstance(block.event, ExecuteTransform)

@@ -56,7 +56,7 @@ class Bug(Fault):
     exit_code = ExitCode.BUG
 
 
-class Told(Exception):
+class RemoteCause(Exception):
     """A cause that happened in another process and came here as text."""
 
 
@@ -109,7 +109,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 def cause_lines(error: BaseException) -> list[str]:
     """One line a cause, nearest first: ``OSError: [Errno 28] No space left on device``."""
     return [
-        str(cause) if isinstance(cause, Told) else f"{type(cause).__name__}: {cause}"[:MAX_CAUSE_TEXT]
+        str(cause) if isinstance(cause, RemoteCause) else f"{type(cause).__name__}: {cause}"[:MAX_CAUSE_TEXT]
         for cause in causes(error)
     ]
 
@@ -141,7 +141,7 @@ def from_problem(problem: Mapping[str, Any]) -> Fault:
     told = problem.get("causes", [])
     link: BaseException = fault
     for cause in told[:MAX_CAUSES] if isinstance(told, list) else []:
-        link.__cause__ = Told(str(cause))
+        link.__cause__ = RemoteCause(str(cause))
         link = link.__cause__
     return fault
 

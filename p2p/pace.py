@@ -33,7 +33,7 @@ class Pace:
         return at
 
 
-class Line:
+class Bandwidth:
     """What a node takes of its line, whoever the other side is: ``down`` and ``up``, shared by all who use it."""
 
     def __init__(self, down: int = 0, up: int = 0) -> None:

@@ -87,7 +87,7 @@ class StatementRef(msgspec.Struct, frozen=True):
     dataset: DatasetId
 
 
-class Noticeboard(Protocol):
+class StatementStore(Protocol):
     """Signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:

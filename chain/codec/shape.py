@@ -56,7 +56,7 @@ _U16: Final = struct.Struct("<H").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ShapeLeaf:
     """A value's place: bytes ``start <= i < stop`` of the block."""
 
     kind: Number | Moment | Octets | Text
@@ -70,7 +70,7 @@ class Shape:
     All that is not among them is the same in every block of the shape, and stands in ``template``.
     """
 
-    def __init__(self, template: Block, leaves: Mapping[str, Leaf]) -> None:
+    def __init__(self, template: Block, leaves: Mapping[str, ShapeLeaf]) -> None:
         self.template = template
         self.leaves = leaves
         self.size = len(template.raw)
@@ -122,7 +122,7 @@ class _Trace:
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._structure = np.zeros(len(raw), np.bool_)
-        self.leaves: dict[str, Leaf] = {}
+        self.leaves: dict[str, ShapeLeaf] = {}
 
     def is_plain(self) -> bool:
         """No byte is structure in one place and part of a value in another."""
@@ -135,7 +135,7 @@ class _Trace:
         inside._table(MetadataBlock, 0, "")
         self._structure[start:stop] |= inside._structure
         for path, leaf in inside.leaves.items():
-            self.leaves[path] = Leaf(leaf.kind, leaf.start + start, leaf.stop + start)
+            self.leaves[path] = ShapeLeaf(leaf.kind, leaf.start + start, leaf.stop + start)
 
     def _content_slot(self) -> int:
         table = self._follow(0)
@@ -165,9 +165,9 @@ class _Trace:
     def _value(self, kind: Kind, position: int, path: str) -> None:
         match kind:
             case Number(size=size):
-                self.leaves[path] = Leaf(kind, position, position + size)
+                self.leaves[path] = ShapeLeaf(kind, position, position + size)
             case Moment():
-                self.leaves[path] = Leaf(kind, position, position + stamp.SIZE)
+                self.leaves[path] = ShapeLeaf(kind, position, position + stamp.SIZE)
             case Choice(number=number):
                 self._mark(position, number.size)
             case Flag():
@@ -175,7 +175,7 @@ class _Trace:
             case Text():
                 start, stop = self._vector(position, 1)
                 self._mark(stop, 1)
-                self.leaves[path] = Leaf(kind, start, stop)
+                self.leaves[path] = ShapeLeaf(kind, start, stop)
             case Octets(of):
                 self._octets(of, position, path)
             case JsonObject():
@@ -192,7 +192,7 @@ class _Trace:
         start, stop = self._vector(position, 1)
         if of is Multihash:
             self._mark(start, stop - start - _DIGEST)
-            self.leaves[path] = Leaf(Octets(of), stop - _DIGEST, stop)
+            self.leaves[path] = ShapeLeaf(Octets(of), stop - _DIGEST, stop)
         else:
             self._mark(start, stop - start)
 

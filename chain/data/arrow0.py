@@ -22,7 +22,7 @@ MAX_DEPTH: Final = 32
 """Deepest nesting of structs and lists that is hashed; types come from files of strangers."""
 
 
-class Leaf(NamedTuple):
+class ArrowLeaf(NamedTuple):
     """A column without children of its own in one window of rows."""
 
     array: pa.Array
@@ -98,7 +98,7 @@ def type_bytes(type_: pa.DataType, depth: int = 0) -> bytes:
     )
 
 
-def leaves(batch: pa.RecordBatch) -> Iterator[Leaf]:
+def leaves(batch: pa.RecordBatch) -> Iterator[ArrowLeaf]:
     """The leaf columns of one window, in the order of ``fields_depth_first``."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         yield from _leaves(field, column, None, None)
@@ -106,7 +106,7 @@ def leaves(batch: pa.RecordBatch) -> Iterator[Leaf]:
 
 def _leaves(
     field: pa.Field, array: pa.Array, inside: pa.BooleanArray | None, effective: pa.BooleanArray | None
-) -> Iterator[Leaf]:
+) -> Iterator[ArrowLeaf]:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     own = array.is_valid() if field.nullable and array.null_count else None
@@ -116,7 +116,7 @@ def _leaves(
     combined = _combine(effective, own)
     if not pa.types.is_struct(array.type):
         # A required leaf has no validity of its own, and still no values where its parents have none.
-        yield Leaf(array, inside if own is None else own, combined)
+        yield ArrowLeaf(array, inside if own is None else own, combined)
         return
     inside = _both(inside, own)
     for i in range(array.type.num_fields):

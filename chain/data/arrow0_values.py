@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chain.data.arrow0 import Leaf, is_binary, is_list, is_string, storage, u64
+from chain.data.arrow0 import ArrowLeaf, is_binary, is_list, is_string, storage, u64
 from chain.data.buffers import bits, from_numbers, numbers
 from chain.errors import Invalid
 
@@ -24,7 +24,7 @@ _SEQUENCES: Final = 1024
 """Rows of a dictionary that are copied as one, and sequences of its entries that are worth making ready for that."""
 
 
-def streams(leaf: Leaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | bytes]:
+def streams(leaf: ArrowLeaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | bytes]:
     """Bytes that the leaf's hasher is fed for one window, in order; mostly in one piece.
 
     ``cuts``: rows within the window at which a row group of the file begins (see ``_left_over``).
@@ -37,7 +37,7 @@ def streams(leaf: Leaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | bytes
         yield _stream(leaf, cuts)
 
 
-def parts(leaf: Leaf, bounds: Sequence[int]) -> Iterator[memoryview]:
+def parts(leaf: ArrowLeaf, bounds: Sequence[int]) -> Iterator[memoryview]:
     """Of each span of rows from one bound to the next, the bytes that a hasher of its own is fed.
 
     For a leaf that is no dictionary, with rows, and below no nullable struct.
@@ -53,7 +53,7 @@ def parts(leaf: Leaf, bounds: Sequence[int]) -> Iterator[memoryview]:
     return (data[start:stop] for start, stop in itertools.pairwise(ends))
 
 
-def _stream(leaf: Leaf, cuts: Sequence[int]) -> memoryview | bytes:
+def _stream(leaf: ArrowLeaf, cuts: Sequence[int]) -> memoryview | bytes:
     array = leaf.array
     if _fixed_width(array.type) and leaf.effective is leaf.own:
         data = _fixed_bytes(array)

@@ -58,7 +58,7 @@ _MAX_NUMBER: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FootprintPlan:
     """How to read a file."""
 
     rows: int
@@ -118,7 +118,7 @@ class Chunk:
         return costs
 
 
-def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> Plan:
+def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> FootprintPlan:
     """How to read ``raw``, a file of ``size`` bytes. Raises Invalid: see the module."""
     most = FREE_VALUES + VALUES_PER_BYTE * size
     if metadata.num_rows > most:
@@ -133,7 +133,7 @@ def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> Plan:
         rows = min(rows, _fitting(raw, chunks, group.num_rows))
         if paths := tuple(chunk.column.path_in_schema for chunk in chunks if chunk.compact):
             compact[number] = paths
-    return Plan(rows, compact)
+    return FootprintPlan(rows, compact)
 
 
 def _large(raw: BinaryIO, size: int, schema: pq.ParquetSchema, group: pq.RowGroupMetaData) -> Iterator[Chunk]:

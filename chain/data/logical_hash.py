@@ -139,7 +139,7 @@ class LogicalHasher:
         self._done += window.num_rows
         self._pending, self._rows, self._bytes = [], 0, 0
 
-        def feed(column: hashlib._Hash, leaf: arrow0.Leaf, before: Future[None] | None = None) -> None:
+        def feed(column: hashlib._Hash, leaf: arrow0.ArrowLeaf, before: Future[None] | None = None) -> None:
             if before is not None:
                 before.result()
             for part in arrow0_values.streams(leaf, cuts):

@@ -203,7 +203,7 @@ class SliceFile:
             yield from file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
 
     @functools.cached_property
-    def _plan(self) -> footprint.Plan:
+    def _plan(self) -> footprint.FootprintPlan:
         with _reading(self._source) as file:
             try:
                 return footprint.plan(file, file.seek(0, io.SEEK_END), self._file.metadata)

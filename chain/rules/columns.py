@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from chain.codec import stamps
 from chain.codec.layout import Moment, Number, Text
-from chain.codec.shape import Bytes, Leaf, Shape
+from chain.codec.shape import Bytes, Shape, ShapeLeaf
 from chain.instant import Instant
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
@@ -146,7 +146,7 @@ class Run:
         return column
 
 
-def _lifted(leaf: Leaf, raw: Bytes, template: object) -> tuple[npt.NDArray[Any], Mask | bool]:
+def _lifted(leaf: ShapeLeaf, raw: Bytes, template: object) -> tuple[npt.NDArray[Any], Mask | bool]:
     """Values of a leaf, and which are doubtful."""
     match leaf.kind:
         case Moment():

@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"[!-*,-~]+\Z", re.ASCII)
 """Neither spaces nor plus signs; ours are DIDs, and those of others are host names and paths."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class TreeCheckpoint(msgspec.Struct, frozen=True):
     """A tree under the name of what it is the tree of."""
 
     dataset: DatasetId
@@ -69,7 +69,7 @@ class SignatureLine(msgspec.Struct, frozen=True):
         return f"{_DASH}{self.name} {base64.b64encode(self.key_id + self.data).decode()}\n"
 
 
-def decode(text: bytes) -> Checkpoint:
+def decode(text: bytes) -> TreeCheckpoint:
     """The exact bytes of one of our checkpoints. Raises Invalid."""
     if len(text) > MAX_CHECKPOINT:
         raise Invalid(f"checkpoint of {len(text)} bytes, the limit is {MAX_CHECKPOINT}", rule="checkpoint-size")
@@ -79,7 +79,7 @@ def decode(text: bytes) -> Checkpoint:
     return checkpoint_of(lines[0], lines[1], lines[2])
 
 
-def checkpoint_of(origin: str, size: str, root: str) -> Checkpoint:
+def checkpoint_of(origin: str, size: str, root: str) -> TreeCheckpoint:
     """From the lines of one. Raises Invalid."""
     named = _ORIGIN.match(origin)
     if named is None:
@@ -90,7 +90,7 @@ def checkpoint_of(origin: str, size: str, root: str) -> Checkpoint:
     if len(root_hash) != HASH_SIZE:
         raise Invalid(f"a root of {len(root_hash)} bytes", rule="checkpoint-tree")
     epoch = None if named[2] == AUTHORITY else int(named[2])
-    return Checkpoint(DatasetId.parse(named[1]), epoch, int(size), root_hash)
+    return TreeCheckpoint(DatasetId.parse(named[1]), epoch, int(size), root_hash)
 
 
 def decode_line(text: str) -> SignatureLine:

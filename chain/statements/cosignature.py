@@ -17,7 +17,7 @@ from chain.ids import KeyDid
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.statements import canonical, checkpoint, keys
-from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, SignatureLine, VerifierKey
+from chain.statements.checkpoint import COSIGNATURE_KEY, SignatureLine, TreeCheckpoint, VerifierKey
 from chain.statements.keys import SigningKey
 from chain.statements.statement import NS, Count
 
@@ -33,7 +33,7 @@ class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
     """A cosignature that was verified. Made by ``cosign``, ``verify`` and ``decode`` only."""
 
     witness: KeyDid
-    checkpoint: Checkpoint
+    checkpoint: TreeCheckpoint
     at: Instant
     line: str
     """As it would stand below the note, under the did:key."""
@@ -55,12 +55,12 @@ class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
         return Multihash.sha3_256(self.encode())
 
 
-def message(tree: Checkpoint, seconds: int) -> bytes:
+def message(tree: TreeCheckpoint, seconds: int) -> bytes:
     """What a witness signs."""
     return b"cosignature/v1\ntime %d\n" % seconds + tree.encode()
 
 
-def cosign(key: SigningKey, tree: Checkpoint, now: Instant) -> Cosignature:
+def cosign(key: SigningKey, tree: TreeCheckpoint, now: Instant) -> Cosignature:
     """Sign. Whoever calls has compared the tree with the last one signed, and stored it, before this leaves."""
     seconds = now // SECOND
     data = seconds.to_bytes(_TIME_SIZE, "big") + key.sign(message(tree, seconds))
@@ -73,7 +73,7 @@ def line_of(key: VerifierKey, data: bytes) -> str:
     return SignatureLine(key.name, key.key_id, data).encode()
 
 
-def verify(tree: Checkpoint, line: str, named: VerifierKey | None = None) -> Cosignature:
+def verify(tree: TreeCheckpoint, line: str, named: VerifierKey | None = None) -> Cosignature:
     """A line below a checkpoint. Raises Invalid.
 
     ``named``: the key of a witness that goes by another name than its did:key; then what it signed is put under that,

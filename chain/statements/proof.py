@@ -23,7 +23,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.authority import Rights, follow, implicit
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.envelope import Signed
 from chain.statements.statement import NS, AnyPredicate, Attestation, Authority, Count, HeadStatement, limit_of
 from chain.statements.tree import HASH_SIZE, MAX_PATH, Leaves, Tree, root_from_inclusion
@@ -199,7 +199,7 @@ def _check_fork(raw: bytes, form: _Form, heads: tuple[_Head, _Head]) -> Proof:
     )
 
 
-def _check_branches(form: _Form, trees: Sequence[HeadStatement | Checkpoint]) -> None:
+def _check_branches(form: _Form, trees: Sequence[HeadStatement | TreeCheckpoint]) -> None:
     """Both trees hold what is said at the place named, and it is not the same."""
     if form.index is None or len(form.leaves) != 2 or len(form.paths) != 2:
         raise Invalid("a fork's proof names a place, two leaves and two paths", rule="proof-fork")

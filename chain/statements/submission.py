@@ -15,7 +15,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.statements import checkpoint, keys
-from chain.statements.checkpoint import NOTE_KEY, Checkpoint, SignatureLine, VerifierKey
+from chain.statements.checkpoint import NOTE_KEY, SignatureLine, TreeCheckpoint, VerifierKey
 from chain.statements.keys import SigningKey
 from chain.statements.tree import HASH_SIZE
 
@@ -37,7 +37,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     old: int
     """Size of the tree that the witness is taken to have cosigned last."""
     proof: tuple[bytes, ...] = ()
-    tree: Checkpoint
+    tree: TreeCheckpoint
     lines: tuple[str, ...]
     """Of signatures, each with its newline; of others too, who may sign in ways that are not known here."""
 
@@ -46,12 +46,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         return f"old {self.old}\n{nodes}\n".encode() + self.tree.encode() + b"\n" + "".join(self.lines).encode()
 
 
-def log_key(tree: Checkpoint, public_key: bytes) -> VerifierKey:
+def log_key(tree: TreeCheckpoint, public_key: bytes) -> VerifierKey:
     """The key of a log as witnesses are configured with it."""
     return VerifierKey(tree.origin, NOTE_KEY, public_key)
 
 
-def sign_note(key: SigningKey, tree: Checkpoint) -> str:
+def sign_note(key: SigningKey, tree: TreeCheckpoint) -> str:
     """Only for a tree whose head this key has signed: then it promises nothing new."""
     name = log_key(tree, key.public)
     return SignatureLine(name.name, name.key_id, key.sign(tree.encode())).encode()
@@ -66,7 +66,7 @@ def is_by(line: str, key: VerifierKey) -> bool:
     return (read.name, read.key_id) == (key.name, key.key_id)
 
 
-def is_signed_by(tree: Checkpoint, line: str, key: VerifierKey) -> bool:
+def is_signed_by(tree: TreeCheckpoint, line: str, key: VerifierKey) -> bool:
     """Whether a line is a note's signature of this tree by this key."""
     if key.kind != NOTE_KEY or not is_by(line, key):
         return False

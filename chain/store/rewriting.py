@@ -36,7 +36,7 @@ _DATA: Final = ("AddData", "ExecuteTransform")
 _OTHERS: Final = tuple(each.__name__ for each in (*get_args(MetadataEvent), UnknownEvent) if each.__name__ not in _DATA)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RewritePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Another history, before anything of it is there."""
 
     dataset: DatasetId
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return number
 
 
-def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Plan:
+def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> RewritePlan:
     """An ancestor becomes the head. Raises NotFound when ``to`` is no block of it, Invalid when it is the head."""
     last = _head(chain, dataset)
     target = chain.block_by_hash(to)
@@ -76,10 +76,10 @@ def plan_reset(chain: ChainReader, dataset: DatasetId, to: Multihash) -> Plan:
             rule="rewrite-no-op",
             hint="name an earlier block: odfctl log",
         )
-    return Plan(dataset=dataset, after="nothing", base=base, last=last, size=base.size)
+    return RewritePlan(dataset=dataset, after="nothing", base=base, last=last, size=base.size)
 
 
-def plan_metadata(chain: ChainReader, dataset: DatasetId) -> Plan | None:
+def plan_metadata(chain: ChainReader, dataset: DatasetId) -> RewritePlan | None:
     """Every data event goes and all others stay; ``None`` when there is none to drop."""
     last = _head(chain, dataset)
     first = next((block for block in oldest_first(chain, 0, last.size) if type(block.event).__name__ in _DATA), None)
@@ -87,10 +87,10 @@ def plan_metadata(chain: ChainReader, dataset: DatasetId) -> Plan | None:
         return None
     base = _at(chain, first.sequence_number - 1)
     others = sum(1 for _ in newest_first(chain, _OTHERS))
-    return Plan(dataset=dataset, after="metadata", base=base, last=last, size=others)
+    return RewritePlan(dataset=dataset, after="metadata", base=base, last=last, size=others)
 
 
-def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> Plan | None:
+def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> RewritePlan | None:
     """Slices of a root are merged; ``None`` when none can be. Raises Invalid for a derivative."""
     last = _head(chain, dataset)
     if load_state(chain).kind is not DatasetKind.ROOT:
@@ -102,7 +102,7 @@ def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> Plan
     batches = plan_compaction(oldest_first(chain, 0, last.size), limits)
     if not batches:
         return None
-    return Plan(
+    return RewritePlan(
         dataset=dataset,
         after="merged",
         base=_at(chain, batches[0].start - 1),
@@ -115,7 +115,7 @@ def plan_merging(chain: ChainReader, dataset: DatasetId, limits: Limits) -> Plan
 def prepare(
     chain: ChainReader,
     objects: ObjectStore,
-    plan: Plan,
+    plan: RewritePlan,
     system_time: Instant,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Rewrite:

@@ -35,9 +35,9 @@ from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from engines.contract import Diagnostic, Engine, Severity
 from odfd.api.transform_check import TransformCheck
-from odfd.api.transform_evolution import SuccessionCheck
+from odfd.api.transform_evolution import EvolutionCheck
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
@@ -46,7 +46,7 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.resources.store import Resources
 from odfd.runtime.tasks import Report
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 BASE_KIND = "source-base"
@@ -59,7 +59,7 @@ _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot of an apply, and where it was written."""
 
     snapshot: DatasetSnapshot
@@ -101,15 +101,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return [ref for ref in refs if ref != self.name.casefold()]
 
 
-class Applying:
+class ApplyOperation:
     """Plans and performs applies."""
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         committer: OwnerCommitter,
         engine: Engine,
-        ground: Ground,
+        ground: Context,
         ingestion: Callable[[], IngestSettings],
     ) -> None:
         """``ingestion``: what sources may do here, asked each time."""
@@ -118,7 +118,7 @@ class Applying:
         self._committer = committer
         self._engine = engine
         self._check = TransformCheck(home, engine)
-        self._succession = SuccessionCheck(home, engine, self._check)
+        self._succession = EvolutionCheck(home, engine, self._check)
         self._board = ground.board
         self._events = ground.events
         self._clock = ground.clock
@@ -140,7 +140,7 @@ class Applying:
         target = ", ".join(wish.name for wish in wishes)
         return task_ref(self._board.submit("apply", target, work))
 
-    async def _apply(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+    async def _apply(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         """``promised``: names that the manifests before this one make."""
         try:
             for _ in range(ATTEMPTS - 1):
@@ -154,7 +154,7 @@ class Applying:
             fault.place = fault.place or wish.manifest.place()
             return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
 
-    async def _bring_about(self, wish: Wish, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+    async def _bring_about(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         parse_own_name(wish.name)
         held = await trio.to_thread.run_sync(self._held, wish.name)
         pin = (await self._engine.identity()).digest if _asks_engine(wish.snapshot) else None
@@ -207,7 +207,7 @@ class Applying:
             return catalog.resolve(ref).id
 
     def _commit(
-        self, wish: Wish, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
+        self, wish: WantedSnapshot, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
     ) -> DatasetId:
         """On the head that was planned on. Raises Conflict."""
         if held is not None:
@@ -224,7 +224,9 @@ class Applying:
             raise
         return dataset
 
-    def _append(self, wish: Wish, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]) -> None:
+    def _append(
+        self, wish: WantedSnapshot, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]
+    ) -> None:
         """Blocks, name and the folder of relative paths are one commit."""
         now = self._clock.now()
 
@@ -235,7 +237,7 @@ class Applying:
 
         self._committer.commit_now(target, head, events, (), _whole(now), name_it)
 
-    def _check_source(self, event: SetPollingSource | AddPushSource, wish: Wish) -> None:
+    def _check_source(self, event: SetPollingSource | AddPushSource, wish: WantedSnapshot) -> None:
         """Raises Invalid, Refused: what would be refused with the first data is refused now."""
         refused = check_source(event, self._ingestion())
         if refused is not None:
@@ -243,7 +245,9 @@ class Applying:
             fault.place = wish.source_place(event, part)
             raise fault
 
-    async def _validate(self, events: Sequence[MetadataEvent], wish: Wish, state: ChainState | None) -> tuple[str, ...]:
+    async def _validate(
+        self, events: Sequence[MetadataEvent], wish: WantedSnapshot, state: ChainState | None
+    ) -> tuple[str, ...]:
         """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
         warnings: list[str] = []
         stated = [event for event in events if isinstance(event, SetVocab)]
@@ -273,9 +277,9 @@ class Applying:
         return tuple(warnings)
 
 
-def read_wishes(texts: Sequence[wire.ManifestText]) -> list[Wish]:
+def read_wishes(texts: Sequence[wire.ManifestText]) -> list[WantedSnapshot]:
     """All snapshots of all texts. Raises Invalid."""
-    wishes: list[Wish] = []
+    wishes: list[WantedSnapshot] = []
     for each in texts:
         for manifest in parse_manifests(each.text, each.source):
             if not isinstance(manifest.content, DatasetSnapshot):
@@ -285,7 +289,7 @@ def read_wishes(texts: Sequence[wire.ManifestText]) -> list[Wish]:
                     hint="write a DatasetSnapshot",
                     place=manifest.place(),
                 )
-            wishes.append(Wish(snapshot=manifest.content, manifest=manifest, base=each.base))
+            wishes.append(WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=each.base))
     if not wishes:
         raise Invalid("there is no manifest to apply", rule="manifest-empty", hint="a manifest begins with kind: …")
     names = [wish.name.casefold() for wish in wishes]
@@ -295,11 +299,11 @@ def read_wishes(texts: Sequence[wire.ManifestText]) -> list[Wish]:
     return wishes
 
 
-def in_order(wishes: Sequence[Wish]) -> list[Wish]:
+def in_order(wishes: Sequence[WantedSnapshot]) -> list[WantedSnapshot]:
     """Inputs before what derives from them; otherwise as written. A cycle stays as written and fails by name."""
     waiting = list(wishes)
     names = {wish.name.casefold() for wish in waiting}
-    ordered: list[Wish] = []
+    ordered: list[WantedSnapshot] = []
     done: set[str] = set()
     while waiting:
         ready = next(

@@ -22,9 +22,9 @@ from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority, Epoch, TreeHead
 from odfd.control import wire
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.runtime.clock import Clock
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.log import Checked, Ledger
@@ -37,7 +37,11 @@ class AuthorityService:
     """See the module. ``announce`` is told of each new version."""
 
     def __init__(
-        self, home: Home, committer: OwnerCommitter, clock: Clock, announce: Callable[[DatasetId, Signed], None]
+        self,
+        home: StateDirectory,
+        committer: OwnerCommitter,
+        clock: Clock,
+        announce: Callable[[DatasetId, Signed], None],
     ) -> None:
         self._home = home
         self._committer = committer
@@ -59,7 +63,7 @@ class AuthorityService:
         key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
         return wire.DatasetKey(key=str(entry.id), seed=key.hex())
 
-    def _entry(self, ref: str) -> Entry:
+    def _entry(self, ref: str) -> DatasetEntry:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref)
 
@@ -179,7 +183,7 @@ def draft_view(rights: Rights, said: Authority) -> wire.AuthorityDraft:
     )
 
 
-def draft_of(entry: Entry, payload: str) -> tuple[Authority, bytes]:
+def draft_of(entry: DatasetEntry, payload: str) -> tuple[Authority, bytes]:
     """A draft as it comes back. Raises Invalid."""
     raw = _base64(payload, "payload")
     said = statement.decode_any(raw)

@@ -19,7 +19,7 @@ from chain.store.base import ChainReader
 from engines.spark.source_declarations import AHEAD, read_source
 from odfd.control import wire
 from odfd.datasets.times import TOLERANCE, check_jump
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 
 SHOWN: Final = 3
 """Datasets told of those that are marked."""
@@ -29,7 +29,9 @@ _DATA: Final = ("AddData", "ExecuteTransform")
 class ClockProbe:
     """See the module. ``ahead``: how far the clock was set ahead since the node began, as ``JumpWatch`` tells it."""
 
-    def __init__(self, home: Home, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]) -> None:
+    def __init__(
+        self, home: StateDirectory, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]
+    ) -> None:
         self._home = home
         self._now = now
         self._ahead = ahead

@@ -24,20 +24,20 @@ from chain.store.base import ChainReader
 from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from odfd.api import quarantine
-from odfd.api.apply import BASE_KIND, Applying
+from odfd.api.apply import BASE_KIND, ApplyOperation
 from odfd.api.holder_counts import HolderCounts
-from odfd.api.views import Views, block_view, schema_view
+from odfd.api.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.datasets import pushes, reading, row_counts, visibility
-from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
 from odfd.ingest import segments
 from odfd.mirrors import mirror_spec as wishes
-from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.resources.store import Resources
-from odfd.state.directory import SEGMENTS, Home
+from odfd.state.directory import SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
@@ -48,7 +48,7 @@ MAX_DIGITS: Final = 18
 T = TypeVar("T")
 
 
-class Others(NamedTuple):
+class RemoteState(NamedTuple):
     """What others have and know of datasets that are here."""
 
     holders: HolderCounts
@@ -61,12 +61,12 @@ class DatasetService:
 
     def __init__(
         self,
-        home: Home,
-        views: Views,
-        applying: Applying,
-        keeper: MirrorKeeper,
-        ground: Ground,
-        others: Others,
+        home: StateDirectory,
+        views: DatasetViews,
+        applying: ApplyOperation,
+        keeper: MirrorScheduler,
+        ground: Context,
+        others: RemoteState,
     ) -> None:
         self._holders, self._gone = others
         self._home = home
@@ -137,7 +137,7 @@ class DatasetService:
             msgspec.structs.replace(view, peers=counts[dataset]) for view, dataset in zip(views, datasets, strict=True)
         ]
 
-    def _resolve(self, ref: str) -> Entry:
+    def _resolve(self, ref: str) -> DatasetEntry:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref)
 
@@ -157,7 +157,7 @@ class DatasetService:
             blocks = list(islice(_back(chain, kinds, end), limit))
         return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
 
-    def _former(self, entry: Entry, epoch: int) -> SqliteChain:
+    def _former(self, entry: DatasetEntry, epoch: int) -> SqliteChain:
         """Raises NotFound."""
         kept = self._home.chains.former_epochs(entry.id)
         if epoch not in kept:
@@ -182,7 +182,7 @@ class DatasetService:
             unknown_fields=block.unknown_fields,
         )
 
-    def _found(self, entry: Entry, at: str) -> tuple[Block, int | None]:
+    def _found(self, entry: DatasetEntry, at: str) -> tuple[Block, int | None]:
         """A block of the chain, or, by its hash, of a former epoch that is kept, the newest first. Raises NotFound."""
         try:
             return named_block(self._home.chains.chain(entry.id), at), None
@@ -207,7 +207,7 @@ class DatasetService:
         rows = () if table is None else tuple(reading.plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows)
 
-    def _unused(self, ref: str) -> Entry:
+    def _unused(self, ref: str) -> DatasetEntry:
         """Raises Refused while others derive from it."""
         entry = self._resolve(ref)
         with self._home.catalog() as catalog:
@@ -221,7 +221,7 @@ class DatasetService:
             )
         return entry
 
-    def _rename(self, entry: Entry, name: str) -> None:
+    def _rename(self, entry: DatasetEntry, name: str) -> None:
         """The name, and that which a mirror goes by, in one transaction. Raises Invalid."""
         with self._home.database.write() as connection:
             resources, now = Resources(connection), self._clock.now()
@@ -230,7 +230,7 @@ class DatasetService:
             if wish is not None:
                 wishes.keep(resources, msgspec.structs.replace(wish, name=renamed.name), now)
 
-    def _delete(self, entry: Entry) -> wire.DatasetView:
+    def _delete(self, entry: DatasetEntry) -> wire.DatasetView:
         """Name, wish, chain and all that was concluded of it go in one transaction; objects that nobody names, after.
 
         A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
@@ -258,7 +258,7 @@ class DatasetService:
         return view
 
 
-def known_dataset(home: Home, ref: str) -> DatasetId:
+def known_dataset(home: StateDirectory, ref: str) -> DatasetId:
     """The id behind a ref, whether or not it has a name here. Raises NotFound, Invalid."""
     with home.catalog() as catalog:
         try:

@@ -22,7 +22,7 @@ from odfd.datasets import row_counts
 from odfd.datasets.references import references_hold
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.resources.store import IN_FORCE, WISHES
-from odfd.state.directory import DATABASE, PARTIAL, Home
+from odfd.state.directory import DATABASE, PARTIAL, StateDirectory
 from odfd.trust.ledger.log import SEALED, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.memory import VERIFIED
@@ -41,7 +41,7 @@ class Doctor:
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         visibility: Visibility,
         troubles: Callable[[], Mapping[DatasetId, str]],
         clock: Callable[[], wire.Probe],

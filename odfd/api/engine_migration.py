@@ -22,22 +22,27 @@ from engines.contract import EngineIdentity
 from odfd.api.verification import mismatches, unable
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.times import block_time
 from odfd.obs.events import EventLog
 from odfd.runtime.tasks import Report, TaskBoard
-from odfd.state.directory import Home
-from odfd.transform.driver import Workshop
+from odfd.state.directory import StateDirectory
+from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
-class ProvingService:
+class EngineMigrationService:
     """See the module."""
 
     def __init__(
-        self, home: Home, shop: Workshop, committer: OwnerCommitter, board: TaskBoard, events: EventLog
+        self,
+        home: StateDirectory,
+        shop: TransformDependencies,
+        committer: OwnerCommitter,
+        board: TaskBoard,
+        events: EventLog,
     ) -> None:
         self._home = home
         self._shop = shop
@@ -46,14 +51,14 @@ class ProvingService:
         self._events = events
 
     async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
-        def resolve() -> Entry:
+        def resolve() -> DatasetEntry:
             with self._home.catalog() as catalog:
                 return catalog.resolve(ref)
 
         entry = await trio.to_thread.run_sync(resolve)
         return task_ref(self._board.submit("prove", entry.name, partial(self._alone, entry, request)))
 
-    async def _alone(self, entry: Entry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
+    async def _alone(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
         def wait() -> None:
             report.message = f"waiting until nobody else writes {entry.name}"
 
@@ -61,7 +66,7 @@ class ProvingService:
         async with self._home.turns.of(entry.id, wait):
             return await self._prove(entry, request, report)
 
-    async def _prove(self, entry: Entry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
+    async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
         chain = self._home.chains.chain(entry.id)
         state = await trio.to_thread.run_sync(load_state, chain)
         said = state.set_transform
@@ -99,7 +104,12 @@ class ProvingService:
         return await self._record(entry, state, said, identity, proof)
 
     async def _record(
-        self, entry: Entry, state: ChainState, said: SetTransform, identity: EngineIdentity, proof: wire.ProofReport
+        self,
+        entry: DatasetEntry,
+        state: ChainState,
+        said: SetTransform,
+        identity: EngineIdentity,
+        proof: wire.ProofReport,
     ) -> wire.ProofReport:
         if not self._home.keys.has_dataset_key(entry.id):
             return proof

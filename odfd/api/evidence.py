@@ -14,17 +14,17 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.network.evidence import EvidenceFetcher
 from odfd.runtime.tasks import Report, TaskBoard, outside
-from odfd.state.directory import Home
-from odfd.trust.evidence.bundle_store import Shelf
+from odfd.state.directory import StateDirectory
+from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.ledger.proofs import Proofs
 
 _LISTED: Final = "odfctl trust show REF lists what is kept"
 
 
-class EvidenceDesk:
+class EvidenceService:
     """See the module."""
 
-    def __init__(self, home: Home, shelf: Shelf, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
+    def __init__(self, home: StateDirectory, shelf: BundleStore, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
         self._home = home
         self._shelf = shelf
         self._fetcher = fetcher

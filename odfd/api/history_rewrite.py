@@ -24,17 +24,17 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
 from chain.store import rewriting
 from chain.store.base import Apart, ChainReader
-from chain.store.rewriting import Plan
+from chain.store.rewriting import RewritePlan
 from odfd.api.authority import draft_of, draft_view, signatures_of
 from odfd.api.datasets import named_block
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.times import block_time
-from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.tasks import Report
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree, tree_head
 from odfd.trust.ledger.log import Ledger
@@ -50,15 +50,15 @@ _NOTHING: Final = {
 _TASK: Final = {"reset": "reset", "compact": "compact", "keep-metadata": "compact"}
 
 
-class RewritingService:
+class HistoryRewriteService:
     """See the module."""
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         committer: OwnerCommitter,
-        keeper: MirrorKeeper,
-        ground: Ground,
+        keeper: MirrorScheduler,
+        ground: Context,
         changed: Callable[[DatasetId], None],
         apart: Callable[[int], Apart | None],
     ) -> None:
@@ -78,7 +78,7 @@ class RewritingService:
         work = partial(self._work, entry, request)
         return task_ref(self._board.submit(_TASK[request.action], entry.name, work))
 
-    def _checked(self, ref: str, request: wire.RewriteRequest) -> Entry:
+    def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
         """What can be told at once. Raises NotFound, Refused, Invalid."""
         with self._home.catalog() as catalog:
             entry = catalog.resolve(ref)
@@ -93,7 +93,7 @@ class RewritingService:
             self._plan(entry, request)
         return entry
 
-    async def _work(self, entry: Entry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
+    async def _work(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
         report.begin(f"reading {entry.name}")
 
         def wait() -> None:
@@ -112,7 +112,7 @@ class RewritingService:
             )
         return done
 
-    def _rewrite(self, entry: Entry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
+    def _rewrite(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
         chain, objects = self._home.chains.chain(entry.id), self._home.objects
         plan = self._plan(entry, request)
         if plan is None:
@@ -137,13 +137,13 @@ class RewritingService:
             _result(entry, request, plan), outcome="rewritten", head=str(head.hash), epoch=epoch
         )
 
-    def _time(self, chain: ChainReader, plan: Plan) -> Instant:
+    def _time(self, chain: ChainReader, plan: RewritePlan) -> Instant:
         """Of new blocks. A reset makes none, and is the way out where the last one is of a wrong clock."""
         if plan.after == "nothing":
             return chain.block_at(plan.base.sequence_number).system_time
         return block_time(load_state(chain), self._clock.now())
 
-    def _plan(self, entry: Entry, request: wire.RewriteRequest) -> Plan | None:
+    def _plan(self, entry: DatasetEntry, request: wire.RewriteRequest) -> RewritePlan | None:
         chain = self._home.chains.chain(entry.id)
         if request.action == "compact":
             return rewriting.plan_merging(chain, entry.id, _limits(request))
@@ -153,7 +153,7 @@ class RewritingService:
             raise Invalid("a reset needs a block", rule="request", hint="its hash, or #N")
         return rewriting.plan_reset(chain, entry.id, named_block(chain, request.to).hash)
 
-    def _opening(self, plan: Plan, request: wire.RewriteRequest) -> Opening:
+    def _opening(self, plan: RewritePlan, request: wire.RewriteRequest) -> Opening:
         """Only what keeps every row is a compaction to others; whoever gives rows up says so."""
         with self._home.database.read() as connection:
             tree = Ledger(connection).chain(plan.dataset).frontier
@@ -162,7 +162,7 @@ class RewritingService:
         base = kept_tree(self._home.chains.chain(plan.dataset), plan.base.size)
         return Opening("compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree))
 
-    def _drafted(self, entry: Entry, opening: Opening) -> tuple[Authority, wire.AuthorityDraft]:
+    def _drafted(self, entry: DatasetEntry, opening: Opening) -> tuple[Authority, wire.AuthorityDraft]:
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
         mine = [key.did for key in self._home.keys.held(entry.id)]
@@ -170,7 +170,9 @@ class RewritingService:
         said = authority_drafts.rewritten(rights, opening, mine, seed, self._clock.now())
         return said, draft_view(rights, said)
 
-    def _declared(self, entry: Entry, request: wire.RewriteRequest, opening: Opening) -> tuple[Authority, Signed]:
+    def _declared(
+        self, entry: DatasetEntry, request: wire.RewriteRequest, opening: Opening
+    ) -> tuple[Authority, Signed]:
         """The version that opens the epoch, signed by enough roots. Raises Refused, Conflict, Invalid."""
         if request.payload is None:
             said, _ = self._drafted(entry, opening)
@@ -188,11 +190,13 @@ class RewritingService:
         given = signatures_of(request.signatures)
         return said, sign_version(self._home.database, self._home.keys, said, payload, given)
 
-    def _planned(self, entry: Entry, request: wire.RewriteRequest, plan: Plan, opening: Opening) -> wire.RewriteResult:
+    def _planned(
+        self, entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan, opening: Opening
+    ) -> wire.RewriteResult:
         said, draft = self._drafted(entry, opening)
         return msgspec.structs.replace(_result(entry, request, plan), epoch=said.epochs[-1].number, draft=draft)
 
-    def _unchanged(self, entry: Entry, request: wire.RewriteRequest) -> wire.RewriteResult:
+    def _unchanged(self, entry: DatasetEntry, request: wire.RewriteRequest) -> wire.RewriteResult:
         with self._home.database.read() as connection:
             checked = Ledger(connection).chain(entry.id)
         head = self._home.chains.chain(entry.id).head()
@@ -221,7 +225,7 @@ def _limits(request: wire.RewriteRequest) -> Limits:
     return Limits(bytes=size, rows=rows)
 
 
-def _result(entry: Entry, request: wire.RewriteRequest, plan: Plan) -> wire.RewriteResult:
+def _result(entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan) -> wire.RewriteResult:
     return wire.RewriteResult(
         ref=entry.name,
         dataset_id=str(entry.id),

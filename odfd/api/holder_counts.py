@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from chain.ids import DatasetId
-from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.mirrors.scheduler import MirrorScheduler
 from p2p.ports import PeerId
 
 
@@ -18,7 +18,7 @@ class HolderCounts:
 
     def __init__(
         self,
-        keeper: MirrorKeeper,
+        keeper: MirrorScheduler,
         serving: Callable[[Iterable[DatasetId]], Mapping[DatasetId, AbstractSet[PeerId]]],
     ) -> None:
         """``serving``: as ``odfd.network.membership.Membership.serving``."""

@@ -21,18 +21,18 @@ from chain.store.base import BlockDamaged, ChainReader
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.datasets import visibility
-from odfd.datasets.catalog import Catalog, Entry, default_name
+from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
 from odfd.datasets.references import keep_references
-from odfd.mirrors.object_fetcher import Arrivals
-from odfd.mirrors.progress import Tally
+from odfd.mirrors.object_fetcher import ObjectFetcher
+from odfd.mirrors.progress import MirrorProgress
 from odfd.published.packs import write_packs
-from odfd.published.replication import Shown
+from odfd.published.replication import LastSeen
 from odfd.published.signed import read_statements, signed_state, write_statements
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report, outside
-from odfd.state.directory import Home
-from odfd.state.remotes import Places, name_in, place_of
+from odfd.state.directory import StateDirectory
+from odfd.state.remotes import Remotes, name_in, place_of
 from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
 from odfd.transfer.linked import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
@@ -40,7 +40,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.terms import pages_of
-from p2p.ports import Judgement, Noticeboard, PeerId, Topic
+from p2p.ports import Judgement, PeerId, StatementStore, Topic
 
 BATCH: Final = 4096
 """Blocks settled at a time: bounds memory."""
@@ -49,17 +49,17 @@ SHOW_SECONDS: Final = 0.2
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
-class Carrying:
+class ImportExport:
     """See the module."""
 
     def __init__(
         self,
-        home: Home,
-        places: Places,
-        arrivals: Arrivals,
+        home: StateDirectory,
+        places: Remotes,
+        arrivals: ObjectFetcher,
         clock: Clock,
         changed: Callable[[DatasetId], None],
-        board: Noticeboard,
+        board: StatementStore,
     ) -> None:
         """``board`` judges what is signed of a copy that comes in."""
         self._board = board
@@ -69,7 +69,7 @@ class Carrying:
         self._clock = clock
         self._changed = changed
 
-    def export(self, entry: Entry, to: str) -> Work:
+    def export(self, entry: DatasetEntry, to: str) -> Work:
         """Raises Refused for a place that is not a folder."""
         folder = local_folder(to)
 
@@ -143,7 +143,7 @@ class Carrying:
         done = 0
         while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
             terms, blocks = page
-            tally = Tally()
+            tally = MirrorProgress()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_show_bytes, tally, done, report)
                 await self._arrivals.bring(None, [peer], terms, blocks, tally)
@@ -288,7 +288,7 @@ def local_folder(place: str) -> Path:
     return Path(parts.path)
 
 
-async def _statements(shown: Shown) -> Sequence[bytes]:
+async def _statements(shown: LastSeen) -> Sequence[bytes]:
     """What is signed of a copy that is published; nothing where nobody signed it. Raises Remote, Invalid."""
     try:
         return (await shown.source.edition(shown.root)).statements
@@ -302,7 +302,7 @@ def _show(report: Report, so_far: Transfer) -> None:
     report.done = so_far.blocks
 
 
-async def _show_bytes(tally: Tally, before: int, report: Report) -> None:
+async def _show_bytes(tally: MirrorProgress, before: int, report: Report) -> None:
     while True:
         report.done = before + tally.bytes
         await trio.sleep(SHOW_SECONDS)

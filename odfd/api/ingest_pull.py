@@ -21,32 +21,32 @@ from chain.model.events import DatasetKind
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from chain.state import ChainState, load_state
 from odfd.api.apply import BASE_KIND
-from odfd.api.import_export import Carrying
+from odfd.api.import_export import ImportExport
 from odfd.api.quarantine import Quarantines
 from odfd.api.transform_evolution import way_anew
 from odfd.api.views import rows_view
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.counting import NOTHING_READ, added
 from odfd.datasets.creation import input_ids
-from odfd.datasets.pushes import PushLog
+from odfd.datasets.pushes import PushTable
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.marking import set_watermark
 from odfd.ingest.push import PushTerms, push_files
-from odfd.mirrors.scheduler import MirrorKeeper, State
+from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.store import Resources
 from odfd.runtime.tasks import Report, outside
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.state.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
 from odfd.transform.plan import INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
 from odfd.transform.recovery import run_recovering
-from odfd.workers.repair import Repairing
+from odfd.workers.repair import Repair
 
 FORMATS: Final[dict[str, ReadStep]] = {
     "csv": ReadCsv(header=True, infer_schema=True),
@@ -62,27 +62,27 @@ FORMATS: Final[dict[str, ReadStep]] = {
 TOGETHER: Final = 32
 """Datasets that one pull brings up to date at a time: one whose source is slow holds no other."""
 
-_Pull: TypeAlias = Callable[[Entry, Report], Awaitable[wire.PullItem]]
+_Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
 
 
-class Hands(NamedTuple):
+class IngestPullParts(NamedTuple):
     """Who takes files in, carries datasets in and out, and makes them whole."""
 
     uploads: Uploads
-    carrying: Carrying
-    repairing: Repairing
+    carrying: ImportExport
+    repairing: Repair
 
 
-class FlowService:
+class IngestPullService:
     """See the module."""
 
     def __init__(
         self,
-        home: Home,
-        shops: tuple[ingesting.Workshop, transforming.Workshop],
-        keeper: MirrorKeeper,
-        hands: Hands,
-        ground: Ground,
+        home: StateDirectory,
+        shops: tuple[ingesting.IngestDependencies, transforming.TransformDependencies],
+        keeper: MirrorScheduler,
+        hands: IngestPullParts,
+        ground: Context,
     ) -> None:
         self._home = home
         self._ingest, self._transform = shops
@@ -116,7 +116,7 @@ class FlowService:
             try:
                 async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
                     report.begin(f"ingesting {len(files)} files", None, "rows")
-                    log = PushLog(self._home.database)
+                    log = PushTable(self._home.database)
                     outcome = await push_files(
                         self._ingest, entry.id, files, terms, log, lambda step: _show(report, step)
                     )
@@ -152,7 +152,7 @@ class FlowService:
             turns = trio.CapacityLimiter(TOGETHER)
             over = {entry.id: trio.Event() for entry in entries}
 
-            async def one(entry: Entry, first: Sequence[DatasetId]) -> None:
+            async def one(entry: DatasetEntry, first: Sequence[DatasetId]) -> None:
                 for each in first:
                     await over[each].wait()
                 async with turns:
@@ -177,11 +177,11 @@ class FlowService:
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         return task_ref(self._board.submit("import", request.source, self._carrying.import_(request)))
 
-    def _resolve(self, ref: str) -> Entry:
+    def _resolve(self, ref: str) -> DatasetEntry:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref)
 
-    def _wanted(self, request: wire.PullRequest) -> list[Entry]:
+    def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
         """Those asked for, inputs before what derives from them."""
         with self._home.catalog() as catalog:
             entries = {entry.id: entry for entry in catalog.entries()}
@@ -191,7 +191,7 @@ class FlowService:
             return asked
         return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
 
-    def _after(self, entries: Sequence[Entry], repair: bool) -> list[tuple[Entry, list[DatasetId]]]:
+    def _after(self, entries: Sequence[DatasetEntry], repair: bool) -> list[tuple[DatasetEntry, list[DatasetId]]]:
         """Each with those before it that it derives from. What is to be repaired may not be read."""
         before: set[DatasetId] = set()
         found = []
@@ -207,7 +207,7 @@ class FlowService:
         said = self._state(dataset).set_transform
         return input_ids(said) if said is not None else ()
 
-    async def _way(self, entry: Entry, *, explicit: bool) -> _Pull | None:
+    async def _way(self, entry: DatasetEntry, *, explicit: bool) -> _Pull | None:
         state = await trio.to_thread.run_sync(self._state, entry.id)
         if self._keeper.find(entry.id) is not None:
             return self._sync
@@ -217,7 +217,9 @@ class FlowService:
             return self._derive
         return None if state.polling_source is None and not explicit else self._poll
 
-    async def _pull_one(self, entry: Entry, report: Report, *, repair: bool, explicit: bool) -> wire.PullItem | None:
+    async def _pull_one(
+        self, entry: DatasetEntry, report: Report, *, repair: bool, explicit: bool
+    ) -> wire.PullItem | None:
         """``None``: a dataset that nothing is pulled for, and that nobody named."""
         report.begin(f"pulling {entry.name}", None, "rows")
         try:
@@ -230,13 +232,13 @@ class FlowService:
                 raise
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
-    async def _poll(self, entry: Entry, report: Report) -> wire.PullItem:
+    async def _poll(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         shop = replace(self._ingest, base=self._base)
         outcome = await ingesting.pull_root(shop, entry.id, report=lambda step: _show(report, step))
         told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
         return self._ingested(entry, outcome, told)
 
-    def _set_aside(self, entry: Entry, outcome: ingesting.PullOutcome) -> str:
+    def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Where records are that could not be read; empty where there are none."""
         count, shelf = outcome.counts.quarantined, self._ingest.quarantines
         if not count or not isinstance(shelf, Quarantines):
@@ -248,7 +250,7 @@ class FlowService:
             found = Resources(connection).get(BASE_KIND, str(dataset))
         return Path(found.spec.decode()) if found is not None and found.spec else None
 
-    def _ingested(self, entry: Entry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
+    def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
         """``aside``: what is told of records that could not be read."""
         if isinstance(outcome, Ingested):
             if outcome.blocks > outcome.repeated:
@@ -272,7 +274,7 @@ class FlowService:
         message = "; ".join(part for part in (outcome.reason, aside) if part)
         return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
 
-    async def _derive(self, entry: Entry, report: Report) -> wire.PullItem:
+    async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         """Transactions until nothing is left."""
         blocks = records = 0
         counts = NOTHING_READ
@@ -314,7 +316,7 @@ class FlowService:
             rows=rows_view(counts),
         )
 
-    async def _sync(self, entry: Entry, report: Report) -> wire.PullItem:
+    async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         if self._keeper.get(entry.id).wish.paused:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
@@ -323,11 +325,11 @@ class FlowService:
             mirror = await self._keeper.pass_now(entry.id)
         after = await trio.to_thread.run_sync(self._state, entry.id)
         report.message = mirror.message
-        if mirror.state in (State.REFUSED, State.FAILED, State.STALLED):
+        if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):
             fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
             return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
         moved = after.size - before.size
-        unknown = mirror.state is State.WAITING or mirror.is_unasked
+        unknown = mirror.state is SchedulerState.WAITING or mirror.is_unasked
         return wire.PullItem(
             ref=entry.name,
             outcome="updated" if moved else "blocked" if unknown else "up-to-date",
@@ -337,19 +339,19 @@ class FlowService:
             head=str(after.head) if after.head else None,
         )
 
-    async def _nowhere(self, entry: Entry, _: Report) -> wire.PullItem:
+    async def _nowhere(self, entry: DatasetEntry, _: Report) -> wire.PullItem:
         raise Invalid(
             f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
             rule="pull-source",
             hint=f"odfctl mirror add {entry.id} --as {entry.name}",
         )
 
-    async def _repair(self, entry: Entry, report: Report) -> wire.PullItem:
+    async def _repair(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
         with outside(f"peers of {entry.name}"):
             return await self._made_whole(entry)
 
-    async def _made_whole(self, entry: Entry) -> wire.PullItem:
+    async def _made_whole(self, entry: DatasetEntry) -> wire.PullItem:
         async with self._keeper.still(entry.id):
             repaired = await self._repairing.repair(entry)
         told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
@@ -402,9 +404,9 @@ def inputs_first(
     return list(ordered)
 
 
-def _wait(report: Report, entry: Entry) -> None:
+def _wait(report: Report, entry: DatasetEntry) -> None:
     report.message = f"waiting until nobody else writes {entry.name}"
 
 
-def _show(report: Report, step: ingesting.Step) -> None:
+def _show(report: Report, step: ingesting.IngestStep) -> None:
     report.message, report.done = f"{step.phase} {step.file}", step.rows

@@ -18,11 +18,11 @@ from chain.state import load_state
 from odfd.api.lineage_query import Trace, absent, find_block
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Catalog, Entry
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.lineage.places import origin_of
 from odfd.runtime.tasks import TaskBoard
-from odfd.state.directory import Home
-from odfd.transform.driver import Workshop
+from odfd.state.directory import StateDirectory
+from odfd.transform.driver import TransformDependencies
 
 MAX_LIMIT: Final = 1000
 """Rows told of one record."""
@@ -33,7 +33,9 @@ MAX_GRAPH: Final = 10_000
 class LineageService:
     """See the module. ``fresh_id`` names questions to engines."""
 
-    def __init__(self, home: Home, shop: Workshop, board: TaskBoard, fresh_id: Callable[[], str]) -> None:
+    def __init__(
+        self, home: StateDirectory, shop: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]
+    ) -> None:
         self._home = home
         self._shop = shop
         self._board = board
@@ -50,11 +52,11 @@ class LineageService:
     async def graph(self, ref: str) -> wire.LineageGraph:
         return await trio.to_thread.run_sync(self._graph, ref)
 
-    def _resolve(self, ref: str) -> Entry:
+    def _resolve(self, ref: str) -> DatasetEntry:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref)
 
-    def _check(self, entry: Entry, request: wire.LineageRequest) -> None:
+    def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
         """What is wrong with the question is said at once. Raises NotFound, Invalid."""
         chain = self._home.chains.chain(entry.id)
         find_block(entry.name, chain, request.record)

@@ -32,12 +32,12 @@ from engines.contract import (
 )
 from engines.errors import EngineFault
 from odfd.control import wire
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.places import block_of_record, data_of, origin_of, rows_at
-from odfd.lineage.question import Asked, question
+from odfd.lineage.question import LineageQuestion, question
 from odfd.runtime.tasks import Report
-from odfd.state.directory import Home
-from odfd.transform.driver import Workshop, fresh_folder
+from odfd.state.directory import StateDirectory
+from odfd.transform.driver import TransformDependencies, fresh_folder
 from odfd.transform.inputs import input_ids
 
 MAX_FOLLOWED: Final = 2000
@@ -52,7 +52,12 @@ class Trace:
     """One question of a person, on its way through datasets."""
 
     def __init__(
-        self, home: Home, shop: Workshop, entry: Entry, request: wire.LineageRequest, fresh_id: Callable[[], str]
+        self,
+        home: StateDirectory,
+        shop: TransformDependencies,
+        entry: DatasetEntry,
+        request: wire.LineageRequest,
+        fresh_id: Callable[[], str],
     ) -> None:
         self._home = home
         self._shop = shop
@@ -157,7 +162,7 @@ class Trace:
     async def _ask(
         self, dataset: DatasetId, block: Block, offsets: tuple[int, ...], column: str | None
     ) -> ProvenanceSuccess:
-        asked = Asked(
+        asked = LineageQuestion(
             dataset=dataset, block=block, offsets=offsets, column=column, limit=self._request.limit,
             own=self._home.keys.has_dataset_key(dataset), id=self._fresh_id(),
         )  # fmt: skip

@@ -22,15 +22,15 @@ from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.way import home_of
-from odfd.mirrors.mirror_spec import Wish
-from odfd.mirrors.progress import Tally
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
-from odfd.mirrors.scheduler import Mirror, MirrorKeeper, Shown, State
+from odfd.mirrors.scheduler import Mirror, MirrorScheduler, PassedOn, SchedulerState
 from odfd.network.membership import Membership, Network
 from odfd.runtime.tasks import Report, TaskBoard, outside
-from odfd.state.directory import Home
-from odfd.state.remotes import Places, place_of
-from odfd.trust.judgement.trust_evaluator import Known, Standing
+from odfd.state.directory import StateDirectory
+from odfd.state.remotes import Remotes, place_of
+from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import PeerId, PeerView
 
@@ -47,11 +47,11 @@ class MirrorService:
 
     def __init__(
         self,
-        home: Home,
-        keeper: MirrorKeeper,
-        terms: tuple[Standing, Visibility],
+        home: StateDirectory,
+        keeper: MirrorScheduler,
+        terms: tuple[TrustEvaluator, Visibility],
         board: TaskBoard,
-        places: Places,
+        places: Remotes,
         holders: HolderCounts,
     ) -> None:
         self._standing, self._visibility = terms
@@ -66,7 +66,7 @@ class MirrorService:
         wish.check()
         if await trio.to_thread.run_sync(self._is_ours, wish.id):
             raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
-        shown = Shown(private=request.private, held=await trio.to_thread.run_sync(self._is_held, wish.id))
+        shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, wish.id))
         mirror = await self._keeper.add(wish, shown)
 
         async def work(report: Report) -> wire.MirrorView:
@@ -133,9 +133,9 @@ class MirrorService:
         self._places.check(place)
         return dataset, place
 
-    async def _wish(self, request: wire.MirrorRequest) -> Wish:
+    async def _wish(self, request: wire.MirrorRequest) -> MirrorSpec:
         dataset, via = await self._source(request)
-        return Wish(
+        return MirrorSpec(
             via=via,
             dataset=str(dataset),
             name=request.as_name or default_name(dataset),
@@ -194,7 +194,7 @@ def _message(mirror: Mirror) -> str:
     return f"{mirror.message}; {hint}" if hint else mirror.message
 
 
-def _blocks(tally: Tally, known: Known) -> wire.Share:
+def _blocks(tally: MirrorProgress, known: DatasetFacts) -> wire.Share:
     """Also of one that has not been looked at since the start."""
     signed = 0 if known.head is None else known.head.size
     return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
@@ -205,10 +205,10 @@ async def _settled(mirror: Mirror) -> None:
     seen, since = mirror.tally.progress(), trio.current_time()
     while not mirror.is_settled:
         turned = mirror.turned
-        idle = mirror.state is not State.SYNCING
+        idle = mirror.state is not SchedulerState.SYNCING
         with trio.move_on_at(since + PATIENCE_SECONDS if idle else float("inf")) as patience:
             await turned.wait()
-        if patience.cancelled_caught and mirror.state is not State.SYNCING:
+        if patience.cancelled_caught and mirror.state is not SchedulerState.SYNCING:
             return
         if mirror.tally.progress() != seen:
             seen, since = mirror.tally.progress(), trio.current_time()
@@ -227,7 +227,7 @@ async def _show(mirror: Mirror, report: Report) -> None:
 class NetworkService:
     """The port ``Networks``."""
 
-    def __init__(self, home: Home, membership: Membership, holders: HolderCounts) -> None:
+    def __init__(self, home: StateDirectory, membership: Membership, holders: HolderCounts) -> None:
         self._home = home
         self._membership = membership
         self._holders = holders

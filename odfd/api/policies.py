@@ -20,24 +20,24 @@ from chain.statements.statement import PolicyStatement, RuleGroup, Rules, Witnes
 from odfd.control import wire
 from odfd.network.membership import Membership
 from odfd.runtime.clock import Clock
-from odfd.state.directory import Home
-from odfd.state.effective_policy import Rulebook
+from odfd.state.directory import StateDirectory
+from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.keys import journal_topics
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.policy.network_policies import Known, NetworkPolicies
+from odfd.trust.policy.network_policies import AcceptedPolicy, NetworkPolicies
 from odfd.trust.policy.policy import Policy
 from odfd.trust.policy.policy_merge import accepted, check_rules, waiting
 
 
-class RulesService:
+class PolicyService:
     """See the module."""
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         membership: Membership,
         clock: Clock,
-        rulebook: Rulebook,
+        rulebook: EffectivePolicy,
         changed: Callable[[Signed | None], None],
     ) -> None:
         """``changed``: the policy may be another; told what was signed for the network, if anything."""
@@ -97,7 +97,7 @@ class RulesService:
             sealed = self._home.keys.sign(key, topic, (said.version,), str(sid), payload)
             signed = envelope.unseal(sealed, statement.limit_of(said))
             kept.keep(said, signed, "signed", "", now)
-        return _view(Known(said, signed.sid), "in force", ()), signed
+        return _view(AcceptedPolicy(said, signed.sid), "in force", ()), signed
 
     async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
         """From now on all that this version says holds here. Raises NotFound, Invalid, Refused."""
@@ -177,7 +177,7 @@ def _witness_rules(request: wire.WitnessRulesRequest) -> WitnessRules:
 
 
 def _view(
-    known: Known, state: Literal["accepted", "in force", "waiting"], lines: Sequence[str]
+    known: AcceptedPolicy, state: Literal["accepted", "in force", "waiting"], lines: Sequence[str]
 ) -> wire.NetworkRulesView:
     return wire.NetworkRulesView(
         sid=str(known.sid),

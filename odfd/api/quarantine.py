@@ -17,7 +17,7 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, Seed, SetInfo
 from odfd.datasets.catalog import Catalog
 from odfd.resources.store import Resources
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 KIND: Final = "quarantine"
@@ -28,7 +28,7 @@ SUFFIX: Final = ".quarantine"
 class Quarantines:
     """Implements ``odfd.ingest.driver.Quarantines``. Safe to use from any thread."""
 
-    def __init__(self, home: Home, committer: OwnerCommitter, now: Callable[[], Instant]) -> None:
+    def __init__(self, home: StateDirectory, committer: OwnerCommitter, now: Callable[[], Instant]) -> None:
         self._home = home
         self._committer = committer
         self._now = now

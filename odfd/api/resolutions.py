@@ -22,14 +22,14 @@ from chain.statements.proof import AUTHORITY_FORK, FORK
 from chain.statements.statement import HeadStatement
 from chain.store.base import ChainReader, Rewrite
 from odfd.control import wire
-from odfd.control.assembly import Ground
-from odfd.datasets.catalog import Entry
+from odfd.control.assembly import Context
+from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.epoch_switch import RewriteWaiting, turn_of
-from odfd.mirrors.scheduler import MirrorKeeper
-from odfd.state.directory import Home
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.state.directory import StateDirectory
 from odfd.trust.judgement import manual_resolution
-from odfd.trust.judgement.manual_resolution import Answer, Case, Fork, Side, Stop, Versions
-from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.judgement.manual_resolution import DecisionOutcome, Fork, PendingDecision, Side, Stop, Versions
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.authority_replacement import hold_instead
 from odfd.trust.ledger.disputes import is_disputed
@@ -39,14 +39,14 @@ from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.resolutions import Resolutions
 
 
-class Docket:
+class PendingDecisions:
     """What waits for a decision on each dataset. Called from worker threads."""
 
-    def __init__(self, home: Home, standing: Standing) -> None:
+    def __init__(self, home: StateDirectory, standing: TrustEvaluator) -> None:
         self._home = home
         self.standing = standing
 
-    def case(self, entry: Entry) -> Case:
+    def case(self, entry: DatasetEntry) -> PendingDecision:
         chain = self._home.chains.chain(entry.id)
         known, head = self.standing.known(entry.id), chain.head()
         with self._home.database.read() as connection:
@@ -57,7 +57,7 @@ class Docket:
         if waiting is None or not _gives_up(checked, waiting, walk) or known.decided.follows(waiting.epoch):
             waiting = None
         stops = self.standing.stops(known)
-        return Case(
+        return PendingDecision(
             dataset=entry.id,
             name=entry.name,
             size=known.size,
@@ -105,15 +105,15 @@ def _number_of(chain: ChainReader, name: Multihash) -> int | None:
         return None
 
 
-class ResolvingService:
+class ResolutionService:
     """See the module. ``changed`` is told of every dataset that was decided on."""
 
     def __init__(
         self,
-        home: Home,
-        docket: Docket,
-        keeper: MirrorKeeper,
-        ground: Ground,
+        home: StateDirectory,
+        docket: PendingDecisions,
+        keeper: MirrorScheduler,
+        ground: Context,
         changed: Callable[[DatasetId], None],
     ) -> None:
         self._home = home
@@ -136,7 +136,7 @@ class ResolvingService:
         self._events.emit("dataset.resolved", entry.name, "; ".join(answer.settles))
         return wire.Resolved(ref=entry.name, dataset_id=str(entry.id), settles=answer.settles)
 
-    def _resolve(self, entry: Entry, request: wire.ResolveRequest) -> Answer:
+    def _resolve(self, entry: DatasetEntry, request: wire.ResolveRequest) -> DecisionOutcome:
         case, now = self._docket.case(entry), self._clock.now()
         if request.follow is None:
             reach = self._standing.reach(entry.id, self._standing.use(entry.id)).blocks
@@ -155,7 +155,7 @@ class ResolvingService:
             self._record(connection, entry.id, answer, request, now)
         return answer
 
-    def _check_ours(self, entry: Entry, case: Case, answer: Answer) -> None:
+    def _check_ours(self, entry: DatasetEntry, case: PendingDecision, answer: DecisionOutcome) -> None:
         """An owner decides in the open, where all see it."""
         if (answer.branch or (case.fork and answer.resolutions)) and self._home.keys.has_dataset_key(entry.id):
             raise Refused(
@@ -165,7 +165,13 @@ class ResolvingService:
             )
 
     def _turn(
-        self, dataset: DatasetId, case: Case, answer: Answer, side: Side, request: wire.ResolveRequest, now: Instant
+        self,
+        dataset: DatasetId,
+        case: PendingDecision,
+        answer: DecisionOutcome,
+        side: Side,
+        request: wire.ResolveRequest,
+        now: Instant,
     ) -> None:
         """Give up the history that is here from the fork on."""
         assert case.fork is not None
@@ -189,7 +195,7 @@ class ResolvingService:
 
         self._home.chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=keep), together)
 
-    def _replace(self, connection: sqlite3.Connection, entry: Entry, answer: Answer) -> None:
+    def _replace(self, connection: sqlite3.Connection, entry: DatasetEntry, answer: DecisionOutcome) -> None:
         """Hold the other statement of a version; heads that rest on the one given up go with it."""
         assert answer.version is not None
         said, signed = answer.version
@@ -203,7 +209,7 @@ class ResolvingService:
         hold_instead(connection, said, signed)
 
     def _record(
-        self, connection: sqlite3.Connection, dataset: DatasetId, answer: Answer, request: wire.ResolveRequest,
+        self, connection: sqlite3.Connection, dataset: DatasetId, answer: DecisionOutcome, request: wire.ResolveRequest,
         now: Instant,
     ) -> None:  # fmt: skip
         ledger, resolutions = Ledger(connection), Resolutions(connection)

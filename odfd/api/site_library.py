@@ -12,28 +12,28 @@ from odfd.datasets.visibility import Visibility
 from odfd.network.library import ServingLibrary
 from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
-from odfd.runtime.supervision import Journal
+from odfd.runtime.supervision import Logger
 from odfd.site.application import Site
-from odfd.site.ports import Desk, Shown
+from odfd.site.ports import CheckpointReceiver, ShownDataset
 from odfd.site.server import SiteServer
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 
 
-class HomeShelf:
+class NodeSiteLibrary:
     """See the module. ``library`` applies the policy, and hashes what leaves."""
 
-    def __init__(self, home: Home, library: ServingLibrary, visibility: Visibility) -> None:
+    def __init__(self, home: StateDirectory, library: ServingLibrary, visibility: Visibility) -> None:
         self._home = home
         self._library = library
         self._visibility = visibility
 
-    def datasets(self, limit: int) -> Sequence[Shown]:
+    def datasets(self, limit: int) -> Sequence[ShownDataset]:
         with self._home.catalog() as catalog:
             entries = catalog.entries()
-        shown: list[Shown] = []
+        shown: list[ShownDataset] = []
         for entry in entries:
             if len(shown) < limit and (size := self._library.size(entry.id)):
-                shown.append(Shown(name=entry.name, id=str(entry.id), blocks=size))
+                shown.append(ShownDataset(name=entry.name, id=str(entry.id), blocks=size))
         return shown
 
     def find(self, ref: str) -> DatasetId | None:
@@ -87,9 +87,13 @@ class HomeShelf:
 
 
 def open_site(
-    settings: Settings, home: Home, given: tuple[ServingLibrary, Visibility], journal: Journal, desk: Desk | None
+    settings: Settings,
+    home: StateDirectory,
+    given: tuple[ServingLibrary, Visibility],
+    journal: Logger,
+    desk: CheckpointReceiver | None,
 ) -> SiteServer | None:
     """``None`` where the settings name no address for one."""
     addresses = settings.http.listen
-    site = Site(HomeShelf(home, *given), journal, desk if settings.http.witness else None)
+    site = Site(NodeSiteLibrary(home, *given), journal, desk if settings.http.witness else None)
     return SiteServer(addresses, site, journal) if addresses else None

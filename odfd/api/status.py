@@ -15,39 +15,39 @@ import trio
 from chain import instant
 from chain.ids import DatasetId
 from odfd.api.doctor import Doctor, failed, ok
-from odfd.api.views import Views
+from odfd.api.views import DatasetViews
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
 from odfd.network.membership import Membership
-from odfd.runtime.tasks import State
+from odfd.runtime.tasks import TaskState
 from odfd.site.server import SiteServer
-from odfd.state.directory import DATABASE, Home
+from odfd.state.directory import DATABASE, StateDirectory
 from odfd.workers.engine import NodeEngine
-from odfd.workers.journal_recovery import Signers
+from odfd.workers.journal_recovery import JournalRecovery
 
 
-class Running(NamedTuple):
+class RunningParts(NamedTuple):
     """The parts of a node that others reach, or that work for it."""
 
     engine: NodeEngine
     membership: Membership
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
-    signers: Signers
+    signers: JournalRecovery
     visibility: Visibility
 
 
-class AboutService:
+class StatusService:
     """See the module."""
 
     def __init__(
         self,
-        home: Home,
-        views: Views,
+        home: StateDirectory,
+        views: DatasetViews,
         doctor: Doctor,
-        running: Running,
-        ground: Ground,
+        running: RunningParts,
+        ground: Context,
         name: str,
     ) -> None:
         self._home = home
@@ -94,7 +94,7 @@ class AboutService:
             engine=self._engine.view(),
             disk=disk,
             lost_journals=len(self._signers.lost),
-            tasks=sum(task.state in (State.RUNNING, State.WAITING) for task in self._ground.board.list()),
+            tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._ground.board.list()),
             started_at=instant.render(self._started),
             pid=os.getpid(),
             memory=resident_bytes(),

@@ -10,14 +10,14 @@ from chain.state import Vocab, load_state
 from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
 from odfd.api.schemas import expected_schema
 from odfd.datasets.creation import input_ids
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.transform.plan import vocabulary
 
 
 class TransformCheck:
     """Asks; decides nothing."""
 
-    def __init__(self, home: Home, engine: Engine) -> None:
+    def __init__(self, home: StateDirectory, engine: Engine) -> None:
         self._home = home
         self._engine = engine
 

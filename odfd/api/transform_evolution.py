@@ -17,16 +17,16 @@ from chain.walk import first_where
 from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery
 from engines.errors import EngineFault
 from odfd.api.transform_check import TransformCheck
-from odfd.state.directory import STAGING, Home
+from odfd.state.directory import STAGING, StateDirectory
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked
 from odfd.transform.succession import judgement
 
 
-class SuccessionCheck:
+class EvolutionCheck:
     """Asks; writes nothing that stays."""
 
-    def __init__(self, home: Home, engine: Engine, check: TransformCheck) -> None:
+    def __init__(self, home: StateDirectory, engine: Engine, check: TransformCheck) -> None:
         self._home = home
         self._engine = engine
         self._check = check

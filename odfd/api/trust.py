@@ -18,19 +18,19 @@ from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation
-from odfd.api.evidence import EvidenceDesk
-from odfd.api.resolutions import Docket
+from odfd.api.evidence import EvidenceService
+from odfd.api.resolutions import PendingDecisions
 from odfd.control import wire
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import GROUP
-from odfd.trust.evidence.row_diff import Finding
+from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement import manual_resolution
-from odfd.trust.judgement.suspensions import Sanctions, Suspended
-from odfd.trust.judgement.trust_evaluator import Known
-from odfd.trust.judgement.verdicts import STOPS, Decision, Reach, Status, Why, voice_on
+from odfd.trust.judgement.suspensions import Suspended, Suspensions
+from odfd.trust.judgement.trust_evaluator import DatasetFacts
+from odfd.trust.judgement.verdicts import STOPS, DatasetStatus, Decision, Reach, ReachBound, voice_on
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Sighting
 from odfd.trust.ledger.proofs import Proofs
@@ -40,7 +40,7 @@ from odfd.trust.ledger.runs import Run
 from odfd.trust.policy.policy import Policy
 
 
-class Heads(NamedTuple):
+class HeadState(NamedTuple):
     """What else is known of heads."""
 
     unsigned: Callable[[], Mapping[DatasetId, str]]
@@ -54,13 +54,13 @@ class TrustService:
 
     def __init__(
         self,
-        home: Home,
-        docket: Docket,
+        home: StateDirectory,
+        docket: PendingDecisions,
         clock: Clock,
         changed: Callable[[], None],
-        evidence: EvidenceDesk,
+        evidence: EvidenceService,
         policy_with: Callable[[sqlite3.Connection], Policy],
-        heads: Heads,
+        heads: HeadState,
     ) -> None:
         """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
         self._heads = heads
@@ -97,14 +97,14 @@ class TrustService:
 
     def _suspended(self, policy: Policy) -> dict[str, Suspended]:
         with self._home.database.read() as connection:
-            return {each.group: each for each in Sanctions(connection).all(policy)}
+            return {each.group: each for each in Suspensions(connection).all(policy)}
 
     async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
         policy = self._standing.policy
 
         def lift() -> None:
             with self._home.database.write() as connection:
-                Sanctions(connection).lift(policy, request.group, self._clock.now())
+                Suspensions(connection).lift(policy, request.group, self._clock.now())
 
         await trio.to_thread.run_sync(lift)
         self._changed()
@@ -189,7 +189,9 @@ class TrustService:
             decisions=tuple(decision_view(each) for each in known.decided.all),
         )
 
-    def _offered(self, name: str, known: Known, looked_into: Mapping[Multihash, str]) -> Iterator[wire.EvidenceView]:
+    def _offered(
+        self, name: str, known: DatasetFacts, looked_into: Mapping[Multihash, str]
+    ) -> Iterator[wire.EvidenceView]:
         """Bundles that validators who count name, whether they are here or not."""
         seen = {run.bundle for run in known.runs.values() if run.evidence}
         for key, said in sorted(known.heard.items()):
@@ -209,7 +211,7 @@ class TrustService:
                         recheck=looked_into.get(wrong.bundle),
                     )
 
-    def _why(self, known: Known, found: Reach) -> wire.Why | None:
+    def _why(self, known: DatasetFacts, found: Reach) -> wire.Why | None:
         if found.blocks >= known.size:
             return None
         block = found.why.block
@@ -218,20 +220,22 @@ class TrustService:
             message += self._counted(known, self._standing.decision(known, block))
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
 
-    def _counted(self, known: Known, decision: Decision) -> str:
+    def _counted(self, known: DatasetFacts, decision: Decision) -> str:
         """How many say what, and what that means for a person."""
         policy = self._standing.policy
         told = ""
         if decision.against:
             told = f": {decision.against} computed another answer, {decision.attested} the same"
-        if decision.status is Status.OWN_MISMATCH and decision.attested >= max(known.quorum, policy.tolerated + 1):
+        if decision.status is DatasetStatus.OWN_MISMATCH and decision.attested >= max(
+            known.quorum, policy.tolerated + 1
+        ):
             told += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
         left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._standing.me) is None)
         if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
             told += f"; quorum unreachable: {known.quorum} groups must agree, of {left} the word counts"
         return told
 
-    def _rests_on(self, known: Known, why: Why) -> tuple[str, ...]:
+    def _rests_on(self, known: DatasetFacts, why: ReachBound) -> tuple[str, ...]:
         """Ids of the statements behind it: verdicts on the step by whose word counts, or the proof of a fork."""
         if why.rule == FORK:
             with self._home.database.read() as connection:
@@ -246,7 +250,7 @@ class TrustService:
         ]
         return tuple(sorted(str(sid(statement.encode(said))) for said in spoke))
 
-    def _facts(self, known: Known) -> wire.TrustFacts:
+    def _facts(self, known: DatasetFacts) -> wire.TrustFacts:
         return wire.TrustFacts(
             reproduced=self._standing.is_reproduced(known),
             attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
@@ -256,12 +260,12 @@ class TrustService:
             met=self._rung(known),
         )
 
-    def _observed(self, known: Known, said: Sequence[Sighting], have: int) -> wire.Attested | None:
+    def _observed(self, known: DatasetFacts, said: Sequence[Sighting], have: int) -> wire.Attested | None:
         if not known.root or not (said or known.extent.observed):
             return None
         return wire.Attested(have=have, needed=min(known.extent.observed or (), default=0))
 
-    def _is_witnessed(self, known: Known) -> bool | None:
+    def _is_witnessed(self, known: DatasetFacts) -> bool | None:
         """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own.
 
         Nor of what was met alike in several networks, though that is no witness.
@@ -272,17 +276,17 @@ class TrustService:
             return True
         return None if rung in (None, NETWORKS) else rung != FIRST_SIGHT
 
-    def _rung(self, known: Known) -> str | None:
+    def _rung(self, known: DatasetFacts) -> str | None:
         with self._home.database.read() as connection:
             return rung_of(connection, known.dataset)
 
-    def _attested(self, known: Known) -> int:
+    def _attested(self, known: DatasetFacts) -> int:
         """Groups behind the newest step that anybody speaks of."""
         places = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
         last = max((place for place in places if place < known.size), default=None)
         return 0 if last is None else self._standing.decision(known, last).attested
 
-    def _voices(self, known: Known) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
+    def _voices(self, known: DatasetFacts) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
         """Who agrees with what this node found or the majority says, and who does not."""
         views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.heard.items()]
         denying = [view for said, view in views if said.mismatch]
@@ -368,7 +372,7 @@ def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
 
 
 def evidence_view(name: str, run: Run, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
-    finding = Finding.from_bytes(run.evidence or b"")
+    finding = RowDifference.from_bytes(run.evidence or b"")
     return wire.EvidenceView(
         id=str(run.bundle or run.block),
         kind=run.verdict,

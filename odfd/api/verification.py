@@ -1,4 +1,4 @@
-"""The port ``Verification``: how deep this node checks, now, by itself."""
+"""The port ``VerificationResult``: how deep this node checks, now, by itself."""
 
 from __future__ import annotations
 
@@ -13,24 +13,31 @@ from chain.model.events import DatasetKind
 from chain.state import load_state
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Entry
-from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.datasets.catalog import DatasetEntry
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.tasks import Report, TaskBoard
-from odfd.state.damage import DamageDesk
-from odfd.state.directory import Home
+from odfd.state.damage import DamageRegistry
+from odfd.state.directory import StateDirectory
 from odfd.state.stable_read import ATTEMPTS, look
-from odfd.transform.driver import Workshop
+from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay
 from odfd.verify.damage import Spot
 from odfd.verify.memory import StoredMemory
-from odfd.verify.report import Level, Progress, Request, Verification
+from odfd.verify.report import Level, Progress, VerificationRequest, VerificationResult
 
 
 class VerificationService:
     """See the module."""
 
-    def __init__(self, home: Home, shop: Workshop, board: TaskBoard, damage: DamageDesk, keeper: MirrorKeeper) -> None:
+    def __init__(
+        self,
+        home: StateDirectory,
+        shop: TransformDependencies,
+        board: TaskBoard,
+        damage: DamageRegistry,
+        keeper: MirrorScheduler,
+    ) -> None:
         self._home = home
         self._keeper = keeper
         self._damage = damage
@@ -38,14 +45,14 @@ class VerificationService:
         self._board = board
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
-        def resolve() -> Entry:
+        def resolve() -> DatasetEntry:
             with self._home.catalog() as catalog:
                 return catalog.resolve(ref)
 
         entry = await trio.to_thread.run_sync(resolve)
         return task_ref(self._board.submit("verify", entry.name, partial(self._verify, entry, request)))
 
-    async def _verify(self, entry: Entry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
+    async def _verify(self, entry: DatasetEntry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
         if level is Level.DATA:
             whole = request.level == "reproduced"
@@ -55,7 +62,9 @@ class VerificationService:
             view = await self._reproduce(entry, view, report)
         return view
 
-    async def _looked(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification:
+    async def _looked(
+        self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
+    ) -> VerificationResult:
         """While others write; nobody does once each of some looks was overtaken by another history. Raises Conflict."""
         check = partial(trio.to_thread.run_sync, self._check, entry, level, request, report)
         for _ in range(ATTEMPTS):
@@ -74,7 +83,9 @@ class VerificationService:
             hint="verify it again when it is at rest",
         )
 
-    def _check(self, entry: Entry, level: Level, request: wire.VerifyRequest, report: Report) -> Verification | None:
+    def _check(
+        self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
+    ) -> VerificationResult | None:
         """``None``: what was found wrong may be of a history that is here no longer."""
         chain = self._home.chains.chain(entry.id)
         head = chain.head()
@@ -84,7 +95,7 @@ class VerificationService:
             report.done = progress.blocks
             report.message = f"slices {progress.objects}/{progress.objects_known}, {progress.failures} failures"
 
-        wanted = Request(ref=entry.name, level=level, start=request.from_block)
+        wanted = VerificationRequest(ref=entry.name, level=level, start=request.from_block)
         memory = StoredMemory(self._home.database, entry.id, forget=request.full)
         looked = look(self._home, entry.id, wanted, show, memory)
         if looked is None:
@@ -97,7 +108,7 @@ class VerificationService:
             self._damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
         return found
 
-    async def _reproduce(self, entry: Entry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
+    async def _reproduce(self, entry: DatasetEntry, view: wire.VerifyReport, report: Report) -> wire.VerifyReport:
         """Re-run every transform from genesis; nothing is recorded and nobody is told."""
         state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(entry.id))
         if state.kind is not DatasetKind.DERIVATIVE:
@@ -137,7 +148,7 @@ def mismatches(outcome: Replayed) -> list[wire.Failure]:
     ]
 
 
-def report_view(found: Verification, level: str) -> wire.VerifyReport:
+def report_view(found: VerificationResult, level: str) -> wire.VerifyReport:
     return wire.VerifyReport(
         ref=found.ref,
         dataset_id=found.dataset_id,

@@ -21,11 +21,11 @@ from chain.store.seals import ROW_DAMAGED
 from engines.contract import RowCounts
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.observation_reach import DATA
-from odfd.trust.judgement.trust_evaluator import Known, Standing
+from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, Reach
 from odfd.trust.policy.policy import Policy
 
@@ -43,24 +43,24 @@ class _Kept(msgspec.Struct, frozen=True):
     of: frozenset[DatasetId]
 
 
-class Views:
+class DatasetViews:
     """Looks at datasets; changes nothing. Called from worker threads.
 
     Holds the view of each dataset, about a kilobyte, as long as nothing that it rests on changes.
     """
 
-    def __init__(self, home: Home, standing: Standing, visibility: Visibility) -> None:
+    def __init__(self, home: StateDirectory, standing: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
         self._visibility = visibility
         self._standing = standing
         self._kept: dict[DatasetId, _Kept] = {}
-        self._entries: tuple[int, Sequence[Entry]] = (-1, ())
+        self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
 
     def all(self) -> list[wire.DatasetView]:
         """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
         return [self.dataset(entry) for entry in self._all_entries()]
 
-    def _all_entries(self) -> Sequence[Entry]:
+    def _all_entries(self) -> Sequence[DatasetEntry]:
         since, entries = self._entries
         if since < 0 or self._home.database.has_changed(None, since):
             since = self._home.database.writes
@@ -71,7 +71,7 @@ class Views:
             self._entries = since, entries
         return entries
 
-    def dataset(self, entry: Entry) -> wire.DatasetView:
+    def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
         """As it is now; looked at anew where a write or the time may have changed it, or what it is derived from."""
         kept = self._kept.get(entry.id)
         if kept is not None and self._holds(kept, entry):
@@ -86,7 +86,7 @@ class Views:
                 self._kept[entry.id] = _Kept(view, since, policy, now, until, frozenset({entry.id, *within}))
         return view
 
-    def _holds(self, kept: _Kept, entry: Entry) -> bool:
+    def _holds(self, kept: _Kept, entry: DatasetEntry) -> bool:
         return (
             kept.view.name == entry.name
             and kept.policy is self._standing.policy
@@ -95,7 +95,7 @@ class Views:
             and not any(self._home.database.has_changed(each, kept.since) for each in kept.of)
         )
 
-    def _looked_at(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
+    def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
         """One that cannot be read for damage is shown as that, and keeps no other from being shown."""
         try:
             return self._readable(entry, within)
@@ -104,7 +104,7 @@ class Views:
                 raise
             return self._damaged(entry, fault)
 
-    def _damaged(self, entry: Entry, fault: Environment) -> wire.DatasetView:
+    def _damaged(self, entry: DatasetEntry, fault: Environment) -> wire.DatasetView:
         head = self._home.chains.chain(entry.id).head()
         return wire.DatasetView(
             name=entry.name,
@@ -118,7 +118,7 @@ class Views:
             published=self._visibility.is_public(entry.id),
         )
 
-    def _readable(self, entry: Entry, within: dict[DatasetId, int]) -> wire.DatasetView:
+    def _readable(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
         """``within`` is filled with the datasets that were looked at for this one."""
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
@@ -139,7 +139,7 @@ class Views:
             published=self._visibility.is_public(entry.id),
         )
 
-    def detail(self, entry: Entry) -> wire.DatasetDetail:
+    def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:
         state = load_state(self._home.chains.chain(entry.id))
         source = state.polling_source or next(iter(state.active_push_sources.values()), None)
         with self._home.catalog() as catalog:
@@ -202,7 +202,7 @@ class Views:
         own = (each for each in entries if each.id != source and self._home.keys.has_dataset_key(each.id))
         return next((each.name for each in own if self.reads(each.id, source)), None)
 
-    def _state(self, known: Known, found: Reach) -> wire.DatasetState:
+    def _state(self, known: DatasetFacts, found: Reach) -> wire.DatasetState:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
             return "forked" if found.why.rule == "fork" else "refuted"
         if known.head is not None and known.head.size > known.size:
@@ -211,7 +211,7 @@ class Views:
             return "unsigned"
         return "fresh" if known.extent.fresh else "stale"
 
-    def _fact(self, known: Known, found: Reach) -> str:
+    def _fact(self, known: DatasetFacts, found: Reach) -> str:
         """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
         if found.blocks < known.size and found.why.block is not None:
             return f"{found.why.rule} at #{found.why.block}"
@@ -229,7 +229,7 @@ class Views:
             return f"attested {decision.attested}/{len(policy.groups)}"
         return plain
 
-    def _observed(self, known: Known) -> str:
+    def _observed(self, known: DatasetFacts) -> str:
         """``observed 1/2``, and up to which block when more came since; empty where nobody who counts has looked."""
         said, have = self._standing.sighted(known.dataset)
         policy, me = self._standing.policy, self._standing.me
@@ -239,13 +239,13 @@ class Views:
         until = f" to #{number}" if newest is not None and newest.sequence_number > number else ""
         return f"observed {have}/{len(policy.groups) + (policy.group_of(me) is None)}{until}"
 
-    def _last_judged(self, known: Known) -> int | None:
+    def _last_judged(self, known: DatasetFacts) -> int | None:
         """The newest step anybody judged: verdicts stretch to it."""
         judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
 
 
-def _conditions(known: Known) -> Iterator[str]:
+def _conditions(known: DatasetFacts) -> Iterator[str]:
     if known.withheld:
         yield "Withheld"
     if known.head is not None and not known.extent.fresh:

@@ -13,13 +13,13 @@ from chain.state import load_state
 from chain.statements.envelope import Signed
 from config.model import Settings
 from odfd.control import wire
-from odfd.control.assembly import Ground
-from odfd.datasets.catalog import Entry
+from odfd.control.assembly import Context
+from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as wishes
 from odfd.network.membership import KIND as NETWORK
 from odfd.resources.store import Resources
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 
@@ -32,9 +32,9 @@ class VisibilityService:
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         visibility: Visibility,
-        ground: Ground,
+        ground: Context,
         changed: Callable[[DatasetId], None],
         announce: Callable[[DatasetId, Signed], None],
     ) -> None:
@@ -52,18 +52,18 @@ class VisibilityService:
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         return [await self._one(entry, public=False) for entry in await self._wanted(request)]
 
-    async def _wanted(self, request: wire.VisibilityRequest) -> Sequence[Entry]:
+    async def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
         """All are resolved before any is touched. Raises NotFound, Invalid."""
         if bool(request.refs) == request.all:
             raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
 
-        def look() -> Sequence[Entry]:
+        def look() -> Sequence[DatasetEntry]:
             with self._home.catalog() as catalog:
                 return catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
 
         return await trio.to_thread.run_sync(look)
 
-    async def _one(self, entry: Entry, *, public: bool) -> wire.VisibilityView:
+    async def _one(self, entry: DatasetEntry, *, public: bool) -> wire.VisibilityView:
         said, now = self._visibility.publish if public else self._visibility.unpublish, self._clock.now()
         changed = await trio.to_thread.run_sync(said, entry.id, now)
         if changed:
@@ -82,7 +82,7 @@ class VisibilityService:
             newest = Ledger(connection).newest_head(dataset)
         return versions if newest is None else [*versions, newest[1]]
 
-    def _notes(self, entry: Entry, *, public: bool) -> Iterator[str]:
+    def _notes(self, entry: DatasetEntry, *, public: bool) -> Iterator[str]:
         inputs = self._inputs(entry.id)
         hidden = [each for each in inputs if not self._visibility.is_public(each)] if public else []
         if hidden:
@@ -109,7 +109,7 @@ class VisibilityService:
         return ", ".join(names[:SHOWN]) + more
 
 
-def settle_visibility(home: Home, visibility: Visibility, settings: Settings, ground: Ground) -> None:
+def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Settings, ground: Context) -> None:
     """Of a state directory from before datasets were private."""
     if not visibility.is_unsettled():
         return
@@ -126,7 +126,7 @@ def settle_visibility(home: Home, visibility: Visibility, settings: Settings, gr
         ground.journal.info("what was given to others before stays published", datasets=names, hint=hint)
 
 
-def is_elsewhere(home: Home, visibility: Visibility, dataset: DatasetId) -> bool:
+def is_elsewhere(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> bool:
     """Whether a dataset is private and mirrored from a web server: peers are not asked about it."""
     if visibility.is_public(dataset):
         return False

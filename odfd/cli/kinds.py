@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from chain.instant import Instant
 from odfd.cli import words
-from odfd.cli.table import Column
+from odfd.cli.table import TableColumn
 from odfd.errors import Usage
 
 
@@ -19,7 +19,7 @@ class Kind:
     path: str
     key: str
     """The field that names one in the API's paths."""
-    columns: Callable[[Instant], tuple[Column, ...]]
+    columns: Callable[[Instant], tuple[TableColumn, ...]]
     """Made for the time of looking: some say how long ago."""
     view: str
     """The name in ``odfd.control.wire`` of what the API says of one; that module is read only where it is needed."""
@@ -31,17 +31,17 @@ def _share(share: dict[str, int] | None) -> str:
     return f"{share['have']:,}/{share['want']:,}" if share else words.NOTHING
 
 
-def _datasets(_now: Instant) -> tuple[Column, ...]:
+def _datasets(_now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("NAME", lambda row: row["name"]),
-        Column("KIND", lambda row: row["kind"]),
-        Column("BLOCKS", lambda row: words.count(row["blocks"]), right=True),
-        Column("RECORDS", lambda row: words.count(row.get("records")), right=True),
-        Column("WATERMARK", lambda row: words.moment(row.get("watermark"))),
-        Column("STATE", _state),
-        Column("RELY ON", _rely),
-        Column("PUBLISHED", lambda row: "yes" if row.get("published") else "no"),
-        Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
+        TableColumn("NAME", lambda row: row["name"]),
+        TableColumn("KIND", lambda row: row["kind"]),
+        TableColumn("BLOCKS", lambda row: words.count(row["blocks"]), right=True),
+        TableColumn("RECORDS", lambda row: words.count(row.get("records")), right=True),
+        TableColumn("WATERMARK", lambda row: words.moment(row.get("watermark"))),
+        TableColumn("STATE", _state),
+        TableColumn("RELY ON", _rely),
+        TableColumn("PUBLISHED", lambda row: "yes" if row.get("published") else "no"),
+        TableColumn("PEERS", lambda row: words.count(row.get("peers")), right=True),
     )
 
 
@@ -56,18 +56,18 @@ def _rely(row: dict[str, Any]) -> str:
     return f"{rely['blocks']}/{row['blocks']} {rely['fact']}".rstrip() if rely else words.NOTHING
 
 
-def _mirrors(_now: Instant) -> tuple[Column, ...]:
+def _mirrors(_now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("NAME", lambda row: row["name"]),
-        Column("ID", lambda row: words.identity(row["id"])),
-        Column("STATE", lambda row: row["state"]),
-        Column("BLOCKS", lambda row: _share(row.get("blocks")), right=True),
-        Column("SLICES", lambda row: _share(row.get("slices")), right=True),
-        Column("KEEP", _kept),
-        Column("HELD", lambda row: words.size(row.get("held", 0)), right=True),
-        Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
-        Column("SERVING", lambda row: "yes" if row.get("serving") else "no"),
-        Column("", lambda row: row.get("message", ""), most=80),
+        TableColumn("NAME", lambda row: row["name"]),
+        TableColumn("ID", lambda row: words.identity(row["id"])),
+        TableColumn("STATE", lambda row: row["state"]),
+        TableColumn("BLOCKS", lambda row: _share(row.get("blocks")), right=True),
+        TableColumn("SLICES", lambda row: _share(row.get("slices")), right=True),
+        TableColumn("KEEP", _kept),
+        TableColumn("HELD", lambda row: words.size(row.get("held", 0)), right=True),
+        TableColumn("PEERS", lambda row: words.count(row.get("peers")), right=True),
+        TableColumn("SERVING", lambda row: "yes" if row.get("serving") else "no"),
+        TableColumn("", lambda row: row.get("message", ""), most=80),
     )
 
 
@@ -78,45 +78,47 @@ def _kept(row: dict[str, Any]) -> str:
     return (row.get("keep") or "all") + (f", from #{first}" if first else "")
 
 
-def _networks(_now: Instant) -> tuple[Column, ...]:
+def _networks(_now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("NAME", lambda row: row["name"]),
-        Column("PEERS", lambda row: words.count(row["peers"]), right=True),
-        Column("DATASETS", lambda row: words.count(len(row.get("datasets", []))), right=True),
-        Column("BOOTSTRAP", lambda row: ", ".join(row.get("bootstrap", [])), most=100),
+        TableColumn("NAME", lambda row: row["name"]),
+        TableColumn("PEERS", lambda row: words.count(row["peers"]), right=True),
+        TableColumn("DATASETS", lambda row: words.count(len(row.get("datasets", []))), right=True),
+        TableColumn("BOOTSTRAP", lambda row: ", ".join(row.get("bootstrap", [])), most=100),
     )
 
 
-def _peers(now: Instant) -> tuple[Column, ...]:
+def _peers(now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("PEER", lambda row: row["peerId"]),
-        Column("STATE", lambda row: "blocked" if row.get("blocked") else "connected" if row["connected"] else "away"),
-        Column("SCORE", lambda row: f"{row.get('score', 0):.1f}", right=True),
-        Column("DATASETS", lambda row: words.count(row.get("datasets")), right=True),
-        Column("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
-        Column("ADDRESS", lambda row: next(iter(row.get("addresses", [])), words.NOTHING), most=80),
+        TableColumn("PEER", lambda row: row["peerId"]),
+        TableColumn(
+            "STATE", lambda row: "blocked" if row.get("blocked") else "connected" if row["connected"] else "away"
+        ),
+        TableColumn("SCORE", lambda row: f"{row.get('score', 0):.1f}", right=True),
+        TableColumn("DATASETS", lambda row: words.count(row.get("datasets")), right=True),
+        TableColumn("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
+        TableColumn("ADDRESS", lambda row: next(iter(row.get("addresses", [])), words.NOTHING), most=80),
     )
 
 
-def _validators(now: Instant) -> tuple[Column, ...]:
+def _validators(now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("VALIDATOR", lambda row: row["key"]),
-        Column("GROUP", lambda row: row["group"]),
-        Column("ATTESTATIONS", lambda row: words.count(row.get("attestations")), right=True),
-        Column("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
-        Column("", lambda row: f"suspended: {row['reason']}" if row.get("suspended") else "", most=160),
+        TableColumn("VALIDATOR", lambda row: row["key"]),
+        TableColumn("GROUP", lambda row: row["group"]),
+        TableColumn("ATTESTATIONS", lambda row: words.count(row.get("attestations")), right=True),
+        TableColumn("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
+        TableColumn("", lambda row: f"suspended: {row['reason']}" if row.get("suspended") else "", most=160),
     )
 
 
-def _tasks(now: Instant) -> tuple[Column, ...]:
+def _tasks(now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("ID", lambda row: row["id"]),
-        Column("KIND", lambda row: row["kind"]),
-        Column("TARGET", lambda row: row.get("target", "")),
-        Column("STATE", lambda row: row["state"]),
-        Column("DONE", _task_done, right=True),
-        Column("STARTED", lambda row: words.ago(row.get("startedAt"), now)),
-        Column("", lambda row: (row.get("fault") or {}).get("detail", "") or row.get("message", ""), most=80),
+        TableColumn("ID", lambda row: row["id"]),
+        TableColumn("KIND", lambda row: row["kind"]),
+        TableColumn("TARGET", lambda row: row.get("target", "")),
+        TableColumn("STATE", lambda row: row["state"]),
+        TableColumn("DONE", _task_done, right=True),
+        TableColumn("STARTED", lambda row: words.ago(row.get("startedAt"), now)),
+        TableColumn("", lambda row: (row.get("fault") or {}).get("detail", "") or row.get("message", ""), most=80),
     )
 
 
@@ -127,14 +129,14 @@ def _task_done(row: dict[str, Any]) -> str:
     return f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else words.NOTHING
 
 
-def _engines(_now: Instant) -> tuple[Column, ...]:
+def _engines(_now: Instant) -> tuple[TableColumn, ...]:
     return (
-        Column("ENGINE", lambda row: row["name"]),
-        Column("DIGEST", lambda row: words.digest(row.get("digest"))),
-        Column("SANDBOX", lambda row: row.get("sandbox") or words.NOTHING),
-        Column("ISOLATION", lambda row: row.get("isolation", "shared")),
-        Column("STATE", lambda row: row["state"]),
-        Column("PROCESSES", _processes, most=200),
+        TableColumn("ENGINE", lambda row: row["name"]),
+        TableColumn("DIGEST", lambda row: words.digest(row.get("digest"))),
+        TableColumn("SANDBOX", lambda row: row.get("sandbox") or words.NOTHING),
+        TableColumn("ISOLATION", lambda row: row.get("isolation", "shared")),
+        TableColumn("STATE", lambda row: row["state"]),
+        TableColumn("PROCESSES", _processes, most=200),
     )
 
 

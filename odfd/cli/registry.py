@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     name: str
     help: str
     module: str
@@ -18,84 +18,88 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommandGroup:
     title: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CommandEntry, ...]
 
 
 _HERE: Final = "odfd.cli.commands."
 _OFFLINE: Final = "odfd.cli.offline."
 GROUPS: Final = (
-    Group(
+    CommandGroup(
         "The node",
         (
-            Entry("status", "who this node is, its peers, datasets, engine and disk", _HERE + "node"),
-            Entry("doctor", "try everything the node stands on, and say what to mend", _HERE + "node"),
-            Entry("watch", "what happens, as it happens", _HERE + "node"),
-            Entry("gc", "free the disk of what nobody names any more", _HERE + "rewriting"),
+            CommandEntry("status", "who this node is, its peers, datasets, engine and disk", _HERE + "node"),
+            CommandEntry("doctor", "try everything the node stands on, and say what to mend", _HERE + "node"),
+            CommandEntry("watch", "what happens, as it happens", _HERE + "node"),
+            CommandEntry("gc", "free the disk of what nobody names any more", _HERE + "rewriting"),
         ),
     ),
-    Group(
+    CommandGroup(
         "Resources",
         (
-            Entry("apply", "make it so: manifests in, what was created or updated out", _HERE + "apply"),
-            Entry("get", "list datasets, mirrors, networks, peers, validators or tasks", _HERE + "resources"),
-            Entry("describe", "all there is to know of one of them", _HERE + "resources"),
-            Entry("delete", "remove one of them; a task is cancelled", _HERE + "resources"),
-            Entry("rename", "call a dataset something else on this node", _HERE + "resources"),
-            Entry("wait", "until something is so", _HERE + "wait"),
+            CommandEntry("apply", "make it so: manifests in, what was created or updated out", _HERE + "apply"),
+            CommandEntry("get", "list datasets, mirrors, networks, peers, validators or tasks", _HERE + "resources"),
+            CommandEntry("describe", "all there is to know of one of them", _HERE + "resources"),
+            CommandEntry("delete", "remove one of them; a task is cancelled", _HERE + "resources"),
+            CommandEntry("rename", "call a dataset something else on this node", _HERE + "resources"),
+            CommandEntry("wait", "until something is so", _HERE + "wait"),
         ),
     ),
-    Group(
+    CommandGroup(
         "Datasets",
         (
-            Entry("log", "blocks of a dataset, newest first", _HERE + "reading"),
-            Entry("tail", "last records of a dataset", _HERE + "reading"),
-            Entry("schema", "columns of a dataset and their types", _HERE + "reading"),
-            Entry("lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"),
-            Entry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
-            Entry("watermark", "say that nothing older will come into a root", _HERE + "watermark"),
-            Entry("pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"),
-            Entry("reset", "make an earlier block the head", _HERE + "rewriting"),
-            Entry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),
-            Entry("export", "write a dataset as a directory in the ODF layout", _HERE + "flow"),
-            Entry("import", "take in a dataset from a directory in the ODF layout", _HERE + "flow"),
+            CommandEntry("log", "blocks of a dataset, newest first", _HERE + "reading"),
+            CommandEntry("tail", "last records of a dataset", _HERE + "reading"),
+            CommandEntry("schema", "columns of a dataset and their types", _HERE + "reading"),
+            CommandEntry(
+                "lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"
+            ),
+            CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
+            CommandEntry("watermark", "say that nothing older will come into a root", _HERE + "watermark"),
+            CommandEntry(
+                "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"
+            ),
+            CommandEntry("reset", "make an earlier block the head", _HERE + "rewriting"),
+            CommandEntry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),
+            CommandEntry("export", "write a dataset as a directory in the ODF layout", _HERE + "flow"),
+            CommandEntry("import", "take in a dataset from a directory in the ODF layout", _HERE + "flow"),
         ),
     ),
-    Group(
+    CommandGroup(
         "Others",
         (
-            Entry("network", "join and leave networks, see what is announced there", _HERE + "network"),
-            Entry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
-            Entry("publish", "let others see and take datasets", _HERE + "publishing"),
-            Entry("unpublish", "say and give no more of them", _HERE + "publishing"),
-            Entry("peer", "see, connect and block peers", _HERE + "peer"),
-            Entry("ipfs", "publish datasets on IPFS", _HERE + "ipfs"),
+            CommandEntry("network", "join and leave networks, see what is announced there", _HERE + "network"),
+            CommandEntry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
+            CommandEntry("publish", "let others see and take datasets", _HERE + "publishing"),
+            CommandEntry("unpublish", "say and give no more of them", _HERE + "publishing"),
+            CommandEntry("peer", "see, connect and block peers", _HERE + "peer"),
+            CommandEntry("ipfs", "publish datasets on IPFS", _HERE + "ipfs"),
         ),
     ),
-    Group(
+    CommandGroup(
         "Truth",
         (
-            Entry("verify", "check a dataset or a directory (†), now, by this machine itself", _HERE + "verify"),
-            Entry("engine", "prove that another engine gives the same, and take it", _HERE + "engine"),
-            Entry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
+            CommandEntry("verify", "check a dataset or a directory (†), now, by this machine itself", _HERE + "verify"),
+            CommandEntry("engine", "prove that another engine gives the same, and take it", _HERE + "engine"),
+            CommandEntry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
         ),
     ),
-    Group(
+    CommandGroup(
         "Files (†: no daemon needed)",
         (
-            Entry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block", offline=True),
-            Entry("data", "show and hash slices of data †", _OFFLINE + "data", offline=True),
-            Entry("completions", "completions for bash, zsh or fish †", _HERE + "completions", offline=True),
+            CommandEntry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block", offline=True),
+            CommandEntry("data", "show and hash slices of data †", _OFFLINE + "data", offline=True),
+            CommandEntry("completions", "completions for bash, zsh or fish †", _HERE + "completions", offline=True),
         ),
     ),
 )
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, CommandEntry]:
     return {entry.name: entry for group in GROUPS for entry in group.entries}
 
 
-def load(entry: Entry, subparsers: Any) -> None:
+def load(entry: CommandEntry, subparsers: Any) -> None:
     """Let the entry's module add its parsers."""
     importlib.import_module(entry.module).register(subparsers)

@@ -11,7 +11,7 @@ GAP: Final = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A heading, and how a row's cell is said."""
 
     title: str
@@ -21,7 +21,7 @@ class Column:
     """Characters; a longer cell ends in an ellipsis."""
 
 
-def render(columns: Sequence[Column], rows: Iterable[Any]) -> str:
+def render(columns: Sequence[TableColumn], rows: Iterable[Any]) -> str:
     """Heading and rows, without a final newline."""
     grid = [[column.title for column in columns]]
     grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]

@@ -30,7 +30,7 @@ def problem(fault: Fault) -> Response:
     return Response(_encoder.encode(to_problem(fault)), http_status(fault), media_type=PROBLEM_JSON)
 
 
-class Lines(Response):
+class LineStream(Response):
     """A stream of values, one JSON line each, sent as they come. A fault in the middle is the last line.
 
     ``head`` was taken from ``values`` beforehand, so that what is wrong from the start has its proper status.
@@ -63,7 +63,7 @@ class Lines(Response):
 async def lines(values: AsyncIterator[Any]) -> Response:
     """Raises what the first step raises."""
     async for first in values:
-        return Lines(values, [first])
+        return LineStream(values, [first])
     return Response(b"", media_type=NDJSON)
 
 

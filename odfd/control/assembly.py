@@ -14,16 +14,16 @@ from config.model import Settings
 from odfd.control.ports import Node
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import Clock
-from odfd.runtime.supervision import Child, Journal
+from odfd.runtime.supervision import Child, Logger
 from odfd.runtime.tasks import TaskBoard
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Context:
     """What every service stands on."""
 
     clock: Clock
-    journal: Journal
+    journal: Logger
     events: EventLog
     board: TaskBoard
     version: str
@@ -42,5 +42,5 @@ class Assembly:
     """New settings came with SIGHUP; take over those that can change while running."""
 
 
-Build: TypeAlias = Callable[[Settings, Ground], AbstractContextManager[Assembly]]
+Build: TypeAlias = Callable[[Settings, Context], AbstractContextManager[Assembly]]
 """Opens what the node keeps, and closes it when everything has stopped. Raises Faults."""

@@ -9,7 +9,7 @@ from chain import instant
 from chain.instant import Instant
 from odfd.control import wire
 from odfd.obs.events import Event, EventLog, Lagged, News
-from odfd.runtime.tasks import State, Task, TaskBoard
+from odfd.runtime.tasks import Task, TaskBoard, TaskState
 
 
 def task_view(task: Task) -> wire.TaskView:
@@ -25,7 +25,7 @@ def task_view(task: Task) -> wire.TaskView:
         message=message,
         started_at=_text(task.started_at),
         finished_at=_text(task.finished_at),
-        result=task.result if task.state is State.DONE else None,
+        result=task.result if task.state is TaskState.DONE else None,
         fault=wire.Problem.of(task.fault) if task.fault else None,
     )
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from odfd.control import wire
 
 
-class About(Protocol):
+class StatusPort(Protocol):
     """The node itself."""
 
     async def status(self) -> wire.Status: ...
@@ -30,7 +30,7 @@ class About(Protocol):
         """The same, and everything of the database that can be read: minutes, where much is kept."""
 
 
-class Datasets(Protocol):
+class DatasetsPort(Protocol):
     async def list(self) -> Sequence[wire.DatasetView]: ...
 
     async def get(self, ref: str) -> wire.DatasetView: ...
@@ -64,7 +64,7 @@ class Datasets(Protocol):
         """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
 
 
-class Flow(Protocol):
+class IngestPullPort(Protocol):
     """Data into and out of datasets."""
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
@@ -86,21 +86,21 @@ class Flow(Protocol):
         """Result: TransferResult."""
 
 
-class Rewriting(Protocol):
+class HistoryRewritePort(Protocol):
     """Other histories for datasets that are published here."""
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
         """Result: RewriteResult. Refused for a dataset of somebody else."""
 
 
-class Collection(Protocol):
+class CollectionPort(Protocol):
     """Objects that nobody names any more."""
 
     async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
         """Result: CollectResult."""
 
 
-class Mirrors(Protocol):
+class MirrorsPort(Protocol):
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
         """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed."""
 
@@ -115,7 +115,7 @@ class Mirrors(Protocol):
     async def resume(self, ref: str) -> wire.MirrorView: ...
 
 
-class Visibility(Protocol):
+class VisibilityPort(Protocol):
     """Which datasets others may see and take."""
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]: ...
@@ -123,7 +123,7 @@ class Visibility(Protocol):
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]: ...
 
 
-class Publications(Protocol):
+class PublicationsPort(Protocol):
     """Datasets that this node has on IPFS."""
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
@@ -135,7 +135,7 @@ class Publications(Protocol):
         """Take it from IPFS, as far as this node has put it there."""
 
 
-class Networks(Protocol):
+class NetworksPort(Protocol):
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView: ...
 
     async def leave(self, name: str) -> wire.NetworkView: ...
@@ -145,7 +145,7 @@ class Networks(Protocol):
     async def show(self, name: str) -> wire.NetworkView: ...
 
 
-class Peers(Protocol):
+class PeersPort(Protocol):
     async def list(self) -> Sequence[wire.PeerInfo]: ...
 
     async def show(self, peer: str) -> wire.PeerInfo:
@@ -158,29 +158,29 @@ class Peers(Protocol):
     async def connect(self, multiaddr: str) -> wire.PeerInfo: ...
 
 
-class Verification(Protocol):
+class VerificationPort(Protocol):
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Result: VerifyReport."""
 
 
-class Proving(Protocol):
+class EngineMigrationPort(Protocol):
     async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
         """Result: ProofReport."""
 
 
-class Lineage(Protocol):
+class LineagePort(Protocol):
     async def trace(self, ref: str, request: wire.LineageRequest) -> wire.TaskRef:
         """Result: Lineage."""
 
     async def graph(self, ref: str) -> wire.LineageGraph: ...
 
 
-class Signers(Protocol):
+class SignersPort(Protocol):
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
         """Let keys sign again whose journals are gone. Raises Refused when no peer can be asked what they said."""
 
 
-class Trust(Protocol):
+class TrustPort(Protocol):
     async def show(self, ref: str) -> wire.TrustView: ...
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
@@ -199,7 +199,7 @@ class Trust(Protocol):
         """Let a suspended group count again. Refused when it does."""
 
 
-class Policies(Protocol):
+class PoliciesPort(Protocol):
     """What is asked for before data is relied on: here, and by the network."""
 
     async def policy(self) -> wire.PolicyView: ...
@@ -211,14 +211,14 @@ class Policies(Protocol):
         """A person's word, for what loosens."""
 
 
-class Resolving(Protocol):
+class ResolutionsPort(Protocol):
     """What a person decides where no rule can."""
 
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
         """Refused when nothing waits, or for an owner's fork."""
 
 
-class Authority(Protocol):
+class AuthorityPort(Protocol):
     """Who may sign for a dataset."""
 
     async def show_authority(self, ref: str) -> wire.AuthorityView: ...
@@ -233,7 +233,7 @@ class Authority(Protocol):
         """The dataset's secret, for its owner to keep elsewhere."""
 
 
-class Tasks(Protocol):
+class TasksPort(Protocol):
     async def list(self) -> Sequence[wire.TaskView]: ...
 
     async def get(self, task_id: str) -> wire.TaskView: ...
@@ -244,7 +244,7 @@ class Tasks(Protocol):
         """Snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
 
 
-class Events(Protocol):
+class EventsPort(Protocol):
     def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         """Those after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
 
@@ -253,61 +253,61 @@ class Node(Protocol):
     """All of it."""
 
     @property
-    def about(self) -> About: ...
+    def about(self) -> StatusPort: ...
 
     @property
-    def datasets(self) -> Datasets: ...
+    def datasets(self) -> DatasetsPort: ...
 
     @property
-    def flow(self) -> Flow: ...
+    def flow(self) -> IngestPullPort: ...
 
     @property
-    def rewriting(self) -> Rewriting: ...
+    def rewriting(self) -> HistoryRewritePort: ...
 
     @property
-    def collection(self) -> Collection: ...
+    def collection(self) -> CollectionPort: ...
 
     @property
-    def mirrors(self) -> Mirrors: ...
+    def mirrors(self) -> MirrorsPort: ...
 
     @property
-    def visibility(self) -> Visibility: ...
+    def visibility(self) -> VisibilityPort: ...
 
     @property
-    def publications(self) -> Publications: ...
+    def publications(self) -> PublicationsPort: ...
 
     @property
-    def networks(self) -> Networks: ...
+    def networks(self) -> NetworksPort: ...
 
     @property
-    def signers(self) -> Signers: ...
+    def signers(self) -> SignersPort: ...
 
     @property
-    def policies(self) -> Policies: ...
+    def policies(self) -> PoliciesPort: ...
 
     @property
-    def peers(self) -> Peers: ...
+    def peers(self) -> PeersPort: ...
 
     @property
-    def verification(self) -> Verification: ...
+    def verification(self) -> VerificationPort: ...
 
     @property
-    def proving(self) -> Proving: ...
+    def proving(self) -> EngineMigrationPort: ...
 
     @property
-    def lineage(self) -> Lineage: ...
+    def lineage(self) -> LineagePort: ...
 
     @property
-    def trust(self) -> Trust: ...
+    def trust(self) -> TrustPort: ...
 
     @property
-    def resolving(self) -> Resolving: ...
+    def resolving(self) -> ResolutionsPort: ...
 
     @property
-    def authority(self) -> Authority: ...
+    def authority(self) -> AuthorityPort: ...
 
     @property
-    def tasks(self) -> Tasks: ...
+    def tasks(self) -> TasksPort: ...
 
     @property
-    def events(self) -> Events: ...
+    def events(self) -> EventsPort: ...

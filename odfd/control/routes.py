@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from chain.errors import NotFound
 from odfd.control import wire
-from odfd.control.answers import Lines, answer, body, flag, lines, number, problem
+from odfd.control.answers import LineStream, answer, body, flag, lines, number, problem
 from odfd.control.ports import Node
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.runtime.http import Application
-from odfd.runtime.supervision import Journal
+from odfd.runtime.supervision import Logger
 
 Endpoint: TypeAlias = Callable[[Node, Request], Awaitable[object]]
 _R = TypeVar("_R")
@@ -103,12 +103,12 @@ async def _task(node: Node, request: Request) -> object:
 
 
 async def _doctor(node: Node, request: Request) -> object:
-    return Lines(node.about.examine()) if flag(request, "deep") else await node.about.doctor()
+    return LineStream(node.about.examine()) if flag(request, "deep") else await node.about.doctor()
 
 
 async def _events(node: Node, request: Request) -> object:
     since = number(request, "since", None)
-    return Lines(node.events.follow(since, request.query_params.getlist("kind")))
+    return LineStream(node.events.follow(since, request.query_params.getlist("kind")))
 
 
 async def _draft_authority(node: Node, request: Request) -> object:
@@ -188,7 +188,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
 )
 
 
-def application(node: Node, journal: Journal) -> Application:
+def application(node: Node, journal: Logger) -> Application:
     """The API of ``node``, to be served under ``/v1``."""
     routes = [Route("/v1" + path, _guarded(ask, node, journal), methods=[method]) for method, path, ask in TABLE]
     handlers = {404: _nothing_there, 405: _nothing_there}
@@ -199,7 +199,7 @@ async def _then(request: Awaitable[_R], ask: Callable[[_R], Awaitable[object]]) 
     return await ask(await request)
 
 
-def _guarded(ask: Endpoint, node: Node, journal: Journal) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(ask: Endpoint, node: Node, journal: Logger) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             value = await ask(node, request)

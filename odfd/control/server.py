@@ -17,7 +17,7 @@ from odfd.control.credentials import Caller, Gate, caller_of
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import HttpServer, Response
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 
 
 class ControlServer:
@@ -28,7 +28,7 @@ class ControlServer:
         listener: socket.socket,
         application: Application,
         gate: Gate,
-        journal: Journal,
+        journal: Logger,
         limits: Limits | None = None,
     ) -> None:
         self._application, self._gate, self._journal = application, gate, journal

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from odfd.runtime.clock import Clock
-from odfd.runtime.supervision import Child, Journal, run_tree
+from odfd.runtime.supervision import Child, Logger, run_tree
 from odfd.runtime.systemd import Notifier
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -24,7 +24,7 @@ class Surroundings:
 
     notifier: Notifier
     clock: Clock
-    journal: Journal
+    journal: Logger
     jitter: Callable[[], float]
     reload: Callable[[], str]
     """Take over new settings; say in a few words how it went. Raises nothing for bad settings."""

@@ -18,7 +18,7 @@ from config.load import Loaded
 from config.model import Settings
 from odfd import __version__
 from odfd.control import endpoint
-from odfd.control.assembly import Assembly, Build, Ground
+from odfd.control.assembly import Assembly, Build, Context
 from odfd.control.credentials import Gate, group_id
 from odfd.control.routes import application
 from odfd.control.server import ControlServer
@@ -26,7 +26,7 @@ from odfd.daemon.tree import Surroundings, run_daemon
 from odfd.obs import log
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import SystemClock
-from odfd.runtime.supervision import Child, Journal
+from odfd.runtime.supervision import Child, Logger
 from odfd.runtime.systemd import Notifier, take_sockets
 from odfd.runtime.tasks import Bounds, Task, TaskBoard
 
@@ -39,12 +39,12 @@ async def run(
 ) -> None:
     """The daemon, from settings to its end. Raises the Fault that it cannot start with, or ended of."""
     settings = loaded.settings
-    journal: Journal = structlog.get_logger()
+    journal: Logger = structlog.get_logger()
     journal.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))
     clock = SystemClock()
     events = EventLog(clock, settings.limits.events_kept)
     board = _board(settings, clock, journal, events)
-    ground = Ground(clock, journal, events, board, __version__)
+    ground = Context(clock, journal, events, board, __version__)
     with _listening(settings, environ) as listener, build(settings, ground) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
         server = ControlServer(listener, application(assembly.node, journal), gate, journal)
@@ -64,7 +64,7 @@ async def run(
         await run_daemon(children, around, lambda: f"listening on {settings.control.socket}")
 
 
-def _board(settings: Settings, clock: SystemClock, journal: Journal, events: EventLog) -> TaskBoard:
+def _board(settings: Settings, clock: SystemClock, journal: Logger, events: EventLog) -> TaskBoard:
     def told(task: Task) -> None:
         message = str(task.fault) if task.fault else ""
         events.emit(f"task.{task.state.value}", task.target or task.id, message, id=task.id, kind=task.kind)
@@ -92,7 +92,7 @@ def _listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterato
         endpoint.release(listener, path)
 
 
-def _reload(load_again: Callable[[], Loaded], assembly: Assembly, journal: Journal) -> str:
+def _reload(load_again: Callable[[], Loaded], assembly: Assembly, journal: Logger) -> str:
     try:
         loaded = load_again()
     except ConfigError as error:

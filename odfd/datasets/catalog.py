@@ -27,7 +27,7 @@ class Rendition(msgspec.Struct, frozen=True, rename="camel"):
     shards: tuple[str, ...]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset as the catalogue knows it."""
 
     name: DatasetName
@@ -47,10 +47,10 @@ class Catalog:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[DatasetEntry]:
         return [_entry(resource) for resource in self._resources.all(KIND)]
 
-    def resolve(self, ref: str) -> Entry:
+    def resolve(self, ref: str) -> DatasetEntry:
         """By local name or did. Raises NotFound (with the nearest name) or Invalid."""
         if ref.startswith(DID_ODF):
             wanted = DatasetId.parse(ref)
@@ -65,7 +65,7 @@ class Catalog:
         hint = f"did you mean {near[0]}?" if near else "odfctl get datasets lists what is here"
         raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
-    def find(self, dataset: DatasetId) -> Entry | None:
+    def find(self, dataset: DatasetId) -> DatasetEntry | None:
         """By an index: the cost does not grow with the number of datasets."""
         named = map(_entry, self._resources.about(KIND, str(dataset)))
         return next((entry for entry in named if entry.id == dataset), None)
@@ -96,7 +96,7 @@ class Catalog:
             )
         return parsed
 
-    def rename(self, entry: Entry, name: str, now: Instant) -> Entry:
+    def rename(self, entry: DatasetEntry, name: str, now: Instant) -> DatasetEntry:
         """Give a dataset another name; another case of the same name is one. Raises Invalid when it is taken."""
         parsed = parse_own_name(name)
         held = self._resources.get(KIND, parsed)
@@ -105,7 +105,7 @@ class Catalog:
         spec = _Spec((Rendition((str(entry.id),)),), entry.created_at)
         self._resources.delete(KIND, entry.name, now)
         self._resources.apply(KIND, parsed, msgspec.json.encode(spec), now, about=str(entry.id))
-        return Entry(name=parsed, id=entry.id, created_at=entry.created_at)
+        return DatasetEntry(name=parsed, id=entry.id, created_at=entry.created_at)
 
     def remove(self, name: str, now: Instant) -> None:
         self._resources.delete(KIND, name, now)
@@ -124,8 +124,8 @@ def _taken(name: str, dataset: DatasetId) -> Invalid:
     )
 
 
-def _entry(resource: Resource) -> Entry:
+def _entry(resource: Resource) -> DatasetEntry:
     spec = msgspec.json.decode(resource.spec, type=_Spec)
     (shard,) = spec.renditions[-1].shards
     created_at = resource.created_at if spec.created_at is None else spec.created_at
-    return Entry(name=DatasetName(resource.name), id=DatasetId.parse(shard), created_at=created_at)
+    return DatasetEntry(name=DatasetName(resource.name), id=DatasetId.parse(shard), created_at=created_at)

@@ -42,7 +42,7 @@ _TABLE: Final = Sealed(
 )
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class PushOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What was appended for a push."""
 
     blocks: int
@@ -58,7 +58,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the push source."""
     content: bytes
     """A hash of all that decides what it appends: files, their names, the source as it is declared, the event time."""
-    answer: Answer
+    answer: PushOutcome
     sequence: int = -1
     """The last block that was appended for it, or, where none was, the last there was."""
 
@@ -100,12 +100,12 @@ def _push(row: Row | None) -> Push | None:
     if row is None:
         return None
     _, push_id, source, content, sequence, answer = row
-    said = msgspec.json.decode(answer, type=Answer)
+    said = msgspec.json.decode(answer, type=PushOutcome)
     return Push(id=push_id, source=source, content=content, answer=said, sequence=sequence)
 
 
-class PushLog:
-    """Lookups over a database; implements ``odfd.ingest.push.PushLog``."""
+class PushTable:
+    """Lookups over a database; implements ``odfd.ingest.push.PushTable``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

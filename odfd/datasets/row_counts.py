@@ -55,7 +55,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):
     """``total``: of all transactions; ``last``: of the newest, or of all that appended nothing to the same head."""
 
     total: Sum
@@ -75,10 +75,10 @@ def of_blocks(connection: sqlite3.Connection, dataset: DatasetId, first: int, la
     return {row[1]: _sum(row[3]).counts for row in COUNTS.rows(connection, where, (dataset, first, last))}
 
 
-def newest(connection: sqlite3.Connection, dataset: DatasetId) -> Kept | None:
+def newest(connection: sqlite3.Connection, dataset: DatasetId) -> KeptCounts | None:
     """``None``: this node counted no transaction of the dataset."""
     row = COUNTS.one(connection, f"dataset = ? {_NEWEST}", (dataset,))
-    return None if row is None else Kept(total=_sum(row[4]), last=_sum(row[3]))
+    return None if row is None else KeptCounts(total=_sum(row[4]), last=_sum(row[3]))
 
 
 def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:

@@ -36,7 +36,7 @@ class Along(msgspec.Struct, frozen=True, kw_only=True):
     beside: Beside | None = None
 
 
-class Committer(Protocol):
+class IngestCommitter(Protocol):
     """Makes blocks of events, checks them by the rules for authors, and moves head and signature together."""
 
     async def commit(

@@ -32,18 +32,18 @@ from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, Ski
 from engines.errors import EngineFault
 from engines.measuring import operations
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
-from odfd.datasets.pushes import Answer, Push
+from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.times import block_time
-from odfd.ingest.commit import Along, Beside, Committer
+from odfd.ingest.commit import Along, Beside, IngestCommitter
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import (
     Batch,
+    IngestOutcome,
     IngestPlan,
     Nothing,
-    Outcome,
     Settled,
-    Source,
+    SourceInForce,
     guesses_columns,
     needs_history,
     plan_ingest,
@@ -67,7 +67,7 @@ ATTEMPTS: Final = 5
 WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class IngestStep(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a long pull, for people."""
 
     file: str
@@ -77,7 +77,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Committed by this call so far."""
 
 
-Report: TypeAlias = Callable[[Step], None]
+Report: TypeAlias = Callable[[IngestStep], None]
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``blocks``, those that an earlier push of the same had appended."""
 
 
-class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
+class NothingNew(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing was committed."""
 
     reason: str
@@ -103,17 +103,17 @@ class UpToDate(msgspec.Struct, frozen=True, kw_only=True):
     counts: RowCounts = NOTHING_READ
 
 
-PullOutcome: TypeAlias = Ingested | UpToDate
+PullOutcome: TypeAlias = Ingested | NothingNew
 
 
 @dataclass(slots=True)
-class Workshop:
+class IngestDependencies:
     """What ingestion works with; made once by the daemon. ``settings`` may be changed: what begins later follows."""
 
     store: ChainStore
     objects: ObjectStore
     engine: Engine
-    committer: Committer
+    committer: IngestCommitter
     now: Callable[[], Instant]
     settings: IngestSettings
     index: SliceIndex = field(default_factory=SliceIndex)
@@ -125,7 +125,7 @@ class Workshop:
 
 
 @dataclass(slots=True)
-class Tally:
+class IngestTotals:
     """What the transactions of one call amount to."""
 
     head: Head | None = None
@@ -143,7 +143,7 @@ class Tally:
         self.repeated += push.answer.blocks
         self.count(push.answer.counts)
 
-    def add(self, before: Head, after: Head, done: Outcome) -> None:
+    def add(self, before: Head, after: Head, done: IngestOutcome) -> None:
         self.head, self.rows = after, self.rows + done.rows
         self.blocks += after.sequence_number - before.sequence_number
         self.count(done.counts)
@@ -153,7 +153,7 @@ class Tally:
 
     def outcome(self, otherwise: str) -> PullOutcome:
         if self.head is None:
-            return UpToDate(reason=otherwise, counts=self.counts)
+            return NothingNew(reason=otherwise, counts=self.counts)
         return Ingested(
             head=self.head,
             blocks=self.blocks,
@@ -164,12 +164,12 @@ class Tally:
         )
 
 
-def quiet(_: Step) -> None:
+def quiet(_: IngestStep) -> None:
     """No one is looking."""
 
 
 async def pull_root(
-    shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
+    shop: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
 ) -> PullOutcome:
     """Bring a polling source up to date.
 
@@ -180,8 +180,10 @@ async def pull_root(
         return await _pull(shop, dataset, fetch_uncacheable=fetch_uncacheable, report=report)
 
 
-async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report) -> PullOutcome:
-    tally, overtaken = Tally(), 0
+async def _pull(
+    shop: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report
+) -> PullOutcome:
+    tally, overtaken = IngestTotals(), 0
     while True:
         state = await trio.to_thread.run_sync(load, shop, dataset)
         polled, _ = polling(state)
@@ -198,7 +200,7 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
                 skipped = (SkippedFile(name=found.name, reason=WRITTEN_TO), *found.skipped)
                 await _note_skipped(shop, dataset, state, skipped, tally)
                 return tally.outcome("unsettled")
-            report(Step(file=found.name, phase="fetched", rows=tally.rows))
+            report(IngestStep(file=found.name, phase="fetched", rows=tally.rows))
             with outside("the preparation of its source"):
                 batch = await prepared(shop, polled, found, folder)
             try:
@@ -215,7 +217,11 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
 
 
 async def _note_skipped(
-    shop: Workshop, dataset: DatasetId, state: ChainState, skipped: tuple[SkippedFile, ...], tally: Tally
+    shop: IngestDependencies,
+    dataset: DatasetId,
+    state: ChainState,
+    skipped: tuple[SkippedFile, ...],
+    tally: IngestTotals,
 ) -> None:
     """Files that are passed over are told each time, for they lie there each time."""
     if skipped and state.head is not None:
@@ -224,7 +230,7 @@ async def _note_skipped(
         await shop.committer.note_rows(dataset, Head(state.head, state.sequence_number), counts)
 
 
-Choose: TypeAlias = Callable[[ChainState], tuple[Source, tuple[MetadataEvent, ...]]]
+Choose: TypeAlias = Callable[[ChainState], tuple[SourceInForce, tuple[MetadataEvent, ...]]]
 
 
 class SourceMoved(Conflict):
@@ -237,7 +243,7 @@ def _as_fetched(before: ChainState) -> Choose:
     Blocks after another source are its rows: whoever fetches that again would find others. Raises SourceMoved.
     """
 
-    def choose(state: ChainState) -> tuple[Source, tuple[MetadataEvent, ...]]:
+    def choose(state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
         if (state.polling_source, state.source_state) != (before.polling_source, before.source_state):
             raise SourceMoved(
                 "the source of the dataset was changed while it was fetched",
@@ -250,11 +256,11 @@ def _as_fetched(before: ChainState) -> Choose:
 
 
 async def transact(
-    shop: Workshop,
+    shop: IngestDependencies,
     dataset: DatasetId,
     choose: Choose,
     batch: Batch,
-    tally: Tally,
+    tally: IngestTotals,
     report: Report,
     push: Push | None = None,
 ) -> None:
@@ -264,7 +270,7 @@ async def transact(
     """
     for attempt in range(ATTEMPTS):
         plan = await trio.to_thread.run_sync(_plan, shop, dataset, choose, batch)
-        report(Step(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
+        report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
             settled, aside = await _computed(shop, plan)
         except Fault:
@@ -283,12 +289,12 @@ async def transact(
             tally.count(settled.counts)
             return
         tally.add(plan.expected, head, settled)
-        report(Step(file=", ".join(batch.names[:3]), phase="committed", rows=tally.rows))
+        report(IngestStep(file=", ".join(batch.names[:3]), phase="committed", rows=tally.rows))
         return
 
 
 async def _committed(
-    shop: Workshop,
+    shop: IngestDependencies,
     dataset: DatasetId,
     plan: IngestPlan,
     settled: Settled,
@@ -297,7 +303,7 @@ async def _committed(
 ) -> Head | None:
     """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
     along = Along(push=None if push is None else _answered(push, settled), beside=aside)
-    if isinstance(settled, Outcome):
+    if isinstance(settled, IngestOutcome):
         return await shop.committer.commit(
             dataset,
             plan.expected,
@@ -313,13 +319,13 @@ async def _committed(
 
 
 def _answered(push: Push, done: Settled) -> Push:
-    answer = Answer(blocks=0, records=0, counts=done.counts)
-    if isinstance(done, Outcome):
-        answer = Answer(blocks=len(done.events), records=done.rows, counts=done.counts)
+    answer = PushOutcome(blocks=0, records=0, counts=done.counts)
+    if isinstance(done, IngestOutcome):
+        answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
     return msgspec.structs.replace(push, answer=answer)
 
 
-def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
+def _plan(shop: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(shop.settings.staging, shop.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     state = load(shop, dataset)
@@ -341,7 +347,7 @@ def _plan(shop: Workshop, dataset: DatasetId, choose: Choose, batch: Batch) -> I
     return msgspec.structs.replace(plan, request=request)
 
 
-async def _computed(shop: Workshop, plan: IngestPlan) -> tuple[Settled, Beside | None]:
+async def _computed(shop: IngestDependencies, plan: IngestPlan) -> tuple[Settled, Beside | None]:
     """The engine's answer, looked at, with its slices in the object store."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
@@ -361,12 +367,12 @@ async def _computed(shop: Workshop, plan: IngestPlan) -> tuple[Settled, Beside |
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _settle(shop: Workshop, plan: IngestPlan, answer: Success) -> tuple[Settled, Beside | None]:
+def _settle(shop: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, Beside | None]:
     settled = _settled(shop, plan, answer)
     return settled, set_aside(plan, answer, shop.quarantines, shop.objects, partial(load, shop))
 
 
-def _settled(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
+def _settled(shop: IngestDependencies, plan: IngestPlan, answer: Success) -> Settled:
     if answer.new_offset_interval is None:
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
@@ -374,7 +380,7 @@ def _settled(shop: Workshop, plan: IngestPlan, answer: Success) -> Settled:
     return settle(plan, answer, taken(shop.objects, path, answer.schema, plan.request.vocab.offset_column), written)
 
 
-def load(shop: Workshop, dataset: DatasetId) -> ChainState:
+def load(shop: IngestDependencies, dataset: DatasetId) -> ChainState:
     """The state of a chain that can be written to. Raises Invalid."""
     state = load_state(shop.store.chain(dataset))
     if state.unknown is not None:
@@ -387,7 +393,7 @@ def load(shop: Workshop, dataset: DatasetId) -> ChainState:
 
 
 async def _fetch(
-    shop: Workshop, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
+    shop: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
     settings, passed_over = shop.settings, None
     if shop.base is not None:
@@ -406,7 +412,7 @@ async def _fetch(
     return await fetch(polled.fetch, job)
 
 
-async def _is_settled(shop: Workshop, found: Fetched) -> bool:
+async def _is_settled(shop: IngestDependencies, found: Fetched) -> bool:
     """Whether nobody writes to the file, as far as waiting for ``settle`` seconds after the last change tells."""
     settle, local = shop.settings.settle, found.local
     if local is None or settle <= 0:
@@ -429,7 +435,7 @@ async def _check_unchanged(batch: Batch) -> None:
     )
 
 
-async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
+async def prepared(shop: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
     """One file as the engine reads it."""
     ready = await prepare(
         found.path, polled.prepare or (), folder, shop.settings, name=found.name, decoded=found.decoded
@@ -448,7 +454,7 @@ async def prepared(shop: Workshop, polled: SetPollingSource, found: Fetched, fol
 
 
 @asynccontextmanager
-async def folder_of(shop: Workshop) -> AsyncIterator[Path]:
+async def folder_of(shop: IngestDependencies) -> AsyncIterator[Path]:
     """A fresh folder under the staging directory, gone afterwards whatever happens."""
     make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=shop.settings.staging)
     folder = Path(await trio.to_thread.run_sync(make))

@@ -15,7 +15,7 @@ from chain.model.events import AddData
 from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.times import TOLERANCE, block_time
-from odfd.ingest.driver import Workshop, load
+from odfd.ingest.driver import IngestDependencies, load
 from odfd.ingest.plan import require_root
 
 ATTEMPTS: Final = 5
@@ -29,7 +29,7 @@ class Marked(msgspec.Struct, frozen=True, kw_only=True):
     watermark: Instant
 
 
-async def set_watermark(shop: Workshop, dataset: DatasetId, to: Instant, *, ahead: bool = False) -> Marked:
+async def set_watermark(shop: IngestDependencies, dataset: DatasetId, to: Instant, *, ahead: bool = False) -> Marked:
     """One block with a watermark and no rows. ``ahead``: it may be later than the clock.
 
     Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.

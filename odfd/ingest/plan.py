@@ -51,7 +51,7 @@ LINK_TYPE: Final = "opendatafabric.org/type"
 """Attribute by which a column says that its values name objects."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SourceInForce(msgspec.Struct, frozen=True, kw_only=True):
     """How files become rows: the part that polling and push sources share."""
 
     name: str
@@ -105,7 +105,7 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Where records go that cannot be read; ``None``: the files are refused."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What to commit, in this order."""
 
     events: tuple[MetadataEvent, ...]
@@ -128,20 +128,22 @@ class Nothing(msgspec.Struct, frozen=True):
     counts: RowCounts
 
 
-Settled: TypeAlias = Outcome | Nothing
+Settled: TypeAlias = IngestOutcome | Nothing
 
 
-def polling(state: ChainState) -> tuple[SetPollingSource, Source]:
+def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
     """The polling source in force. Raises Refused for datasets that have none."""
     require_root(state)
     found = state.polling_source
     if found is None:
         hint = "push data with `odfctl ingest`" if state.active_push_sources else "add one with SetPollingSource"
         raise Refused("the dataset has no polling source", rule="polling-source", hint=hint)
-    return found, Source(name="default", read=found.read, preprocess=found.preprocess, merge=found.merge)
+    return found, SourceInForce(name="default", read=found.read, preprocess=found.preprocess, merge=found.merge)
 
 
-def pushed(state: ChainState, name: str | None, read: ReadStep | None) -> tuple[Source, tuple[MetadataEvent, ...]]:
+def pushed(
+    state: ChainState, name: str | None, read: ReadStep | None
+) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
     """The push source to use, and the event that makes it if this is its first use.
 
     ``read`` is how to read files when the dataset has no push source yet. Raises Refused, Invalid.
@@ -166,18 +168,18 @@ def pushed(state: ChainState, name: str | None, read: ReadStep | None) -> tuple[
                 rule="push-format",
                 hint="leave out the format, or name a source that reads it",
             )
-        return Source(name=name, read=found.read, preprocess=found.preprocess, merge=found.merge), ()
+        return SourceInForce(name=name, read=found.read, preprocess=found.preprocess, merge=found.merge), ()
     if read is None:
         raise Invalid("the dataset has no push source yet", rule="push-source", hint="say --format csv or another")
     made = AddPushSource(source_name="auto", read=read, merge=MergeAppend())
-    return Source(name="auto", read=read, preprocess=None, merge=made.merge), (made,)
+    return SourceInForce(name="auto", read=read, preprocess=None, merge=made.merge), (made,)
 
 
 def _format(read: ReadStep) -> str:
     return str(type(read).__struct_config__.tag)
 
 
-def guesses_columns(source: Source) -> bool:
+def guesses_columns(source: SourceInForce) -> bool:
     """Whether what columns there are is for the files to say."""
     read = source.read
     declared = read.schema is not None or bool(getattr(read, "ddl_schema", None))
@@ -222,7 +224,7 @@ def schema_in_force(state: ChainState) -> DataSchema | None:
 
 def plan_ingest(
     state: ChainState,
-    source: Source,
+    source: SourceInForce,
     batch: Batch,
     system_time: Instant,
     slices: Sequence[tuple[Multihash, Path]] = (),
@@ -281,7 +283,7 @@ def _target(state: ChainState, quarantine: Quarantine | None) -> QuarantineTarge
     return QuarantineTarget(path="", next_offset=quarantine.next_offset, follows=str(state.head))
 
 
-def transaction_id(state: ChainState, source: Source, batch: Batch, system_time: Instant) -> str:
+def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, system_time: Instant) -> str:
     """The same for the same question: dataset, head, source, its state and files, and the time of the block."""
     parts = (
         bytes(state.dataset or b""),
@@ -320,7 +322,7 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
         events.append(data)
     if not events:
         return Nothing(counts)
-    return Outcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
+    return IngestOutcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
 
 
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:

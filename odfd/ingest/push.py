@@ -31,10 +31,10 @@ from chain.model.source import (
 from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.counting import NOTHING_READ
-from odfd.datasets.pushes import Answer, Push
-from odfd.ingest.driver import PullOutcome, Report, Tally, Workshop, load, quiet, transact
+from odfd.datasets.pushes import Push, PushOutcome
+from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, Report, load, quiet, transact
 from odfd.ingest.fetch.base import file_identity
-from odfd.ingest.plan import Batch, Source, pushed
+from odfd.ingest.plan import Batch, SourceInForce, pushed
 
 MAX_ID: Final = 200
 """Characters of a client's id of a push."""
@@ -63,13 +63,13 @@ class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
     """Take it in although it was before."""
 
-    def choose(self, state: ChainState) -> tuple[Source, tuple[MetadataEvent, ...]]:
+    def choose(self, state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
         """Raises Refused, Invalid."""
         return pushed(state, self.source, self.read)
 
 
 async def push_files(
-    shop: Workshop,
+    shop: IngestDependencies,
     dataset: DatasetId,
     files: Sequence[Path],
     terms: PushTerms = PushTerms(),  # noqa: B008  it is frozen
@@ -86,7 +86,7 @@ async def push_files(
     state = await trio.to_thread.run_sync(load, shop, dataset)
     source, _ = terms.choose(state)
     groups = [[file] for file in files] if isinstance(source.merge, MergeSnapshot) else [list(files)]
-    tally = Tally()
+    tally = IngestTotals()
     for number, group in enumerate(groups):
         push = await trio.to_thread.run_sync(partial(_identified, group, source, terms, number if number else None))
         known = None if log is None or terms.again else await _known(log, dataset, push, source, terms)
@@ -98,7 +98,7 @@ async def push_files(
     return tally.outcome("nothing-new")
 
 
-def _identified(files: Sequence[Path], source: Source, terms: PushTerms, part: int | None) -> Push:
+def _identified(files: Sequence[Path], source: SourceInForce, terms: PushTerms, part: int | None) -> Push:
     """Reads the files. ``part``: which of several transactions of one push it is, beyond the first."""
     digest = hashlib.sha256(msgspec.json.encode((source, terms.event_time), order="deterministic"))
     for file in files:
@@ -113,11 +113,11 @@ def _identified(files: Sequence[Path], source: Source, terms: PushTerms, part: i
         id=named or _OF_CONTENT + digest.hexdigest(),
         source=source.name,
         content=digest.digest(),
-        answer=Answer(blocks=0, records=0, counts=NOTHING_READ),
+        answer=PushOutcome(blocks=0, records=0, counts=NOTHING_READ),
     )
 
 
-async def _known(log: PushLog, dataset: DatasetId, push: Push, source: Source, terms: PushTerms) -> Push | None:
+async def _known(log: PushLog, dataset: DatasetId, push: Push, source: SourceInForce, terms: PushTerms) -> Push | None:
     """The push as it was taken in, if this is a repetition. Raises Refused: the id was of another one."""
     found = await trio.to_thread.run_sync(log.find, dataset, push.id)
     if found is None:
@@ -139,7 +139,7 @@ def _is_last(push: Push, newest: Push) -> bool:
     return push.id == newest.id or (not push.answer.blocks and push.sequence >= newest.sequence)
 
 
-def _head_at(shop: Workshop, dataset: DatasetId, sequence: int) -> Head:
+def _head_at(shop: IngestDependencies, dataset: DatasetId, sequence: int) -> Head:
     return Head(shop.store.chain(dataset).block_at(sequence).hash, sequence)
 
 

@@ -20,7 +20,7 @@ from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success
 from engines.measuring import measured
 from odfd.ingest.commit import Beside
-from odfd.ingest.plan import IngestPlan, Quarantine, Source, beside
+from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce, beside
 
 Load = Callable[[DatasetId], ChainState]
 
@@ -35,7 +35,9 @@ class Quarantines(Protocol):
         """A new one, that has no rows yet. Raises Invalid when its name is taken."""
 
 
-def standing(quarantines: Quarantines | None, source: Source, dataset: DatasetId, load: Load) -> Quarantine | None:
+def standing(
+    quarantines: Quarantines | None, source: SourceInForce, dataset: DatasetId, load: Load
+) -> Quarantine | None:
     """What takes records that cannot be read, as it is now; ``None``: the source refuses a file of which some cannot.
 
     Raises Refused where nothing takes them.

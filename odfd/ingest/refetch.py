@@ -25,11 +25,11 @@ from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
-from odfd.ingest.driver import Workshop, folder_of, prepared
+from odfd.ingest.driver import IngestDependencies, folder_of, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.plan import Batch, Source, needs_history, plan_ingest, polling
+from odfd.ingest.plan import Batch, SourceInForce, needs_history, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
 from odfd.ingest.slices import SliceIndex
 
@@ -55,7 +55,7 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: the bytes cannot be read as the manifest says."""
 
 
-def observing(shop: Workshop, may_dial: MayDial) -> Workshop:
+def observing(shop: IngestDependencies, may_dial: MayDial) -> IngestDependencies:
     """The same workshop, for sources that strangers declared."""
     return dataclasses.replace(shop, settings=confined(shop.settings, may_dial), index=SliceIndex())
 
@@ -81,7 +81,7 @@ def check_open(step: FetchStep) -> None:
         raise Refused("its source asks for credentials", rule="source-not-open", hint="nobody else can fetch it")
 
 
-async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
+async def refetch(shop: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
     """Fetch the source of ``state``, a chain before the block that is asked about, whose system time is ``time``.
 
     Raises Remote (not reachable), Refused and Invalid (not for everybody to fetch), NotFound (a slice that is needed is
@@ -103,7 +103,13 @@ async def refetch(shop: Workshop, reader: ChainReader, state: ChainState, time: 
 
 
 async def _rows(
-    shop: Workshop, reader: ChainReader, state: ChainState, source: Source, batch: Batch, time: Instant, out: Path
+    shop: IngestDependencies,
+    reader: ChainReader,
+    state: ChainState,
+    source: SourceInForce,
+    batch: Batch,
+    time: Instant,
+    out: Path,
 ) -> Rows | None:
     slices = shop.index.parts(reader, state, shop.objects, source.merge) if needs_history(source.merge) else ()
     plan = plan_ingest(state, source, batch, time, slices)

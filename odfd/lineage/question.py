@@ -30,7 +30,7 @@ from odfd.transform.plan import Diverged, InputView, vocabulary
 from odfd.transform.requests import engine_input
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Which records, and how much of the answer is wanted."""
 
     dataset: DatasetId
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Tells this question apart from others under way."""
 
 
-def question(chains: ChainStore, objects: ObjectStore, asked: Asked, folder: Path) -> ProvenanceRequest:
+def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
     """``folder``: fresh, and the caller's. Synchronous. Raises NotFound for what is not held here, Invalid for chains
     that contradict each other, ObjectDamaged.
     """

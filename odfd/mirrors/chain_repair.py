@@ -31,7 +31,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.live_set import restore_live
 from odfd.trust.ledger.log import CHAINS, LIVE, REMADE, Checked, Ledger
 from odfd.verify.report import Level
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 from p2p.ports import PeerId, Replication
 
 MAX_BLOCKS: Final = 20_000
@@ -40,7 +40,7 @@ PART: Final = 1 << 20
 """Bytes of blocks asked for at once."""
 
 
-class Mended(msgspec.Struct, frozen=True):
+class RepairedChain(msgspec.Struct, frozen=True):
     """``blocks`` were put in the place of spoilt ones, ``rows`` of conclusions were forgotten or made anew."""
 
     blocks: int = 0
@@ -79,7 +79,7 @@ class _Claimed:
         return self._chain.stored_pages(start, self._truth.size if stop is None else min(stop, self._truth.size))
 
 
-class ChainMender:
+class ChainRepair:
     """See the module."""
 
     def __init__(
@@ -96,7 +96,7 @@ class ChainMender:
         self._replication = replication
         self._holders = holders
 
-    async def mend(self, dataset: DatasetId) -> Mended:
+    async def mend(self, dataset: DatasetId) -> RepairedChain:
         """Raises NotFound for a block that nobody has, Environment for a database that is spoilt itself."""
         rows = await trio.to_thread.run_sync(self._forget_rows)
         truth = await trio.to_thread.run_sync(self._truth, dataset)
@@ -105,7 +105,7 @@ class ChainMender:
         if blocks is None:
             blocks = await self._ask(dataset, mending, truth)
         rows += await trio.to_thread.run_sync(self._keep, dataset, mending, truth, blocks)
-        return Mended(len(blocks), rows)
+        return RepairedChain(len(blocks), rows)
 
     def _forget_rows(self) -> int:
         """Indexes are made anew; damaged rows go, as the log tells what they said or it is heard or made again.
@@ -151,7 +151,7 @@ class ChainMender:
 
     def _look(self, dataset: DatasetId, truth: _Truth) -> Mending:
         claimed = _Claimed(self._chains.chain(dataset), truth)
-        report = verify_chain(claimed, self._objects, Request(ref=dataset.short, level=Level.CHAIN))
+        report = verify_chain(claimed, self._objects, VerificationRequest(ref=dataset.short, level=Level.CHAIN))
         damaged = {failure.block.sequence_number for failure in report.failures}
         return Mending(self._chains.chain(dataset), truth.size, damaged)
 

@@ -25,7 +25,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.references import references_to
 from odfd.mirrors import mirror_spec as wishes
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
 from odfd.resources.store import Resources
 from odfd.trust.ledger.log import Ledger
@@ -35,7 +35,7 @@ _PAGE: Final = 256
 """Objects let go in one transaction."""
 
 
-class Keeping:
+class DataRetention:
     """See the module. ``reader`` names a dataset of this node's own that is derived from one, when there is any."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Keeping:
         with self._database.read() as connection:
             return sum(Holdings(connection).all_bytes().values())
 
-    def give_way(self, wish: Wish, needed: int) -> bool:
+    def give_way(self, wish: MirrorSpec, needed: int) -> bool:
         """Let go of data of mirrors of a lower priority than this wish's, if that frees so many bytes; else of none."""
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
@@ -78,19 +78,19 @@ class Keeping:
         with self._database.write() as connection:
             Holdings(connection).note(dataset, objects)
 
-    def settle(self, wish: Wish) -> None:
+    def settle(self, wish: MirrorSpec) -> None:
         """Plan anew when the plan in force is not that of the wish."""
         with self._database.read() as connection:
             planned = Holdings(connection).extent(wish.id).keep
         if planned != self._bounds(wish):
             self.plan(wish)
 
-    def plan(self, wish: Wish) -> None:
+    def plan(self, wish: MirrorSpec) -> None:
         """Settle from which block on data is to be here, before any of it is fetched."""
         with self._lock:
             self._plan(wish)
 
-    def _plan(self, wish: Wish) -> None:
+    def _plan(self, wish: MirrorSpec) -> None:
         dataset, chain, bounds = wish.id, self._chains.chain(wish.id), self._bounds(wish)
         head = chain.head()
         if head is None:
@@ -106,7 +106,7 @@ class Keeping:
         floor = 0 if anew else max(checked.data, extent.first)
         newest = chain.block_at(head.sequence_number).system_time
         wanted = oldest_kept(parse_keep(bounds), newest, _newest_first(chain, floor), head.size) if bounds else 0
-        place = replanned(Place(extent.first, checked.data, extent.seen), wanted if anew else wanted or floor)
+        place = replanned(RetainedRange(extent.first, checked.data, extent.seen), wanted if anew else wanted or floor)
         with self._database.write() as connection:
             Holdings(connection).keep_extent(dataset, Extent(place.first, place.seen, bounds))
             ledger = Ledger(connection)
@@ -123,12 +123,12 @@ class Keeping:
                 self.note(dataset, found)
                 found = []
 
-    def trim(self, wish: Wish) -> str:
+    def trim(self, wish: MirrorSpec) -> str:
         """Let go of what is beyond the wish; in words why nothing may be, or why more went, or empty."""
         with self._lock:
             return self._trim(wish)
 
-    def _trim(self, wish: Wish) -> str:
+    def _trim(self, wish: MirrorSpec) -> str:
         dataset, chain = wish.id, self._chains.chain(wish.id)
         head = chain.head()
         if head is None:
@@ -170,12 +170,12 @@ class Keeping:
             with self._database.write() as connection:
                 Holdings(connection).drop(dataset, freed)
 
-    def _bounds(self, wish: Wish) -> str:
+    def _bounds(self, wish: MirrorSpec) -> str:
         """The wish's own, unless all is needed here; empty for all."""
         return "" if wish.keep is None or self._reader(wish.id) is not None else wish.keep
 
 
-class Place(msgspec.Struct, frozen=True):
+class RetainedRange(msgspec.Struct, frozen=True):
     """Data of blocks ``first`` to ``data`` is here; that of blocks from ``seen`` on was looked at."""
 
     first: int
@@ -183,16 +183,16 @@ class Place(msgspec.Struct, frozen=True):
     seen: int
 
 
-def replanned(place: Place, wanted: int) -> Place:
+def replanned(place: RetainedRange, wanted: int) -> RetainedRange:
     """Where to go on when data of blocks from ``wanted`` on is to be here; letting go of earlier ones comes later."""
     if place.seen > max(place.data, place.first):
-        return Place(wanted, wanted, wanted)
+        return RetainedRange(wanted, wanted, wanted)
     data = max(place.data, place.first)
     if wanted > data:
-        return Place(wanted, wanted, wanted)
+        return RetainedRange(wanted, wanted, wanted)
     if wanted < place.first:
-        return Place(wanted, wanted, min(place.seen, wanted))
-    return Place(place.first, data, place.seen)
+        return RetainedRange(wanted, wanted, min(place.seen, wanted))
+    return RetainedRange(place.first, data, place.seen)
 
 
 def _needed_elsewhere(connection: sqlite3.Connection, dataset: DatasetId, name: Multihash) -> bool:

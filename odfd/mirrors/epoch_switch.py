@@ -18,7 +18,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Apart, ChainStore, Rewrite
 from config import model
-from odfd.trust.admission.epoch_switch import Turn, turn_to
+from odfd.trust.admission.epoch_switch import EpochSwitch, turn_to
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
 from odfd.trust.ledger.log import Checked
 from odfd.trust.policy.profiles import apart, follows_rewrites
@@ -48,7 +48,7 @@ def is_there(checked: Checked, head: HeadStatement) -> bool:
     return head.epoch > checked.epoch and (tree.size, tree.root) == (head.size, head.root_hash)
 
 
-def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> Turn | None:
+def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> EpochSwitch | None:
     """The turn that blocks which are here have to take; ``None`` when there is none. Raises RewriteWaiting."""
     tree = checked.frontier
     if not tree.size or head.epoch <= checked.epoch:
@@ -75,7 +75,7 @@ def go_back(
     chains: ChainStore,
     dataset: DatasetId,
     checked: Checked,
-    turn: Turn,
+    turn: EpochSwitch,
     epoch: int,
     parts_at: int | None = None,
     apart: Apart | None = None,

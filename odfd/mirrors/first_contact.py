@@ -15,7 +15,7 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.statement import HeadStatement
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.signed_heads import signed_heads
 from odfd.trust.ledger.tables import MET
@@ -29,14 +29,14 @@ ENOUGH: Final = 3
 """Networks, blocks of addresses that one operator may hold all of (``p2p.address.network_of``)."""
 
 
-class Meeting:
+class FirstContact:
     """See the module. ``witnesses`` are asked for each time, so that a reload counts at once."""
 
     def __init__(self, witnesses: Callable[[], Witnesses], clock: Callable[[], Instant]) -> None:
         self._witnesses = witnesses
         self._clock = clock
 
-    def rung(self, wish: Wish) -> str:
+    def rung(self, wish: MirrorSpec) -> str:
         """The one on which it will be met, or a higher one than ``FIRST_SIGHT`` if enough networks show the same."""
         if wish.expect is not None:
             return EXPECTED
@@ -53,7 +53,7 @@ class Meeting:
             most = max(most, count)
         return f"{most} of the {witnesses.quorum} witnesses that are asked for cosigned a head of it"
 
-    def keep(self, connection: sqlite3.Connection, wish: Wish, networks: int) -> None:
+    def keep(self, connection: sqlite3.Connection, wish: MirrorSpec, networks: int) -> None:
         """It was met, and peers of so many networks showed the same chain."""
         rung = self.rung(wish)
         met = NETWORKS if rung == FIRST_SIGHT and networks >= ENOUGH else rung

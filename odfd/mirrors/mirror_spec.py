@@ -18,7 +18,7 @@ KIND: Final = "mirror"
 MAX_PRIORITY: Final = 100
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``use`` and ``serve`` replace the node's policy for this dataset; ``expect`` is a hash learned elsewhere."""
 
     dataset: str
@@ -74,7 +74,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             Multihash.parse(self.expect)
 
 
-def keep(resources: Resources, wish: Wish, now: Instant) -> bool:
+def keep(resources: Resources, wish: MirrorSpec, now: Instant) -> bool:
     """``False`` when it was wished already."""
     return resources.apply(KIND, wish.dataset, msgspec.json.encode(wish), now)
 
@@ -83,13 +83,13 @@ def drop(resources: Resources, dataset: DatasetId, now: Instant) -> bool:
     return resources.delete(KIND, str(dataset), now)
 
 
-def all_of(resources: Resources) -> list[Wish]:
-    return [msgspec.json.decode(each.spec, type=Wish) for each in resources.all(KIND)]
+def all_of(resources: Resources) -> list[MirrorSpec]:
+    return [msgspec.json.decode(each.spec, type=MirrorSpec) for each in resources.all(KIND)]
 
 
-def of(resources: Resources, dataset: DatasetId) -> Wish | None:
+def of(resources: Resources, dataset: DatasetId) -> MirrorSpec | None:
     found = resources.get(KIND, str(dataset))
-    return None if found is None else msgspec.json.decode(found.spec, type=Wish)
+    return None if found is None else msgspec.json.decode(found.spec, type=MirrorSpec)
 
 
 def purposes(resources: Resources, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:

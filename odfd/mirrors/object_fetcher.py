@@ -2,7 +2,7 @@
 
 What rows link to comes after the rows are checked, a page of names at a time however many there are. No block says its
 size: a peer does, and what it says binds that peer alone. What arrived of an object that was cut off stays and is gone
-on with. One ``Arrivals`` serves all mirrors, so that no object is fetched twice at the same time.
+on with. One ``ObjectFetcher`` serves all mirrors, so that no object is fetched twice at the same time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_fault
-from odfd.mirrors.data_retention import Keeping
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.data_retention import DataRetention
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
-from odfd.mirrors.progress import Tally
-from odfd.mirrors.quota import Room
-from odfd.mirrors.rate_limits import Paces
+from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.quota import MirrorQuota
+from odfd.mirrors.rate_limits import RateLimits
 from odfd.mirrors.sinks import PartialObject
 from odfd.runtime.disk import check_room
 from odfd.verify.objects import LINKED, check_event, check_object
-from odfd.verify.terms import Bringing, Terms, bringing_objects
+from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 
@@ -60,13 +60,13 @@ class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes left free on the disk of the state directory: below it nothing more is taken."""
 
 
-class Arrivals:
+class ObjectFetcher:
     """See the module."""
 
     def __init__(
         self,
         objects: DiskObjects,
-        keeping: Keeping,
+        keeping: DataRetention,
         partial: Path,
         replication: Replication,
         limits: ObjectLimits | None = None,
@@ -77,19 +77,21 @@ class Arrivals:
         self._replication = replication
         self._packs = Packs(objects, replication)
         self.limits = limits or ObjectLimits()
-        self.paces = Paces()
+        self.paces = RateLimits()
         self._on_the_way: dict[Multihash, trio.Event] = {}
-        self.room = Room(keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way])
+        self.room = MirrorQuota(
+            keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way]
+        )
         self._turn = 0
         """Which peer is asked first for a linked object."""
 
     async def bring(
         self,
-        wish: Wish | None,
+        wish: MirrorSpec | None,
         peers: Sequence[PeerId],
-        terms: Terms,
+        terms: ChainTerms,
         blocks: Sequence[SealedBlock],
-        tally: Tally,
+        tally: MirrorProgress,
     ) -> int:
         """All that blocks after ``terms`` bring; how many objects that is. However it ends, what came is counted.
 
@@ -136,7 +138,7 @@ class Arrivals:
                 if await trio.to_thread.run_sync(self._whole, name) is None:
                     await self._fetch(peers, name, size)
 
-    async def linked(self, wish: Wish | None, peers: Sequence[PeerId], name: Multihash) -> int:
+    async def linked(self, wish: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
         """Something that rows link to, unless it is here and whole; its size. Raises Remote, Environment.
 
         Without a ``wish`` it was here before, and its room is still its own.
@@ -146,7 +148,7 @@ class Arrivals:
             return await self._fetch_linked(wish, peers, name) if size is None else size
 
     async def _bring_links(
-        self, peers: Sequence[PeerId], terms: Terms, block: Block, tally: Tally, counted: _Counted
+        self, peers: Sequence[PeerId], terms: ChainTerms, block: Block, tally: MirrorProgress, counted: _Counted
     ) -> None:
         event = block.event
         if not terms.links or not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
@@ -175,7 +177,7 @@ class Arrivals:
             return None
         return size
 
-    async def _fetch_linked(self, wish: Wish | None, peers: Sequence[PeerId], name: Multihash) -> int:
+    async def _fetch_linked(self, wish: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
         """From one peer after the other, each at its word: one that says a wrong size cannot spoil it for others."""
         reasons = []
         self._turn += 1
@@ -199,7 +201,7 @@ class Arrivals:
             hint="others may have it: see the peers, or try again later",
         )
 
-    async def _check(self, peers: Sequence[PeerId], terms: Terms, block: Block) -> None:
+    async def _check(self, peers: Sequence[PeerId], terms: ChainTerms, block: Block) -> None:
         """Against their block. What our own disk has spoilt since it came is fetched again. Raises Invalid."""
         findings = await trio.to_thread.run_sync(check_event, self.objects, terms, block)
         if any(found.rule in _SPOILT for found in findings):
@@ -208,7 +210,7 @@ class Arrivals:
         for found in findings:
             raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
 
-    async def _fetch_promised(self, wish: Wish | None, peer: PeerId, name: Multihash, size: int) -> None:
+    async def _fetch_promised(self, wish: MirrorSpec | None, peer: PeerId, name: Multihash, size: int) -> None:
         """The promise is taken back when the object is counted, or here when it does not come."""
         promised = await trio.to_thread.run_sync(self._promise, wish, {name: size})
         try:
@@ -221,7 +223,7 @@ class Arrivals:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.room.take_back, promised)
 
-    def _promise(self, wish: Wish | None, missing: Mapping[Multihash, int]) -> list[Multihash]:
+    def _promise(self, wish: MirrorSpec | None, missing: Mapping[Multihash, int]) -> list[Multihash]:
         """Room for what is not here, by its size, before any of it is asked for; what that is.
 
         Raises Refused for an object that is too large, Environment for a full disk or a quota that is reached.
@@ -278,7 +280,7 @@ class Arrivals:
 class _Counted:
     """Objects that came for a dataset, counted in pages."""
 
-    def __init__(self, keeping: Keeping, room: Room, wish: Wish | None) -> None:
+    def __init__(self, keeping: DataRetention, room: MirrorQuota, wish: MirrorSpec | None) -> None:
         self._keeping = keeping
         self._room = room
         self.wish = wish

@@ -30,7 +30,7 @@ class Start(msgspec.Struct, frozen=True):
     frontier: Frontier
 
 
-class Ahead:
+class Prefetch:
     """One way of ``size`` blocks. ``run`` fetches, in a task of its own; whoever keeps takes ``next``, and tells."""
 
     def __init__(self, fetch: Callable[[Start], Awaitable[VerifiedChain]], start: Start, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Tally(msgspec.Struct):
+class MirrorProgress(msgspec.Struct):
     """See the module."""
 
     blocks: int = 0

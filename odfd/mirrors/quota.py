@@ -16,15 +16,15 @@ from pathlib import Path
 from chain.errors import Environment
 from chain.multihash import Multihash
 from chain.store.objects import disk
-from odfd.mirrors.data_retention import Keeping
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.data_retention import DataRetention
+from odfd.mirrors.mirror_spec import MirrorSpec
 
 
-class Room:
+class MirrorQuota:
     """See the module. ``limit`` in bytes; 0: none. ``partial``: the folder of what is on its way."""
 
     def __init__(
-        self, keeping: Keeping, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
+        self, keeping: DataRetention, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
     ) -> None:
         """``busy``: names of files there that are written just now."""
         self._keeping = keeping
@@ -42,7 +42,7 @@ class Room:
         begun = sum(min(size, here.get(str(name), 0)) for name, size in wanted.items()) if here else 0
         return sum(wanted.values()) - begun
 
-    def promise(self, wish: Wish, missing: Mapping[Multihash, int]) -> None:
+    def promise(self, wish: MirrorSpec, missing: Mapping[Multihash, int]) -> None:
         """Room for these, or for none of them. Raises Environment."""
         with self._lock:
             new = {name: size for name, size in missing.items() if name not in self._promised}
@@ -56,7 +56,7 @@ class Room:
             for name in names:
                 self._promised.pop(name, None)
 
-    def _find(self, wish: Wish, new: Mapping[Multihash, int]) -> None:
+    def _find(self, wish: MirrorSpec, new: Mapping[Multihash, int]) -> None:
         needed, left = sum(new.values()), self._left(new)
         used = self._keeping.held_bytes() + sum(self._promised.values())
         busy = self._busy()

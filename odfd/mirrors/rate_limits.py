@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from chain.ids import DatasetId
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.retention import parse_rate
 from p2p.pace import Pace
 
 
-class Paces:
+class RateLimits:
     """One for each dataset with a cap; it outlives passes, so that many small ones keep it too."""
 
     def __init__(self) -> None:
         self._by_dataset: dict[DatasetId, Pace] = {}
 
-    def of(self, wish: Wish | None) -> Pace | None:
+    def of(self, wish: MirrorSpec | None) -> Pace | None:
         """``None``: no cap of its own. A cap that was changed holds for what is under way too."""
         if wish is None:
             return None

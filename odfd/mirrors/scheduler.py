@@ -24,14 +24,14 @@ from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Mark
 from odfd.errors import sole_fault
 from odfd.mirrors import mirror_spec as wishes
-from odfd.mirrors.mirror_spec import Wish
-from odfd.mirrors.progress import Tally
-from odfd.mirrors.sync import Current, MirrorSync, Outcome, Synced, Waiting
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
 from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
-from odfd.runtime.supervision import Journal, Life
-from odfd.trust.ledger.data_availability import Withholding
+from odfd.runtime.supervision import Life, Logger
+from odfd.trust.ledger.data_availability import DataAvailability
 from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0
@@ -40,7 +40,7 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before a failed pass is tried again; doubled up to a round."""
 
 
-class State(enum.Enum):
+class SchedulerState(enum.Enum):
     SYNCING = "syncing"
     CURRENT = "current"
     WAITING = "waiting"
@@ -54,18 +54,18 @@ class State(enum.Enum):
     """Until a person resumes it."""
 
 
-_SETTLED: Final = frozenset({State.CURRENT, State.REFUSED, State.FAILED})
+_SETTLED: Final = frozenset({SchedulerState.CURRENT, SchedulerState.REFUSED, SchedulerState.FAILED})
 
 
 class Mirror(msgspec.Struct):
     """One mirror at work; its fields are for people to look at."""
 
-    wish: Wish
-    state: State = State.WAITING
+    wish: MirrorSpec
+    state: SchedulerState = SchedulerState.WAITING
     message: str = ""
     fault: Fault | None = None
     """Why it is REFUSED or FAILED."""
-    tally: Tally = msgspec.field(default_factory=Tally)
+    tally: MirrorProgress = msgspec.field(default_factory=MirrorProgress)
     asked: int = 0
     """Peers that served it when it was found to be current."""
     passes: int = 0
@@ -88,7 +88,7 @@ class Mirror(msgspec.Struct):
     @property
     def is_unasked(self) -> bool:
         """Whether all that is known is here, and nobody was there who might know more."""
-        return self.state is State.CURRENT and not self.asked
+        return self.state is SchedulerState.CURRENT and not self.asked
 
     @property
     def is_settled(self) -> bool:
@@ -96,7 +96,7 @@ class Mirror(msgspec.Struct):
         return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class PassedOn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a mirror is passed on."""
 
     private: bool | None = None
@@ -104,18 +104,18 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
     """Whether the dataset was here before."""
 
-    def mark(self, wish: Wish) -> Mark:
+    def mark(self, wish: MirrorSpec) -> Mark:
         """What is found in a network is public there. A web server may be within reach of few, and what is here
         already came from a folder or was made here."""
         private = (self.held or wish.is_from_web) if self.private is None else self.private
         return Mark.PRIVATE if private else Mark.MIRRORED
 
 
-FOUND: Final = Shown()
+FOUND: Final = PassedOn()
 """What nobody said anything of, and what was not here."""
 
 
-class MirrorKeeper:
+class MirrorScheduler:
     """See the module. ``after_sync`` is told of every head that moved, and of data that came later than its blocks.
 
     ``doubted`` is told of each pass that brought no blocks though more are signed: they may be of another history.
@@ -127,7 +127,7 @@ class MirrorKeeper:
         sync: MirrorSync,
         events: EventLog,
         clock: Clock,
-        journal: Journal,
+        journal: Logger,
         after_sync: Callable[[DatasetId], None],
         doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
@@ -155,7 +155,7 @@ class MirrorKeeper:
         finally:
             self._nursery = None
 
-    async def add(self, wish: Wish, shown: Shown = FOUND) -> Mirror:
+    async def add(self, wish: MirrorSpec, shown: PassedOn = FOUND) -> Mirror:
         """Wish it, and begin at once. Wishing it again with other terms replaces them. Raises Invalid, Environment."""
         wish.check()
 
@@ -276,22 +276,22 @@ class MirrorKeeper:
             raise _not_mirrored(dataset)
         return mirror
 
-    def _wish(self, dataset: DatasetId) -> Wish | None:
+    def _wish(self, dataset: DatasetId) -> MirrorSpec | None:
         with self._database.read() as connection:
             return wishes.of(Resources(connection), dataset)
 
-    def _wishes(self) -> list[Wish]:
+    def _wishes(self) -> list[MirrorSpec]:
         with self._database.read() as connection:
             return wishes.all_of(Resources(connection))
 
-    def _begin(self, wish: Wish) -> Mirror:
+    def _begin(self, wish: MirrorSpec) -> Mirror:
         if self._nursery is None:
             raise Environment(
                 "mirrors are not running: the daemon is stopping", rule="draining", hint="try again later"
             )
         mirror = self._mirrors[wish.id] = Mirror(wish)
         if wish.paused:
-            mirror.state = State.PAUSED
+            mirror.state = SchedulerState.PAUSED
             mirror.ended.set()
         else:
             self._nursery.start_soon(self._work, mirror)
@@ -313,7 +313,7 @@ class MirrorKeeper:
             again = await self._pass(mirror)
             short = mirror.tally.blocks < mirror.tally.blocks_wanted
             # Where it is our disk that fails, nobody withholds anything.
-            if (short or mirror.wanting) and mirror.state is not State.FAILED:
+            if (short or mirror.wanting) and mirror.state is not SchedulerState.FAILED:
                 await self._note_withheld(mirror)
             mirror.passing = False
             mirror.passes += 1
@@ -336,7 +336,7 @@ class MirrorKeeper:
     async def _note_withheld(self, mirror: Mirror) -> None:
         def note() -> tuple[bool, bool]:
             with self._database.write() as connection:
-                withheld = Withholding(connection).note(mirror.wish.id, self._clock.now())
+                withheld = DataAvailability(connection).note(mirror.wish.id, self._clock.now())
             return withheld, mirror.tally.blocks < mirror.tally.blocks_wanted
 
         withheld, mirror.wanting = await trio.to_thread.run_sync(note)
@@ -352,7 +352,7 @@ class MirrorKeeper:
         match outcome:
             case Synced(head=head, blocks=blocks, peers=peers, note=note):
                 self._note(mirror, note)
-                mirror.state, mirror.message, mirror.asked = State.CURRENT, note, peers
+                mirror.state, mirror.message, mirror.asked = SchedulerState.CURRENT, note, peers
                 self._events.emit(
                     "mirror.synced", name, f"{blocks} blocks, head #{head.sequence_number}", blocks=blocks
                 )
@@ -362,11 +362,11 @@ class MirrorKeeper:
                 if objects:
                     self._after_sync(mirror.wish.id)
                 self._note(mirror, note)
-                mirror.state, mirror.asked = State.CURRENT, peers
+                mirror.state, mirror.asked = SchedulerState.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)
                 return False
-            case Waiting(reason=reason):
-                mirror.state, mirror.message = State.WAITING, reason
+            case NobodyHasIt(reason=reason):
+                mirror.state, mirror.message = SchedulerState.WAITING, reason
                 return mirror.passes > 0 or mirror.tally.blocks < mirror.tally.blocks_wanted
 
     def _note(self, mirror: Mirror, note: str) -> None:
@@ -378,7 +378,7 @@ class MirrorKeeper:
         ours = isinstance(fault, Environment)
         if not ours and mirror.tally.blocks < mirror.tally.blocks_wanted:
             self._doubted(mirror.wish.id)
-        mirror.state = State.REFUSED if refused else State.FAILED if ours else State.STALLED
+        mirror.state = SchedulerState.REFUSED if refused else SchedulerState.FAILED if ours else SchedulerState.STALLED
         mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):
             self._events.emit(f"mirror.{mirror.state.value}", mirror.wish.name, str(fault), rule=fault.rule)
@@ -388,7 +388,7 @@ class MirrorKeeper:
 
 
 def _begun(mirror: Mirror) -> None:
-    mirror.state = State.SYNCING
+    mirror.state = SchedulerState.SYNCING
 
 
 def _nobody_to_ask(connected: int) -> str:

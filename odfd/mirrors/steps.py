@@ -27,17 +27,17 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
 from odfd.mirrors.epoch_switch import check_base
-from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, Meeting
+from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, FirstContact
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.mirror_spec import Wish
-from odfd.mirrors.object_fetcher import Arrivals
-from odfd.mirrors.prefetch import Ahead, Start
-from odfd.mirrors.progress import Tally
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.object_fetcher import ObjectFetcher
+from odfd.mirrors.prefetch import Prefetch, Start
+from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage
-from odfd.verify.terms import Terms
+from odfd.verify.terms import ChainTerms
 from p2p.peers.score import BAD_BYTES
 from p2p.ports import PeerId, Replication, Tip, TreeHead
 
@@ -50,13 +50,13 @@ Each commit touches most pages of the indexes by hash: the more blocks it has, t
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """Where a pass is going: ``signed``, of which ``peers`` have all. Also what the dataset's authority says now."""
 
-    wish: Wish
+    wish: MirrorSpec
     signed: HeadStatement
     rights: Rights
     peers: Sequence[PeerId]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StepsKept(msgspec.Struct, frozen=True):
     """The blocks up to ``head`` are here, and ``objects`` came with them."""
 
     head: Head | None = None
@@ -70,10 +70,10 @@ class Steps:
         self,
         database: Database,
         chains: SqliteChains,
-        arrivals: Arrivals,
+        arrivals: ObjectFetcher,
         replication: Replication,
         holders: Holders,
-        meeting: Meeting,
+        meeting: FirstContact,
     ) -> None:
         self._database = database
         self._chains = chains
@@ -82,13 +82,15 @@ class Steps:
         self._holders = holders
         self._meeting = meeting
 
-    async def climb(self, goal: Goal, start: Start, tally: Tally, stands: Callable[[Head], Awaitable[bool]]) -> Kept:
+    async def climb(
+        self, goal: Goal, start: Start, tally: MirrorProgress, stands: Callable[[Head], Awaitable[bool]]
+    ) -> StepsKept:
         """``stands`` is asked after each step but the last whether the goal is still one.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
-        kept = Kept()
-        ahead = Ahead(partial(self._fetch, goal), start, goal.signed.size)
+        kept = StepsKept()
+        ahead = Prefetch(partial(self._fetch, goal), start, goal.signed.size)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ahead.run)
@@ -121,7 +123,7 @@ class Steps:
             await trio.to_thread.run_sync(sink.end_here)
         return sink
 
-    async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: Tally) -> Kept:
+    async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: MirrorProgress) -> StepsKept:
         """Prove and commit blocks, with their objects where they are wished."""
         wish, signed = goal.wish, goal.signed
         if sink.until < signed.size:
@@ -130,12 +132,12 @@ class Steps:
         _check_seed(sink, goal.rights)
         check_base(sink.began, sink.blocks, signed, goal.rights)
         if wish.brings_data:
-            objects += await self._arrivals.bring(wish, goal.peers, Terms.of(sink.start), sink.blocks, tally)
+            objects += await self._arrivals.bring(wish, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
         # Asked now: once it is kept nobody tells how it was met.
         networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
         head = await trio.to_thread.run_sync(self._commit, wish, sink, networks)
         tally.blocks = sink.size
-        return Kept(head, objects)
+        return StepsKept(head, objects)
 
     async def _networks(self, goal: Goal, tip: Tip) -> int:
         """In how many networks the chain is shown alike; nobody is sought who could change nothing."""
@@ -157,8 +159,8 @@ class Steps:
             hint="they are forgotten and asked for again",
         )
 
-    def _commit(self, wish: Wish, sink: VerifiedChain, networks: int) -> Head:
-        dataset, state, terms = wish.id, sink.start, Terms.of(sink.start)
+    def _commit(self, wish: MirrorSpec, sink: VerifiedChain, networks: int) -> Head:
+        dataset, state, terms = wish.id, sink.start, ChainTerms.of(sink.start)
         links = wish.brings_data and may_link(terms, sink.blocks)
 
         def together(connection: sqlite3.Connection) -> None:
@@ -179,7 +181,7 @@ class Steps:
             self.note_whole(dataset, terms, sink.blocks)
         return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
 
-    def note_whole(self, dataset: DatasetId, terms: Terms, blocks: Sequence[SealedBlock]) -> None:
+    def note_whole(self, dataset: DatasetId, terms: ChainTerms, blocks: Sequence[SealedBlock]) -> None:
         """The objects of these blocks are here and checked, and so is what their rows link to."""
         self._arrivals.objects.flush()
         note_links(self._database, self._arrivals.objects, dataset, terms, blocks)
@@ -203,7 +205,7 @@ def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
         )
 
 
-def _check_expected(wish: Wish, sink: VerifiedChain) -> None:
+def _check_expected(wish: MirrorSpec, sink: VerifiedChain) -> None:
     """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
     if wish.expect is None or sink.start.size:
         return

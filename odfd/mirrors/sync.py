@@ -27,13 +27,13 @@ from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
-from odfd.mirrors.first_contact import WITNESSED, Meeting
+from odfd.mirrors.first_contact import WITNESSED, FirstContact
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.mirror_spec import Wish
-from odfd.mirrors.object_fetcher import Arrivals
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Start
-from odfd.mirrors.progress import Tally
-from odfd.mirrors.steps import Goal, Kept, Steps
+from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.steps import Goal, Steps, StepsKept
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -67,13 +67,13 @@ class Current(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class NobodyHasIt(msgspec.Struct, frozen=True):
     """Nobody can give what is wished now."""
 
     reason: str
 
 
-Outcome: TypeAlias = Synced | Current | Waiting
+Outcome: TypeAlias = Synced | Current | NobodyHasIt
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -98,10 +98,10 @@ class MirrorSync:
         self,
         database: Database,
         chains: SqliteChains,
-        arrivals: Arrivals,
+        arrivals: ObjectFetcher,
         replication: Replication,
         holders: Holders,
-        meeting: Meeting,
+        meeting: FirstContact,
         *,
         following: Following = Following(),  # noqa: B008  it is never changed
     ) -> None:
@@ -114,10 +114,10 @@ class MirrorSync:
         self._replication = replication
         self._following = following
         self._holders = holders
-        self._refused: dict[DatasetId, tuple[Wish, bytes, Fault]] = {}
+        self._refused: dict[DatasetId, tuple[MirrorSpec, bytes, Fault]] = {}
         """What was found wrong with a signed tree: looking again would find the same."""
 
-    async def sync(self, wish: Wish, tally: Tally, begun: Callable[[], None] = lambda: None) -> Outcome:
+    async def sync(self, wish: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None] = lambda: None) -> Outcome:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
@@ -125,14 +125,14 @@ class MirrorSync:
             await trio.to_thread.run_sync(self._keeping.settle, wish)
         unheard = None if wish.via is None else await self._holders.published(wish.id, wish.via)
         outcome = await self._sync(wish, tally, begun)
-        served = not isinstance(outcome, Waiting) and outcome.peers
+        served = not isinstance(outcome, NobodyHasIt) and outcome.peers
         if unheard is not None and not served:
             raise unheard
-        if wish.want == "chain" or isinstance(outcome, Waiting):
+        if wish.want == "chain" or isinstance(outcome, NobodyHasIt):
             return outcome
         return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, wish))
 
-    def wished(self, wish: Wish) -> None:
+    def wished(self, wish: MirrorSpec) -> None:
         """A wish was changed: its cap holds for what is under way too."""
         self._arrivals.paces.of(wish)
 
@@ -144,7 +144,7 @@ class MirrorSync:
         """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
         await self._holders.news(dataset)
 
-    async def _sync(self, wish: Wish, tally: Tally, begun: Callable[[], None]) -> Outcome:
+    async def _sync(self, wish: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
         held = await trio.to_thread.run_sync(self._held, wish)
         if held.decided.abandoned is not None:
             raise Refused(
@@ -155,10 +155,10 @@ class MirrorSync:
         if held.head is None:
             await self._replication.seek(wish.id)
             alone = "" if self._holders.connected() else ", and no peer is connected: odfctl network list"
-            return Waiting(f"no signed head of it was seen yet{alone}")
+            return NobodyHasIt(f"no signed head of it was seen yet{alone}")
         if held.lacks:
             await self._replication.seek(wish.id)
-            return Waiting(held.lacks)
+            return NobodyHasIt(held.lacks)
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
         if not behind and not _lacks_data(wish, held):
@@ -171,7 +171,7 @@ class MirrorSync:
         if not peers and await self._replication.seek(wish.id):
             peers = await self._holders.of(wish.id, size)
         if not peers:
-            return Waiting("no connected peer serves it that far")
+            return NobodyHasIt("no connected peer serves it that far")
         begun()
         try:
             return await self._bring(wish, held, held.head, peers, tally)
@@ -182,10 +182,10 @@ class MirrorSync:
             raise
 
     async def _bring(
-        self, wish: Wish, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: Tally
+        self, wish: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress
     ) -> Outcome:
         """Of a wish for some of the data all blocks come first: only then can be told which data is the newest."""
-        objects, kept = 0, Kept()
+        objects, kept = 0, StepsKept()
         if wish.brings_data and _lacks_data(wish, held):
             objects = await self._missing_data(wish, held, peers, tally)
         if held.state.size < signed.size:
@@ -204,7 +204,7 @@ class MirrorSync:
         held = await trio.to_thread.run_sync(self._held, goal.wish)
         return held.head is not None and held.head.epoch == goal.signed.epoch and held.state.head == kept.hash
 
-    async def _kept_data(self, wish: Wish, peers: Sequence[PeerId], tally: Tally) -> int:
+    async def _kept_data(self, wish: MirrorSpec, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
         """Data of the blocks of which it is wished, and of no others."""
         await trio.to_thread.run_sync(self._keeping.plan, wish)
         held = await trio.to_thread.run_sync(self._held, wish)
@@ -218,7 +218,7 @@ class MirrorSync:
         for name in linked:
             await self._arrivals.linked(None, peers, name)
 
-    def _held(self, wish: Wish) -> _Held:
+    def _held(self, wish: MirrorSpec) -> _Held:
         dataset = wish.id
         with self._database.read() as connection:
             ledger = Ledger(connection)
@@ -250,7 +250,7 @@ class MirrorSync:
             head, lacks = (head, found) if isinstance(found, str) else (found, "")
         return _Held(state, checked, head, walk[-1], decided, lacks)
 
-    async def _missing_data(self, wish: Wish, held: _Held, peers: Sequence[PeerId], tally: Tally) -> int:
+    async def _missing_data(self, wish: MirrorSpec, held: _Held, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""
         fetched = 0
         pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, PAGE)
@@ -261,5 +261,5 @@ class MirrorSync:
         return fetched
 
 
-def _lacks_data(wish: Wish, held: _Held) -> bool:
+def _lacks_data(wish: MirrorSpec, held: _Held) -> bool:
     return wish.want == "data" and held.checked.data < held.state.size

@@ -19,7 +19,7 @@ MAX_OF_ONE: Final = 64
 """Of one dataset: its own versions come in any order, and some heads with them."""
 
 
-class Waiting:
+class EarlyStatements:
     """See the module. The oldest make room."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.runtime.disk import check_room
 from odfd.trust.evidence.bundle import MAX_MANIFEST, Manifest, decode_manifest
-from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.evidence.bundle_store import BundleStore
 from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED
 
@@ -34,7 +34,7 @@ ASKED: Final = 16
 class EvidenceFetcher:
     """See the module. ``folder`` is ours alone; ``reserve``: bytes of the disk that stay free."""
 
-    def __init__(self, replication: Replication, shelf: Shelf, folder: Path, reserve: Callable[[], int]) -> None:
+    def __init__(self, replication: Replication, shelf: BundleStore, folder: Path, reserve: Callable[[], int]) -> None:
         self._replication = replication
         self._shelf = shelf
         self._folder = folder

@@ -24,7 +24,7 @@ from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.datasets.visibility import PublicOf
 from odfd.trust.evidence.bundle import Reader
-from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.evidence.bundle_store import BundleStore
 
 MAX_PLACES: Final = 65_536
 """Objects of all bundles that are given at one time; bundles asked for longest ago make room."""
@@ -47,10 +47,10 @@ class _Open(msgspec.Struct, frozen=True):
     """Whose chains it holds: each is there from its Seed on."""
 
 
-class Offering:
+class EvidenceProvider:
     """See the module."""
 
-    def __init__(self, shelf: Shelf, public_of: PublicOf) -> None:
+    def __init__(self, shelf: BundleStore, public_of: PublicOf) -> None:
         self._shelf = shelf
         self._public_of = public_of
         self._open: OrderedDict[Multihash, _Open] = OrderedDict()

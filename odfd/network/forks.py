@@ -28,7 +28,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainStore
 from chain.store.database import Database
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.signed_heads import signed_heads
@@ -46,7 +46,7 @@ MAX_DOUBTED: Final = 1024
 _RANGE: Final = 1 << 20
 
 
-class Peers(Protocol):
+class ForkPeers(Protocol):
     """What is asked of the replication layer."""
 
     def peers(self) -> Sequence[PeerView]: ...
@@ -74,7 +74,7 @@ class ForkFinder:
     """See the module. ``keep`` takes a proof and gossips it."""
 
     def __init__(
-        self, database: Database, chains: ChainStore, peers: Peers, keep: Callable[[Proof], bool], journal: Journal
+        self, database: Database, chains: ChainStore, peers: ForkPeers, keep: Callable[[Proof], bool], journal: Logger
     ) -> None:
         self._database = database
         self._chains = chains

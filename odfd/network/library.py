@@ -21,9 +21,9 @@ from chain.store.database import Database
 from chain.store.objects import ObjectDamaged
 from odfd.datasets.references import references_to
 from odfd.datasets.visibility import PublicOf
-from odfd.network.evidence_provider import Offering
-from odfd.network.tree_proofs import Prover
-from odfd.network.verified_reads import Giving
+from odfd.network.evidence_provider import EvidenceProvider
+from odfd.network.tree_proofs import TreeProofs
+from odfd.network.verified_reads import VerifiedReads
 from odfd.verify.damage import Spot
 
 REACH_AGE: Final = SECOND // 2
@@ -43,7 +43,7 @@ class _Spoken(NamedTuple):
     named: list[tuple[DatasetId, int]]
 
 
-class Terms(NamedTuple):
+class ServingTerms(NamedTuple):
     """What may be given."""
 
     public_of: PublicOf
@@ -59,10 +59,10 @@ class ServingLibrary:
         database: Database,
         chains: ChainStore,
         objects: ObjectStore,
-        terms: Terms,
+        terms: ServingTerms,
         clock: Callable[[], Instant],
         damaged: OnDamage = lambda _dataset, _spot: None,
-        evidence: Offering | None = None,
+        evidence: EvidenceProvider | None = None,
     ) -> None:
         """``damaged`` is told, from a worker thread, what was found spoilt; ``evidence`` is given beside chains."""
         self._evidence = evidence
@@ -76,9 +76,9 @@ class ServingLibrary:
         self._moves = 0
         """Times that something moved: what was computed across one of them is not remembered."""
         self._spoken: dict[Multihash, _Spoken] = {}
-        self._giving = Giving(objects)
+        self._giving = VerifiedReads(objects)
         self._damaged = damaged
-        self._prover = Prover(database)
+        self._prover = TreeProofs(database)
         self._lock = threading.Lock()
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:

@@ -24,7 +24,7 @@ from odfd.errors import sole_fault
 from odfd.network import peer_book_file
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
 from p2p.driver.network import open_network
 from p2p.driver.ports import HostPort
@@ -33,8 +33,8 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
-from p2p.pace import Line, Pace
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.pace import Bandwidth, Pace
+from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
 
 KIND: Final = "network"
 BLOCKED: Final = "blocked-peer"
@@ -70,7 +70,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     entropy_interval: float = 60.0
     lan: int | None = None
     """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
-    line: Line = msgspec.field(default_factory=Line)
+    line: Bandwidth = msgspec.field(default_factory=Bandwidth)
 
 
 class Membership:
@@ -79,10 +79,10 @@ class Membership:
     def __init__(
         self,
         options: HostOptions,
-        shelves: tuple[Library, Noticeboard],
+        shelves: tuple[Library, StatementStore],
         database: Database,
         clock: Clock,
-        journal: Journal,
+        journal: Logger,
         on_connect: Callable[[], None],
     ) -> None:
         self._options = options

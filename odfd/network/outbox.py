@@ -14,8 +14,8 @@ import trio
 from chain.errors import Remote
 from chain.ids import DatasetId
 from odfd.datasets.visibility import PublicOf
-from odfd.runtime.reconcile_loop import UNTIL_POKED, Rounds
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.runtime.supervision import Life, Logger
 from p2p.ports import Replication, Topic
 
 WAITING: Final = 1024
@@ -24,13 +24,13 @@ WAITING: Final = 1024
 class Outbox:
     """``put`` may be called from any thread once ``run`` runs; before that, what is put waits."""
 
-    def __init__(self, replication: Replication, public_of: PublicOf, journal: Journal) -> None:
+    def __init__(self, replication: Replication, public_of: PublicOf, journal: Logger) -> None:
         self._replication = replication
         self._public_of = public_of
         self._journal = journal
         self._waiting: deque[tuple[Topic, DatasetId | None, bytes]] = deque(maxlen=WAITING)
         self._token: trio.lowlevel.TrioToken | None = None
-        self._rounds = Rounds(self._send)
+        self._rounds = ReconcileLoop(self._send)
 
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
         """``dataset``: which one it speaks of; ``None``: it speaks of none."""

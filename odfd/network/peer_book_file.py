@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from chain.errors import Invalid
-from odfd.runtime.supervision import Journal
+from odfd.runtime.supervision import Logger
 from p2p.peers.book import PeerBook
 
 SAVE_SECONDS: Final = 60.0
@@ -20,7 +20,7 @@ MAX_FILE: Final = 16 << 20
 """Bytes that are read: the largest book has about 10 MiB."""
 
 
-def recall(book: PeerBook, path: Path, now: float, journal: Journal) -> None:
+def recall(book: PeerBook, path: Path, now: float, journal: Logger) -> None:
     """Add to ``book`` what ``path`` holds. Whatever is wrong with the file is logged, and nothing is added."""
     try:
         if not path.exists():
@@ -39,7 +39,7 @@ def save(book_bytes: bytes, path: Path) -> None:
     beside.replace(path)
 
 
-async def keep_saved(book: PeerBook, path: Path, journal: Journal) -> None:
+async def keep_saved(book: PeerBook, path: Path, journal: Logger) -> None:
     """Save now and then while the network is joined, and once more at the end."""
     last = b""
 

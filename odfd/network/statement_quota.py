@@ -29,7 +29,7 @@ MAX_UNLISTED: Final = 16
 """Validators of one dataset."""
 
 
-class Room:
+class StatementQuota:
     """See the module."""
 
     def __init__(

@@ -37,10 +37,10 @@ from chain.statements.statement import (
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
-from odfd.network.early_statements import Waiting
-from odfd.network.statement_quota import Room
-from odfd.trust.admission.rules import EARLY_LIMIT, Outcome
-from odfd.trust.admission.statement_processor import Heard, Hearing
+from odfd.network.early_statements import EarlyStatements
+from odfd.network.statement_quota import StatementQuota
+from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
+from odfd.trust.admission.statement_processor import Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
@@ -61,17 +61,17 @@ TOPIC_OF: Final = {
 }
 _COSIGNATURE: Final = b'{"line":'
 """How the canonical form of a cosignature begins, and no envelope does."""
-_NOT_YET: Final = frozenset({Outcome.EARLY, Outcome.UNKNOWN_AUTHORITY})
+_NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AUTHORITY})
 """Outcomes that time or another statement changes."""
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True):
+class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
     """A statement that changed what is known here."""
 
     predicate: AnyPredicate
     signer: KeyDid
     sid: Multihash
-    outcome: Outcome
+    outcome: AdmissionOutcome
     sender: PeerId
     envelope: bytes = b""
     proof: Proof | None = None
@@ -82,16 +82,16 @@ OnProof = Callable[[Proof, bool], None]
 """Told of a proof that is new, and whether it was made here and nobody else has it yet."""
 
 
-class Hearers(NamedTuple):
+class Subscribers(NamedTuple):
     """Who is told, from worker threads, of what is new here."""
 
-    news: Callable[[News], None] = lambda _: None
+    news: Callable[[NewStatement], None] = lambda _: None
     proof: OnProof = lambda _proof, _made_here: None
     cosignature: Callable[[Cosignature], None] = lambda _: None
     """Of witnesses that count here."""
 
 
-class LedgerNoticeboard:
+class LedgerStatementStore:
     """See the module."""
 
     def __init__(
@@ -100,17 +100,17 @@ class LedgerNoticeboard:
         chains: ChainStore,
         clock: Callable[[], Instant],
         public_of: PublicOf,
-        hearers: Hearers | None = None,
-        room: Room | None = None,
+        hearers: Subscribers | None = None,
+        room: StatementQuota | None = None,
     ) -> None:
         """``public_of``: of which datasets statements are passed on."""
         self._public_of = public_of
-        self._on_news, self._on_proof, self._on_cosignature = hearers or Hearers()
+        self._on_news, self._on_proof, self._on_cosignature = hearers or Subscribers()
         self._database = database
         self._chains = chains
         self._clock = clock
-        self._room = room or Room()
-        self._waiting = Waiting()
+        self._room = room or StatementQuota()
+        self._waiting = EarlyStatements()
         self._seen: OrderedDict[Multihash, Judgement] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -179,7 +179,7 @@ class LedgerNoticeboard:
     def keep(self, proof: Proof) -> bool:
         """Keep a proof that was made here, and tell of it; whether it was new."""
         with self._database.write() as connection:
-            is_new = Hearing(connection, self._leaves, "", self._clock()).hear_proof(proof)
+            is_new = StatementProcessor(connection, self._leaves, "", self._clock()).hear_proof(proof)
         if is_new:
             self._on_proof(proof, True)
         return is_new
@@ -196,23 +196,23 @@ class LedgerNoticeboard:
         heard = self._hear(said, signed, sender)
         if heard is None:
             return Judgement.IGNORE, False
-        if heard.outcome is Outcome.UNKNOWN_AUTHORITY:
+        if heard.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY:
             self._waiting.put(said.dataset, raw, sender)
-        if heard.outcome is Outcome.REJECTED:
+        if heard.outcome is AdmissionOutcome.REJECTED:
             return Judgement.REJECT, heard.verdict.lasts
         if not heard.outcome.changes:
             return Judgement.IGNORE, heard.verdict.lasts and heard.outcome not in _NOT_YET
-        if isinstance(said, Authority) and heard.outcome is Outcome.NEW:
+        if isinstance(said, Authority) and heard.outcome is AdmissionOutcome.NEW:
             self._try_again(self._waiting.take(said.dataset))
         return Judgement.ACCEPT, True
 
-    def _hear(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Heard | None:
+    def _hear(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """``None``: there is no room for it now."""
         now = self._clock()
         with self._database.write() as connection:
             if not self._room.admits(connection, said, sender, now):
                 return None
-            heard = Hearing(connection, self._leaves, sender, now).hear(said, signed)
+            heard = StatementProcessor(connection, self._leaves, sender, now).hear(said, signed)
             if isinstance(said, Authority) and heard.outcome.changes:
                 authority_fork_choice.settle(connection, said.dataset, self._room.witnesses(), now)
             if heard.outcome.changes and not isinstance(said, PolicyStatement):
@@ -220,7 +220,7 @@ class LedgerNoticeboard:
         if heard.proof is not None:
             self._on_proof(heard.proof, True)
         if heard.outcome.changes and heard.signer is not None:
-            news = News(
+            news = NewStatement(
                 predicate=said,
                 signer=heard.signer,
                 sid=signed.sid,
@@ -269,7 +269,7 @@ class LedgerNoticeboard:
             return (Judgement.IGNORE, False) if later else (Judgement.REJECT, True)
         with self._database.write() as connection:
             now = self._clock()
-            is_new = Hearing(connection, self._leaves, sender, now).hear_proof(proof)
+            is_new = StatementProcessor(connection, self._leaves, sender, now).hear_proof(proof)
             if is_new and proof.kind == AUTHORITY_FORK:
                 authority_fork_choice.settle(connection, proof.dataset, self._room.witnesses(), now)
         if not is_new:

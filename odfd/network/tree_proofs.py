@@ -39,7 +39,7 @@ class _Grown(msgspec.Struct):
     last: bytes = b""
 
 
-class Prover:
+class TreeProofs:
     """See the module."""
 
     def __init__(self, database: Database) -> None:

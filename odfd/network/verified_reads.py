@@ -41,7 +41,7 @@ class _Whole(msgspec.Struct, frozen=True):
         return len(self.digests) // DIGEST
 
 
-class Giving:
+class VerifiedReads:
     """See the module."""
 
     def __init__(self, objects: ObjectStore) -> None:

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from config.model import Settings
-from odfd.control.assembly import Assembly, Ground
+from odfd.control.assembly import Assembly, Context
 from odfd.node.handlers import ControlPorts
 from odfd.node.parts import NodeParts
 from odfd.runtime.supervision import Child, Restart
-from odfd.state.directory import open_home
+from odfd.state.directory import open_state_directory
 
 
 @contextmanager
-def build_node(settings: Settings, ground: Ground) -> Iterator[Assembly]:
+def build_node(settings: Settings, ground: Context) -> Iterator[Assembly]:
     """See ``odfd.control.assembly.Build``."""
-    with open_home(Path(settings.node.state_dir)) as home:
+    with open_state_directory(Path(settings.node.state_dir)) as home:
         yield assembly_of(NodeParts(home, settings, ground))
 
 

@@ -21,38 +21,38 @@ from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import Authority, HeadStatement, Observation, PolicyStatement
 from config.model import Settings
 from engines.provision.warm import EnginePool
-from odfd.api.import_export import Carrying
+from odfd.api.import_export import ImportExport
 from odfd.api.quarantine import Quarantines
-from odfd.api.resolutions import Docket
+from odfd.api.resolutions import PendingDecisions
 from odfd.api.site_library import open_site
 from odfd.api.transform_check import TransformCheck
 from odfd.api.trust import proof_view
-from odfd.api.views import Views
+from odfd.api.views import DatasetViews
 from odfd.api.visibility import is_elsewhere, settle_visibility
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
-from odfd.ingest.driver import Workshop as IngestShop
+from odfd.ingest.driver import IngestDependencies as IngestShop
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
 from odfd.ingest.settings import MayDial
 from odfd.ingest.slices import SliceIndex
 from odfd.mirrors import mirror_spec as wishes
-from odfd.mirrors.chain_repair import ChainMender
-from odfd.mirrors.data_retention import Keeping
+from odfd.mirrors.chain_repair import ChainRepair
+from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.epoch_switch import following
-from odfd.mirrors.first_contact import Meeting
+from odfd.mirrors.first_contact import FirstContact
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.object_fetcher import Arrivals
-from odfd.mirrors.scheduler import MirrorKeeper
+from odfd.mirrors.object_fetcher import ObjectFetcher
+from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.evidence import EvidenceFetcher
-from odfd.network.evidence_provider import Offering
+from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.forks import Contradiction, ForkFinder
-from odfd.network.library import ServingLibrary, Terms
+from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.membership import Membership
 from odfd.network.outbox import Outbox
-from odfd.network.statement_quota import Room
-from odfd.network.statement_store import Hearers, LedgerNoticeboard, News
+from odfd.network.statement_quota import StatementQuota
+from odfd.network.statement_store import LedgerStatementStore, NewStatement, Subscribers
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
 from odfd.node.witness_parts import desk_of, submissions_of, witnessing_of
 from odfd.resources.store import Resources
@@ -66,28 +66,28 @@ from odfd.state.component_settings import (
     object_limits,
     spark_options,
 )
-from odfd.state.damage import DamageDesk
-from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, Home
-from odfd.state.effective_policy import Rulebook
-from odfd.state.remotes import Places
-from odfd.transform.driver import Workshop as TransformShop
-from odfd.trust.admission.rules import Outcome
-from odfd.trust.evidence.bundle_store import Shelf
-from odfd.trust.judgement.suspension_review import Reviewing
-from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.state.damage import DamageRegistry
+from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, StateDirectory
+from odfd.state.effective_policy import EffectivePolicy
+from odfd.state.remotes import Remotes
+from odfd.transform.driver import TransformDependencies as TransformShop
+from odfd.trust.admission.rules import AdmissionOutcome
+from odfd.trust.evidence.bundle_store import BundleStore
+from odfd.trust.judgement.suspension_review import SuspensionReview
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.ledger.recheck_results import Rechecks
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
-from odfd.trust.signing.signer_context import Post
+from odfd.trust.signing.signer_context import SignerContext
 from odfd.verify.damage import Spot
 from odfd.workers.engine import NodeEngine
-from odfd.workers.garbage_collection import CollectionService
-from odfd.workers.head_signer import HeadKeeper
-from odfd.workers.ipfs_publication import Giving, PublicationService
-from odfd.workers.journal_recovery import Signers
-from odfd.workers.repair import Repairing
+from odfd.workers.garbage_collection import GarbageCollection
+from odfd.workers.head_signer import HeadSigner
+from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
+from odfd.workers.journal_recovery import JournalRecovery
+from odfd.workers.repair import Repair
 from p2p.kubo.rpc import Ipfs
-from p2p.pace import Line
+from p2p.pace import Bandwidth
 from p2p.ports import Topic
 
 
@@ -97,13 +97,13 @@ class NodeParts:
     ``engine``, ``membership`` and ``ipfs`` are what the node computes with and whom it talks to: others in tests.
     """
 
-    keeper: MirrorKeeper
+    keeper: MirrorScheduler
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         settings: Settings,
-        ground: Ground,
+        ground: Context,
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
         ipfs: Ipfs | None = None,
@@ -115,35 +115,37 @@ class NodeParts:
         self.settings = settings
         self.ground = ground
         self._token: trio.lowlevel.TrioToken | None = None
-        self.rulebook = Rulebook(lambda: self.settings)
+        self.rulebook = EffectivePolicy(lambda: self.settings)
         self.policy = self._policy()
         self._tell_notes()
-        self.standing = Standing(
+        self.standing = TrustEvaluator(
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
         )
         self.visibility = Visibility(
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
         )
-        self.views = Views(home, self.standing, self.visibility)
-        self.docket = Docket(home, self.standing)
+        self.views = DatasetViews(home, self.standing, self.visibility)
+        self.docket = PendingDecisions(home, self.standing)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), ground.journal
         )
-        hearers = Hearers(self._heard, self._proven, self.witnessed)
+        hearers = Subscribers(self._heard, self._proven, self.witnessed)
         public_of = self.visibility.public_of
-        self.board = LedgerNoticeboard(home.database, home.chains, ground.clock.now, public_of, hearers, self._room())
-        self.damage = DamageDesk(home, ground.clock, self._found_damaged)
-        self.shelf = Shelf(home.folder("evidence"), refuted=self._untrue)
+        self.board = LedgerStatementStore(
+            home.database, home.chains, ground.clock.now, public_of, hearers, self._room()
+        )
+        self.damage = DamageRegistry(home, ground.clock, self._found_damaged)
+        self.shelf = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
             home.database,
             home.chains,
             home.objects,
-            Terms(public_of, self._served),
+            ServingTerms(public_of, self._served),
             ground.clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
-            Offering(self.shelf, public_of),
+            EvidenceProvider(self.shelf, public_of),
         )
-        self.line = Line(settings.p2p.download_rate, settings.p2p.upload_rate)
+        self.line = Bandwidth(settings.p2p.download_rate, settings.p2p.upload_rate)
         self.membership = membership(
             host_options(settings, home, self.line),
             (self.library, self.board),
@@ -157,8 +159,8 @@ class NodeParts:
         self.outbox = Outbox(self.membership, public_of, ground.journal)
         self.jumps = JumpWatch(ground.clock)
         self.committer = self._committer()
-        self.heads = HeadKeeper(home.chains, self.committer, self.name_of, ground.events, ground.journal)
-        self.places = Places(
+        self.heads = HeadSigner(home.chains, self.committer, self.name_of, ground.events, ground.journal)
+        self.places = Remotes(
             settings,
             self.line,
             home,
@@ -172,7 +174,7 @@ class NodeParts:
         self.ingest_shop, self.transform_shop = self._shops()
         self.check = TransformCheck(home, self.engine)
         self._hold_speakers()
-        self.reviewing = Reviewing(
+        self.reviewing = SuspensionReview(
             home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
         )
         self._hold_caretakers()
@@ -180,11 +182,11 @@ class NodeParts:
     def _hold_caretakers(self) -> None:
         """Who frees the disk, and who keeps on IPFS what is published there."""
         home, ground, settings = self.home, self.ground, self.settings
-        self.collection = CollectionService(
+        self.collection = GarbageCollection(
             home, ground.board, ground.events, ground.journal, settings.node.collect_hours, ground.clock.now
         )
         self.publications = PublicationService(
-            home, self.places.publisher, Giving(self._served, self.visibility), self._on_ipfs, ground
+            home, self.places.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, ground
         )
 
     def _committer(self) -> OwnerCommitter:
@@ -196,18 +198,18 @@ class NodeParts:
         self.validator, self.rechecking = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
         self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
-        self.signers = Signers(self.post(), self.membership, self._may_sign_again)
+        self.signers = JournalRecovery(self.post(), self.membership, self._may_sign_again)
 
     def _hold_mirrors(self) -> None:
         """What brings datasets of others here, from peers and from where they are published."""
         home, settings, ground = self.home, self.settings, self.ground
         replication = self.places.replication
-        keeping = Keeping(home.database, home.chains, home.objects, self.views.own_reader)
+        keeping = DataRetention(home.database, home.chains, home.objects, self.views.own_reader)
         limits = object_limits(settings)
         self.evidence_fetcher = EvidenceFetcher(
             replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.places.reserve
         )
-        self.arrivals = Arrivals(home.objects, keeping, home.folder(PARTIAL), replication, limits)
+        self.arrivals = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         self.holders = Holders(replication, replication.inquire)
         self.following = following(lambda: self.settings.policy)
         self.sync = MirrorSync(
@@ -216,15 +218,15 @@ class NodeParts:
             self.arrivals,
             replication,
             self.holders,
-            Meeting(lambda: self.policy.witnesses, ground.clock.now),
+            FirstContact(lambda: self.policy.witnesses, ground.clock.now),
             following=self.following,
         )
-        self.keeper = MirrorKeeper(
+        self.keeper = MirrorScheduler(
             home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved, self.forks.doubt
         )
-        mender = ChainMender(home.database, home.chains, home.objects, replication, self.holders)
-        self.repairing = Repairing(home, self.sync, mender, self._caught_up)
-        self.carrying = Carrying(home, self.places, self.arrivals, ground.clock, self.moved, self.board)
+        mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
+        self.repairing = Repair(home, self.sync, mender, self._caught_up)
+        self.carrying = ImportExport(home, self.places, self.arrivals, ground.clock, self.moved, self.board)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
@@ -286,8 +288,8 @@ class NodeParts:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
 
-    def _room(self) -> Room:
-        return Room(
+    def _room(self) -> StatementQuota:
+        return StatementQuota(
             is_listed=lambda key: key == self.standing.me or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
             is_wished=self._is_wished,
@@ -333,7 +335,7 @@ class NodeParts:
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 
-    def _heard(self, news: News) -> None:
+    def _heard(self, news: NewStatement) -> None:
         """From a worker thread: act in the event loop."""
         if self._token is not None:
             dataset = news.predicate.dataset
@@ -365,10 +367,10 @@ class NodeParts:
         if self._token is not None:
             self._token.run_sync_soon(tell)
 
-    def _act_on(self, news: News, name: str) -> None:
+    def _act_on(self, news: NewStatement, name: str) -> None:
         said = news.predicate
         if isinstance(said, HeadStatement):
-            if news.outcome is Outcome.FORK:
+            if news.outcome is AdmissionOutcome.FORK:
                 self.ground.events.emit("head.refused", name, "it contradicts what the same key signed before")
                 if news.proof is None:
                     self.forks.put(Contradiction(said, news.envelope, news.sender))
@@ -447,9 +449,9 @@ class NodeParts:
         )
         return ingest, transform
 
-    def post(self) -> Post:
+    def post(self) -> SignerContext:
         home, ground = self.home, self.ground
-        return Post(
+        return SignerContext(
             database=home.database,
             keys=home.keys,
             events=ground.events,

@@ -9,39 +9,39 @@ import trio
 
 from chain.ids import DatasetId
 from chain.statements import statement
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from config.model import Settings
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors.holders import Holders
 from odfd.network.outbox import Outbox
-from odfd.network.tree_proofs import Prover
-from odfd.state.directory import Home
-from odfd.state.remotes import Places
+from odfd.network.tree_proofs import TreeProofs
+from odfd.state.directory import StateDirectory
+from odfd.state.remotes import Remotes
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.policy import Policy
 from odfd.trust.policy.profiles import cosigns
-from odfd.trust.witness.tlog_witness import PublicDesk
+from odfd.trust.witness.tlog_witness import TlogWitness
 from odfd.trust.witness.witness import Question, Witness
-from odfd.workers.witness_submission import Log, Miss, Submissions
-from odfd.workers.witnessing import Asked, Told, Witnessing
+from odfd.workers.witness_submission import Log, Miss, WitnessSubmission
+from odfd.workers.witnessing import WitnessEvents, Witnessing, WitnessRequest
 from p2p.ports import Topic
 
 
 class WitnessContext(Protocol):
     """What these parts need of a node; ``odfd.node.parts.NodeParts`` has it."""
 
-    home: Home
+    home: StateDirectory
     settings: Settings
-    ground: Ground
+    ground: Context
     policy: Policy
     outbox: Outbox
-    places: Places
+    places: Remotes
     holders: Holders
     visibility: Visibility
-    submissions: Submissions
+    submissions: WitnessSubmission
 
     def name_of(self, dataset: DatasetId) -> str: ...
 
@@ -62,7 +62,7 @@ def _witness_of(parts: WitnessContext) -> Witness:
     return Witness(parts.home.database, parts.home.keys, parts.leaves, parts.ground.clock.now)
 
 
-def desk_of(parts: WitnessContext) -> PublicDesk:
+def desk_of(parts: WitnessContext) -> TlogWitness:
     """Where logs submit checkpoints. It is asked from worker threads of the event loop."""
     home = parts.home
 
@@ -70,7 +70,7 @@ def desk_of(parts: WitnessContext) -> PublicDesk:
         trio.from_thread.run_sync(_tell, parts, made)
 
     rooms = (home.database, home.keys, _witness_of(parts))
-    return PublicDesk(rooms, lambda: parts.policy.attended, parts.ground.clock.now, cosigned)
+    return TlogWitness(rooms, lambda: parts.policy.attended, parts.ground.clock.now, cosigned)
 
 
 def witnessing_of(parts: WitnessContext) -> Witnessing:
@@ -85,22 +85,22 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
         text = f"{tree.size} blocks that are not shown to begin with the {question.old.size} cosigned last"
         ground.events.emit("cosignature.refused", parts.name_of(tree.dataset), text, size=tree.size)
 
-    def asked() -> Asked:
-        return Asked(cosigns(parts.settings.policy), parts.policy.attended)
+    def asked() -> WitnessRequest:
+        return WitnessRequest(cosigns(parts.settings.policy), parts.policy.attended)
 
-    network, told = (parts.places.replication, parts.holders), Told(partial(_tell, parts), contradicted)
+    network, told = (parts.places.replication, parts.holders), WitnessEvents(partial(_tell, parts), contradicted)
     return Witnessing(home.chains, _witness_of(parts), asked, network, told, ground.journal)
 
 
-def submissions_of(parts: WitnessContext) -> Submissions:
+def submissions_of(parts: WitnessContext) -> WitnessSubmission:
     home, ground = parts.home, parts.ground
 
     def cosigned(made: Cosignature) -> None:
         parts.outbox.put(Topic.HEADS, made.checkpoint.dataset, made.encode())
         parts.witnessed(made)
 
-    log = Log(home.database, home.chains, home.keys, Prover(home.database), parts.visibility.public_of)
-    return Submissions(log, lambda: parts.policy.public, ground.clock, cosigned, ground.journal)
+    log = Log(home.database, home.chains, home.keys, TreeProofs(home.database), parts.visibility.public_of)
+    return WitnessSubmission(log, lambda: parts.policy.public, ground.clock, cosigned, ground.journal)
 
 
 def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list[wire.WitnessView]:
@@ -109,7 +109,7 @@ def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list
     with parts.home.database.read() as connection:
         made = {each.witness: each for each in Cosignatures(connection).of(dataset) if each.checkpoint.epoch == epoch}
     asked = public if parts.home.keys.has_dataset_key(dataset) else {}
-    origin = Checkpoint(dataset, epoch, 0, b"").origin
+    origin = TreeCheckpoint(dataset, epoch, 0, b"").origin
     views = []
     for key in sorted({*groups, *asked}):
         last, miss = made.get(key), parts.submissions.miss(origin, key)

@@ -21,17 +21,17 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.store.layout import DirectoryChain
-from odfd.published.source import Edition, Source, as_written
+from odfd.published.source import Edition, PublishedSource, as_written
 from p2p.pace import Pace
 from p2p.ports import (
     ChainSink,
     Judgement,
-    Noticeboard,
     ObjectSink,
     PackSink,
     PeerId,
     PeerView,
     Replication,
+    StatementStore,
     Tip,
     Topic,
     TreeHead,
@@ -42,15 +42,15 @@ BATCH: Final = 1024
 """Blocks shown to a sink at once."""
 WRITE: Final = 1 << 20
 """Bytes given to a sink at once; a place that breaks off after fewer is left for now."""
-SourceOf: TypeAlias = Callable[[str], Source]
+SourceOf: TypeAlias = Callable[[str], PublishedSource]
 """Who reads a place. Raises Remote where this node cannot."""
 
 
-class Shown(msgspec.Struct):
+class LastSeen(msgspec.Struct):
     """A place as it was seen last."""
 
     place: str
-    source: Source
+    source: PublishedSource
     root: str
     edition: Edition | None = None
     answers: bool = False
@@ -69,7 +69,7 @@ class WithPublished:
         self,
         network: Replication,
         source_of: SourceOf,
-        board: Noticeboard,
+        board: StatementStore,
         clock: Callable[[], Instant],
         is_elsewhere: Callable[[DatasetId], bool] = lambda _: False,
     ) -> None:
@@ -79,7 +79,7 @@ class WithPublished:
         self._source_of = source_of
         self._board = board
         self._clock = clock
-        self._shown: dict[PeerId, Shown] = {}
+        self._shown: dict[PeerId, LastSeen] = {}
 
     async def inquire(self, dataset: DatasetId, place: str) -> None:
         """See what is published at a place now, and show its statements around. Raises Remote, Invalid."""
@@ -92,7 +92,7 @@ class WithPublished:
         edition = await source.edition(root, known)
         if edition is not known:
             await self._judge(dataset, edition, PeerId(place))
-        self._shown[PeerId(place)] = Shown(place, source, root, edition, answers=True)
+        self._shown[PeerId(place)] = LastSeen(place, source, root, edition, answers=True)
 
     async def _judge(self, dataset: DatasetId, edition: Edition, peer: PeerId) -> None:
         at = as_written(edition.root)
@@ -103,12 +103,12 @@ class WithPublished:
                 raise Invalid(f"a statement under {at} does not hold", rule="published-statement")
 
     @asynccontextmanager
-    async def reading(self, place: str) -> AsyncIterator[Shown]:
+    async def reading(self, place: str) -> AsyncIterator[LastSeen]:
         """A place whose objects may be fetched like a peer's while the block runs, signed or not. Raises Remote."""
         source = self._source_of(place)
         root = await source.resolve(place, self._clock())
         before = self._shown.get(PeerId(root))
-        shown = before or self._shown.setdefault(PeerId(root), Shown(root, source, root))
+        shown = before or self._shown.setdefault(PeerId(root), LastSeen(root, source, root))
         try:
             yield shown
         finally:
@@ -182,7 +182,7 @@ class WithPublished:
         async def ask(others: Sequence[PeerId]) -> None:
             await self._network.pull_chain(others, dataset, size, sink, pace)
 
-        async def read(shown: Shown) -> None:
+        async def read(shown: LastSeen) -> None:
             edition = self._edition(shown.peer, dataset)
             if edition is None:
                 raise Remote(f"{dataset.short} is not known to be at {as_written(shown.root)}", rule="no-peer")
@@ -208,7 +208,7 @@ class WithPublished:
         async def ask(others: Sequence[PeerId]) -> None:
             await self._network.fetch_object(others, name, size, sink, pace)
 
-        async def read(shown: Shown) -> None:
+        async def read(shown: LastSeen) -> None:
             await self._object(shown, name, size, sink, pace or Pace())
 
         await self._first(peers, ask, read)
@@ -235,7 +235,7 @@ class WithPublished:
         edition = None if shown is None else shown.edition
         return edition if edition is not None and edition.head.dataset == dataset else None
 
-    def _parted(self, peers: Sequence[PeerId]) -> tuple[list[PeerId], list[Shown]]:
+    def _parted(self, peers: Sequence[PeerId]) -> tuple[list[PeerId], list[LastSeen]]:
         """Peers of the network, and places."""
         places = [self._shown[peer] for peer in peers if peer in self._shown]
         return [peer for peer in peers if peer not in self._shown], places
@@ -244,7 +244,7 @@ class WithPublished:
         self,
         peers: Sequence[PeerId],
         ask: Callable[[Sequence[PeerId]], Awaitable[None]],
-        read: Callable[[Shown], Awaitable[None]],
+        read: Callable[[LastSeen], Awaitable[None]],
     ) -> None:
         """From peers, else from the first place that can give it. Raises the last one's Remote."""
         others, places = self._parted(peers)
@@ -255,14 +255,14 @@ class WithPublished:
                 return await attempt()
         return await tries[-1]()
 
-    async def _staged(self, shown: Shown, edition: Edition, first: int) -> DirectoryChain:
+    async def _staged(self, shown: LastSeen, edition: Edition, first: int) -> DirectoryChain:
         head = edition.head
         try:
             return await shown.source.staged(head.dataset.multibase, edition.root, head.head, first)
         except Invalid as fault:
             raise await self._does_not_hold(shown, edition, fault) from fault
 
-    async def _proves(self, shown: Shown, dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+    async def _proves(self, shown: LastSeen, dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         edition = self._edition(shown.peer, dataset)
         if edition is None:
             return False
@@ -275,13 +275,13 @@ class WithPublished:
 
         return await trio.to_thread.run_sync(holds)
 
-    async def _blocks(self, shown: Shown, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
+    async def _blocks(self, shown: LastSeen, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
         try:
             await self._fill(shown, edition, size, sink, pace)
         except Invalid as fault:
             raise await self._does_not_hold(shown, edition, fault) from fault
 
-    async def _does_not_hold(self, shown: Shown, edition: Edition, fault: Invalid) -> Remote:
+    async def _does_not_hold(self, shown: LastSeen, edition: Edition, fault: Invalid) -> Remote:
         self._shown.pop(shown.peer, None)
         await shown.source.forget(edition.head.dataset.multibase)
         return Remote(
@@ -289,7 +289,7 @@ class WithPublished:
             hint="its owner has to publish it anew, or who serves it lies",
         )  # fmt: skip
 
-    async def _fill(self, shown: Shown, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
+    async def _fill(self, shown: LastSeen, edition: Edition, size: int, sink: ChainSink, pace: Pace) -> None:
         start, whole = sink.size, edition.head.size
         if whole - start <= shown.source.few:
             few = await shown.source.last_blocks(edition.root, edition.head.head, whole - start)
@@ -313,7 +313,7 @@ class WithPublished:
         if size == whole:
             await shown.source.forget(edition.head.dataset.multibase)
 
-    async def _object(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
+    async def _object(self, shown: LastSeen, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
         """As often as it breaks off only after it gave much."""
         while True:
             before = sink.received
@@ -328,7 +328,7 @@ class WithPublished:
         except Invalid as fault:
             raise Remote(f"{as_written(shown.root)} gave wrong bytes: {fault.message}", rule=fault.rule) from fault
 
-    async def _rest(self, shown: Shown, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
+    async def _rest(self, shown: LastSeen, name: Multihash, size: int, sink: ObjectSink, pace: Pace) -> None:
         if sink.received == size:
             return
         at = as_written(shown.root)

@@ -46,7 +46,7 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
     """Versions of the authority in their order, then the signed head."""
 
 
-class Source:
+class PublishedSource:
     """See the module. ``staging``: a folder for blocks on their way."""
 
     def __init__(self, way: Way, staging: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import trio
 
 
-class Turns:
+class KeyedLocks:
     """See the module. Nobody takes a second turn inside a first one: two such could wait for each other for ever."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Work done in rounds: one at once, then another whenever something happened, or when a pause is over.
 
 For parts that look at everything each time and so may miss a poke: pokes while a round is under way bring one more
-round, however many they were. A ``Rounds`` is alive while ``run`` is.
+round, however many they were. A ``ReconcileLoop`` is alive while ``run`` is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNTIL_POKED: Final = math.inf
 K = TypeVar("K", bound=Hashable)
 
 
-class Rounds:
+class ReconcileLoop:
     """``work`` does one round and says how many seconds may pass before the next. What it raises ends ``run``."""
 
     def __init__(self, work: Callable[[], Awaitable[float]]) -> None:
@@ -46,7 +46,7 @@ class Rounds:
                 await self._poked.wait()
 
 
-class TouchedRounds(Rounds, Generic[K]):
+class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
     """Rounds that look at what was touched since the last one, so that what one thing costs does not grow with all.
 
     The first round of a ``run`` looks at everything, and so does the first after ``all_every`` seconds of ``now``: for
@@ -67,7 +67,7 @@ class TouchedRounds(Rounds, Generic[K]):
         """When everything was looked at last."""
 
     async def run(self, life: Life) -> None:
-        """As ``Rounds.run``; a round that was cut off or failed may have left anything undone."""
+        """As ``ReconcileLoop.run``; a round that was cut off or failed may have left anything undone."""
         self._touched = None
         await super().run(life)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import trio
 
 from odfd.runtime.http import Application, Connection, Limits, Message, Receive, Send
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 
 CONNECTIONS: Final = 256
 """Served at once; more wait in the kernel's backlog."""
@@ -42,7 +42,7 @@ class HttpServer:
     """See the module. ``name`` is for the log."""
 
     def __init__(
-        self, name: str, listeners: Iterable[socket.socket], respond: Respond, journal: Journal, limits: Limits
+        self, name: str, listeners: Iterable[socket.socket], respond: Respond, journal: Logger, limits: Limits
     ) -> None:
         self._name, self._listeners, self._respond, self._journal = name, list(listeners), respond, journal
         self._limits = limits

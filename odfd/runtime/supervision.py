@@ -60,7 +60,7 @@ class Child:
     """To end by itself when asked."""
 
 
-class Journal(Protocol):
+class Logger(Protocol):
     """Where the tree tells what it does; a structlog logger fits."""
 
     def info(self, event: str, **values: object) -> object: ...
@@ -80,7 +80,7 @@ class _Running:
 async def run_tree(
     children: Sequence[Child],
     stop: trio.Event,
-    journal: Journal,
+    journal: Logger,
     jitter: Callable[[], float],
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -134,7 +134,7 @@ async def _until_ready(running: _Running, stop: trio.Event) -> None:
         stop.set()
 
 
-async def _end(running: _Running, journal: Journal) -> None:
+async def _end(running: _Running, journal: Logger) -> None:
     if running.finished.is_set():
         return
     running.life.stopping.set()
@@ -147,7 +147,7 @@ async def _end(running: _Running, journal: Journal) -> None:
     journal.info("stopped", part=running.child.name)
 
 
-async def _keep(running: _Running, stop: trio.Event, journal: Journal, jitter: Callable[[], float]) -> None:
+async def _keep(running: _Running, stop: trio.Event, journal: Logger, jitter: Callable[[], float]) -> None:
     """Run the child, again and again if it may be. Sets ``finished`` at the end, and ``stop`` if it failed for good."""
     child, life = running.child, running.life
     pause = child.restart.first if child.restart else 0.0

@@ -21,7 +21,7 @@ from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
 from odfd.runtime.clock import Clock
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 
 TICK_SECONDS: Final = 0.2
 """A follower sees progress at most this often; work may report as often as it likes."""
@@ -29,7 +29,7 @@ STILL_SECONDS: Final = 5.0
 """After so long a follower is shown again what did not change: whoever waits sees for what, who is gone is noticed."""
 
 
-class State(enum.Enum):
+class TaskState(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -90,7 +90,7 @@ class Task:
     id: str
     kind: str
     target: str
-    state: State = State.WAITING
+    state: TaskState = TaskState.WAITING
     report: Report = field(default_factory=Report)
     started_at: Instant | None = None
     finished_at: Instant | None = None
@@ -159,7 +159,7 @@ class TaskBoard:
         self,
         clock: Clock,
         new_id: Callable[[], str],
-        journal: Journal,
+        journal: Logger,
         bounds: Bounds | None = None,
         on_finish: Callable[[Task], None] = lambda _: None,
     ) -> None:
@@ -183,7 +183,7 @@ class TaskBoard:
                 self._nursery = None
             self._outside.end()
             for task in self._live.values():
-                if task.state is State.WAITING:
+                if task.state is TaskState.WAITING:
                     task.scope.cancel()
 
     def submit(self, kind: str, target: str, work: Work) -> Task:
@@ -243,20 +243,20 @@ class TaskBoard:
         try:
             with task.scope:
                 async with self._turns:
-                    task.state, task.started_at = State.RUNNING, self._clock.now()
+                    task.state, task.started_at = TaskState.RUNNING, self._clock.now()
                     await self._attempt(task, work)
         finally:
-            if task.state in (State.WAITING, State.RUNNING):
-                task.state = State.CANCELLED
+            if task.state in (TaskState.WAITING, TaskState.RUNNING):
+                task.state = TaskState.CANCELLED
             self._finish(task)
 
     async def _attempt(self, task: Task, work: Work) -> None:
         try:
             task.result = await work(task.report)
-            task.state = State.DONE
+            task.state = TaskState.DONE
         except Exception as error:  # noqa: BLE001  one failed task must not end the daemon; it is told, not swallowed
             task.fault = sole_fault(error) or _as_bug(task, error)
-            task.state = State.FAILED
+            task.state = TaskState.FAILED
             bug = isinstance(task.fault, Bug)
             self._journal.error(
                 "task failed", id=task.id, kind=task.kind, target=task.target, fault=str(task.fault),

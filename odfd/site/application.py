@@ -23,8 +23,8 @@ from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.published.packs import number_in
 from odfd.runtime.http import Message, Receive, Send
-from odfd.runtime.supervision import Journal
-from odfd.site.ports import Desk, Shelf
+from odfd.runtime.supervision import Logger
+from odfd.site.ports import CheckpointReceiver, SiteLibrary
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _OCTETS: Final = "application/octet-stream"
 class Site:
     """See the module."""
 
-    def __init__(self, shelf: Shelf, journal: Journal, desk: Desk | None = None) -> None:
+    def __init__(self, shelf: SiteLibrary, journal: Logger, desk: CheckpointReceiver | None = None) -> None:
         """``desk``: of a node that is a witness for others."""
         self._shelf = shelf
         self._desk = desk
@@ -70,7 +70,7 @@ class Site:
             if not answer.begun:  # else the connection ends in the middle, and who reads sees that
                 await answer.refuse(fault)
 
-    async def _take(self, desk: Desk, receive: Receive, answer: _Answer) -> None:
+    async def _take(self, desk: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
         """One small request, whole and in time, or none."""
         body, more = bytearray(), True
         with trio.move_on_after(SUBMIT_SECONDS) as patience:

@@ -12,7 +12,7 @@ from chain.multihash import Multihash
 from p2p.web.posting import Answer
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset in the list of a site."""
 
     name: str
@@ -20,10 +20,10 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
 
 
-class Shelf(Protocol):
+class SiteLibrary(Protocol):
     """Called from worker threads. ``None``: there is no such thing, or it is not for others. All raise Environment."""
 
-    def datasets(self, limit: int) -> Sequence[Shown]: ...
+    def datasets(self, limit: int) -> Sequence[ShownDataset]: ...
 
     def find(self, ref: str) -> DatasetId | None:
         """By its name here, or its id with or without ``did:odf:``."""
@@ -45,7 +45,7 @@ class Shelf(Protocol):
         """At most ``length`` bytes. Raises NotFound."""
 
 
-class Desk(Protocol):
+class CheckpointReceiver(Protocol):
     """Where logs submit checkpoints to this node as a witness. Called from worker threads."""
 
     def add_checkpoint(self, body: bytes) -> Answer:

@@ -15,7 +15,7 @@ from chain.errors import Environment, Invalid
 from config.check import HTTP_ADDRESS
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""
@@ -26,7 +26,7 @@ LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, 
 class SiteServer:
     """Serves ``application`` at ``addresses`` (``127.0.0.1:8080``, ``[::]:8080``) while ``run`` is."""
 
-    def __init__(self, addresses: Sequence[str], application: Application, journal: Journal) -> None:
+    def __init__(self, addresses: Sequence[str], application: Application, journal: Logger) -> None:
         """Raises Invalid for an address that is none."""
         self._places = [_parsed(address) for address in addresses]
         self._application, self._journal = application, journal

@@ -13,18 +13,18 @@ from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.sandbox.base import Level
 from odfd.ingest.settings import IngestSettings
-from odfd.mirrors.object_fetcher import Arrivals, ObjectLimits
+from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
 from odfd.network.membership import HostOptions, Network
-from odfd.state.directory import STAGING, Home
-from odfd.state.remotes import Places
+from odfd.state.directory import STAGING, StateDirectory
+from odfd.state.remotes import Remotes
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
-from p2p.pace import Line
+from p2p.pace import Bandwidth
 from p2p.web.patience import Patience
 from p2p.yamux.limits import Limits as YamuxLimits
 
 
-def spark_options(settings: Settings, home: Home) -> SparkOptions:
+def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:
     engine = settings.engine
     return SparkOptions(
         scratch=home.directory / "engine",
@@ -47,7 +47,7 @@ def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[st
     return {**environ, "JAVA_HOME": home} if home else environ
 
 
-def ingest_settings(settings: Settings, home: Home, environ: Mapping[str, str]) -> IngestSettings:
+def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[str, str]) -> IngestSettings:
     """Sources see the variables that the settings name, and no other: the daemon's environment holds its secrets."""
     ingest = settings.ingest
     return IngestSettings(
@@ -85,7 +85,7 @@ def _cluster(engine: Engine) -> OnCluster | None:
     )
 
 
-def host_options(settings: Settings, home: Home, line: Line) -> HostOptions:
+def host_options(settings: Settings, home: StateDirectory, line: Bandwidth) -> HostOptions:
     p2p = settings.p2p
     limits = HostLimits(
         max_connections=p2p.max_peers,
@@ -112,7 +112,7 @@ def object_limits(settings: Settings) -> ObjectLimits:
     )
 
 
-def cap_anew(settings: Settings, line: Line, arrivals: Arrivals, places: Places) -> None:
+def cap_anew(settings: Settings, line: Bandwidth, arrivals: ObjectFetcher, places: Remotes) -> None:
     """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
     line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
     limits = arrivals.limits = object_limits(settings)

@@ -19,7 +19,7 @@ WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
 """Folders that are emptied at the start."""
 
 
-class Aftermath(msgspec.Struct, kw_only=True):
+class CrashRecovery(msgspec.Struct, kw_only=True):
     """Grows while the node starts."""
 
     was_killed: bool = False
@@ -47,10 +47,10 @@ class Aftermath(msgspec.Struct, kw_only=True):
         return "; ".join([*told, *self.unsettled])
 
 
-def look_back(directory: Path, database: str) -> Aftermath:
+def look_back(directory: Path, database: str) -> CrashRecovery:
     """Before the database is opened. Costs in proportion to what was left."""
     log = directory / f"{database}-wal"
-    found = Aftermath(was_killed=log.exists() and log.stat().st_size > 0, promised=pages_promised(log))
+    found = CrashRecovery(was_killed=log.exists() and log.stat().st_size > 0, promised=pages_promised(log))
     for folder in WORK:
         for file in (directory / folder).rglob("*"):
             if file.is_file() and not file.is_symlink():

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from chain.ids import DatasetId
 from odfd.datasets.holdings import Holdings
 from odfd.runtime.clock import Clock
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.state.stable_read import Conditions, conditions
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage, Spot
 
 
-class DamageDesk:
+class DamageRegistry:
     """See the module."""
 
-    def __init__(self, home: Home, clock: Clock, told: Callable[[DatasetId, Spot], None]) -> None:
+    def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, Spot], None]) -> None:
         """``told`` hears of each place once, until the dataset was whole again."""
         self._home = home
         self._clock = clock

@@ -25,8 +25,8 @@ from odfd.datasets.holdings import Holdings
 from odfd.mirrors import mirror_spec as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
-from odfd.runtime.keyed_lock import Turns
-from odfd.state.crash_recovery import OBJECTS, Aftermath, look_back
+from odfd.runtime.keyed_lock import KeyedLocks
+from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log
 from odfd.verify import damage, memory
@@ -76,17 +76,17 @@ _UNWATCHED: Final = (
 """What is shown of datasets does not rest on these rows: a chain that changes has another head."""
 
 
-class Home:
+class StateDirectory:
     """See the module."""
 
-    def __init__(self, directory: Path, database: Database, aftermath: Aftermath | None = None) -> None:
+    def __init__(self, directory: Path, database: Database, aftermath: CrashRecovery | None = None) -> None:
         self.directory = directory
-        self.aftermath = aftermath or Aftermath()
+        self.aftermath = aftermath or CrashRecovery()
         self.database = database
         self.objects = DiskObjects(directory / OBJECTS, database)
         self.chains = SqliteChains(database, self.objects)
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
-        self.turns = Turns()
+        self.turns = KeyedLocks()
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
@@ -134,7 +134,7 @@ class Home:
 
 
 @contextmanager
-def open_home(directory: Path) -> Iterator[Home]:
+def open_state_directory(directory: Path) -> Iterator[StateDirectory]:
     """Take the state directory. Raises Environment when it cannot be used or another process has it."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -149,6 +149,6 @@ def open_home(directory: Path) -> Iterator[Home]:
         database = open_database(directory / DATABASE)
         aftermath.lost = max(0, aftermath.promised - database.recovered)
         try:
-            yield Home(directory, database, aftermath)
+            yield StateDirectory(directory, database, aftermath)
         finally:
             database.close()

@@ -19,7 +19,7 @@ GROUP: Final = "validator"
 """Resource kind: a key and the group it stands in, listed by a person here."""
 
 
-class Rulebook:
+class EffectivePolicy:
     """Puts a policy together; ``settings`` are those in force. What raises Invalid tells every mistake."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:

@@ -13,27 +13,27 @@ from odfd.ipfs import way as ipfs_way
 from odfd.ipfs.publishing import Publisher
 from odfd.ipfs.way import IpfsWay
 from odfd.published.replication import WithPublished
-from odfd.published.source import Source
+from odfd.published.source import PublishedSource
 from odfd.published.web import WebWay
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
-from odfd.state.directory import STAGED, Home
+from odfd.state.directory import STAGED, StateDirectory
 from p2p.kubo.rpc import Ipfs, Kubo
-from p2p.pace import Line
-from p2p.ports import Noticeboard, Replication
+from p2p.pace import Bandwidth
+from p2p.ports import Replication, StatementStore
 from p2p.web import place as web_place
 from p2p.web.site import Web
 
 
-class Places:
+class Remotes:
     """See the module. Connections live while ``run`` does."""
 
     def __init__(
         self,
         settings: Settings,
-        line: Line,
-        home: Home,
-        network: tuple[Replication, Noticeboard],
+        line: Bandwidth,
+        home: StateDirectory,
+        network: tuple[Replication, StatementStore],
         clock: Clock,
         ipfs: Ipfs | None,
         is_elsewhere: Callable[[DatasetId], bool],
@@ -48,9 +48,9 @@ class Places:
         self._clock = clock
         self.reserve = settings.limits.disk_reserve_bytes
         web, staged = WebWay(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)
-        self._from_web = Source(web, staged / "web")
+        self._from_web = PublishedSource(web, staged / "web")
         self._from_ipfs = (
-            None if self._ipfs is None else Source(IpfsWay(self._ipfs, lambda: self.reserve), staged / "ipfs")
+            None if self._ipfs is None else PublishedSource(IpfsWay(self._ipfs, lambda: self.reserve), staged / "ipfs")
         )
         self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, is_elsewhere)
         self.publisher = (
@@ -73,7 +73,7 @@ class Places:
         """Raises Refused for a place that this node cannot read."""
         self._source_of(place)
 
-    def _source_of(self, place: str) -> Source:
+    def _source_of(self, place: str) -> PublishedSource:
         if web_place.place_of(place) is not None:
             return self._from_web
         if self._from_ipfs is None:

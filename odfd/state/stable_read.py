@@ -19,11 +19,11 @@ from chain.store.sqlite import snapshot_of
 from odfd.datasets.holdings import Holdings
 from odfd.mirrors import mirror_spec as wishes
 from odfd.resources.store import Resources
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.memory import Memory
-from odfd.verify.report import OnProgress, Request, Verification
+from odfd.verify.report import OnProgress, VerificationRequest, VerificationResult
 from odfd.verify.verify import verify_chain
 
 ATTEMPTS: Final = 3
@@ -64,12 +64,12 @@ def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> Conditions
 
 
 def look(
-    home: Home,
+    home: StateDirectory,
     dataset: DatasetId,
-    request: Request,
+    request: VerificationRequest,
     progress: OnProgress | None = None,
     memory: Memory | None = None,
-) -> tuple[Verification, Conditions] | None:
+) -> tuple[VerificationResult, Conditions] | None:
     """What ``request`` finds, with how much of the data is to be here, and under which conditions.
 
     ``None`` when something was found wrong and they changed meanwhile: it may be looked at again. Raises NotFound when
@@ -85,6 +85,6 @@ def look(
     return None
 
 
-def _now(home: Home, dataset: DatasetId) -> Conditions | None:
+def _now(home: StateDirectory, dataset: DatasetId) -> Conditions | None:
     with home.database.read() as connection:
         return conditions(connection, dataset)

@@ -35,8 +35,8 @@ from chain.store.layout import (
 )
 from chain.store.objects import disk, staged_in
 from odfd.transfer.named import NamedObjects
-from odfd.verify.report import Verification
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.report import VerificationResult
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 COMMIT_BLOCKS: Final = 16_384
 COMMIT_BYTES: Final = 16 << 20
@@ -57,7 +57,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 class NotVerified(Invalid):
     """A copy whose dataset does not hold; ``report`` tells each failure."""
 
-    def __init__(self, place: str, report: Verification, hint: str) -> None:
+    def __init__(self, place: str, report: VerificationResult, hint: str) -> None:
         first = report.failures[0]
         super().__init__(
             f"{len(report.failures)} failures in {place}, first at #{first.block.sequence_number}: {first.message}",
@@ -162,7 +162,7 @@ class Copy(NamedTuple):
 def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: OnProgress | None = None) -> Transfer:
     """As ``import_dataset``; the copy's objects may be in the store already."""
     source, files, place = copy.chain, copy.files, copy.place
-    report = verify_chain(source, files, Request(ref=place))
+    report = verify_chain(source, files, VerificationRequest(ref=place))
     if not report.ok:
         raise NotVerified(place, report, copy.hint or f"see them all: odfctl verify {place}")
     dataset, ours = _identity(source), _head_of(source)

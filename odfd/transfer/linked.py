@@ -17,14 +17,14 @@ from chain.model.events import AddData, ExecuteTransform
 from chain.store.base import ObjectReader
 from chain.store.database import Database
 from odfd.datasets.references import keep_links
-from odfd.verify.terms import Terms, bringing_objects
+from odfd.verify.terms import ChainTerms, bringing_objects
 
 _PAGE: Final = 1024
 """Names noted in one transaction."""
 
 
 def note_links(
-    database: Database, objects: ObjectReader, dataset: DatasetId, terms: Terms, blocks: Iterable[SealedBlock]
+    database: Database, objects: ObjectReader, dataset: DatasetId, terms: ChainTerms, blocks: Iterable[SealedBlock]
 ) -> None:
     """Of slices that blocks after ``terms`` bring. Blocks without links cost a look each. Raises NotFound, Invalid."""
     for said, block in bringing_objects(terms, blocks, linking=True):
@@ -37,6 +37,6 @@ def note_links(
                     keep_links(connection, dataset, block.sequence_number, page)
 
 
-def may_link(terms: Terms, blocks: Iterable[SealedBlock]) -> bool:
+def may_link(terms: ChainTerms, blocks: Iterable[SealedBlock]) -> bool:
     """Whether any of the blocks after ``terms`` may bring rows with links."""
     return next(bringing_objects(terms, blocks, linking=True), None) is not None

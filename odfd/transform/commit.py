@@ -13,7 +13,7 @@ from chain.store.base import Head
 from engines.contract import RowCounts
 
 
-class Committer(Protocol):
+class TransformCommitter(Protocol):
     """Makes blocks of events, checks them by the rules for authors, and moves head and signature together."""
 
     async def commit(

@@ -30,12 +30,12 @@ from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.times import block_time
-from odfd.transform.commit import Committer
+from odfd.transform.commit import TransformCommitter
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import input_ids, usable_cut, view_input
 from odfd.transform.pacing import within
-from odfd.transform.past import Past, read_past
+from odfd.transform.past import TransformProgress, read_past
 from odfd.transform.plan import (
     Blocked,
     Diverged,
@@ -64,13 +64,13 @@ class Engines(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class TransformDependencies:
     """All that a transaction needs of the node."""
 
     chains: ChainStore
     objects: ObjectStore
     engines: Engines
-    committer: Committer
+    committer: TransformCommitter
     now: Callable[[], Instant]
     staging: Path
     """A folder on the file system of the objects."""
@@ -93,7 +93,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 
 
-async def run_transform(shop: Workshop, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
+async def run_transform(shop: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
     """One transaction over everything new. Raises Conflict when others kept winning, and what engines raise."""
     for attempt in range(1, ATTEMPTS + 1):
         plan = await trio.to_thread.run_sync(plan_next, shop, dataset)
@@ -107,7 +107,7 @@ async def run_transform(shop: Workshop, dataset: DatasetId, on_progress: OnProgr
     raise AssertionError("the last attempt returns or raises")
 
 
-def plan_next(shop: Workshop, dataset: DatasetId) -> Planned:
+def plan_next(shop: TransformDependencies, dataset: DatasetId) -> Planned:
     """The next transaction, without doing it (``--dry-run``). Synchronous; a bounded number of reads."""
     reader = shop.chains.chain(dataset)
     state = load_state(reader)
@@ -143,7 +143,7 @@ def plan_at(
     reader: StateReader,
     state: ChainState,
     cuts: dict[DatasetId, Multihash],
-    past: Past,
+    past: TransformProgress,
     system_time: Instant,
     pace: Pace | None = None,
 ) -> Planned:
@@ -181,7 +181,7 @@ def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, 
     return cuts
 
 
-async def _transact(shop: Workshop, plan: TransformPlan, on_progress: OnProgress) -> Ran:
+async def _transact(shop: TransformDependencies, plan: TransformPlan, on_progress: OnProgress) -> Ran:
     state = plan.state
     assert state.head is not None
     async with fresh_folder(shop.staging) as folder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chain.instant import Instant
-from odfd.transform.past import Past
+from odfd.transform.past import TransformProgress
 from odfd.transform.plan import DataBlock, InputView, Pace
 
 
@@ -20,7 +20,7 @@ def within(rows: int) -> Pace:
     slices. So the limit is one of those watermarks, moved by as much as output event time is ahead of that of inputs.
     """
 
-    def limit(past: Past, views: Sequence[InputView]) -> Instant | None:
+    def limit(past: TransformProgress, views: Sequence[InputView]) -> Instant | None:
         shift = 0 if past.settled is None or past.slowest is None else past.settled - past.slowest
         blocks = (block for view in views for block in (*view.reopened, *view.new) if block.new_data is not None)
         placed = sorted(((block.watermark_before, _rows(block)) for block in blocks), key=_by_time)

@@ -22,7 +22,7 @@ Runs: TypeAlias = Sequence[tuple[Multihash, Multihash]]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class TransformProgress:
     """Of the transactions so far."""
 
     reopen: Mapping[DatasetId, Runs] = field(default_factory=dict)
@@ -43,10 +43,10 @@ class Past:
         return self.settled != self.emitted
 
 
-NOTHING: Final = Past()
+NOTHING: Final = TransformProgress()
 
 
-def read_past(checkpoint: bytes | None) -> Past:
+def read_past(checkpoint: bytes | None) -> TransformProgress:
     """Raises Invalid for bytes that are no checkpoint."""
     if checkpoint is None:
         return NOTHING
@@ -56,7 +56,7 @@ def read_past(checkpoint: bytes | None) -> Past:
     settled = emitted if known.settled is msgspec.UNSET else from_millis(known.settled)
     ticks = () if known.ticks is msgspec.UNSET else known.ticks
     arranged = () if known.arranged is msgspec.UNSET else known.arranged
-    return Past(
+    return TransformProgress(
         reopen=open_blocks(checkpoint),
         emitted=emitted,
         settled=settled,

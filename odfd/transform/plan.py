@@ -28,7 +28,7 @@ from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
 from engines.contract import Success, Vocabulary
-from odfd.transform.past import NOTHING, Past
+from odfd.transform.past import NOTHING, TransformProgress
 
 INPUT_DIVERGED: Final = "input-diverged"
 TRANSFORM_EVOLUTION: Final = "transform-evolution"
@@ -168,7 +168,7 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(found.values())
 
 
-Pace: TypeAlias = Callable[[Past, Sequence[InputView]], Instant | None]
+Pace: TypeAlias = Callable[[TransformProgress, Sequence[InputView]], Instant | None]
 """How much a transaction may settle: a limit on the event time of its output."""
 Planned: TypeAlias = TransformPlan | UpToDate | Blocked
 
@@ -178,7 +178,7 @@ def plan_transform(
     set_transform: Multihash,
     inputs: Sequence[InputView | Diverged],
     system_time: Instant,
-    past: Past = NOTHING,
+    past: TransformProgress = NOTHING,
     pace: Pace | None = None,
     handover: Handover | None = None,
 ) -> Planned:

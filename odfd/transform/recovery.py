@@ -18,12 +18,14 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.objects import ObjectDamaged, sound_path
 from engines.contract import OnProgress
-from odfd.transform.driver import Ran, Workshop, run_transform
+from odfd.transform.driver import Ran, TransformDependencies, run_transform
 from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 
-async def run_recovering(shop: Workshop, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
+async def run_recovering(
+    shop: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None
+) -> Ran:
     """``driver.run_transform``, which goes on where the checkpoint in force is no longer held or is damaged."""
     try:
         return await run_transform(shop, dataset, on_progress)
@@ -33,7 +35,7 @@ async def run_recovering(shop: Workshop, dataset: DatasetId, on_progress: OnProg
     return await run_transform(shop, dataset, on_progress)
 
 
-async def restore_state(shop: Workshop, dataset: DatasetId) -> bool:
+async def restore_state(shop: TransformDependencies, dataset: DatasetId) -> bool:
     """Make the checkpoint in force again if it is not whole here; tells whether it had to be.
 
     Raises Invalid when the history does not lead to it, and what engines raise. Moves no head.
@@ -56,7 +58,7 @@ async def restore_state(shop: Workshop, dataset: DatasetId) -> bool:
     return True
 
 
-def _lacking(shop: Workshop, dataset: DatasetId) -> Checkpoint | None:
+def _lacking(shop: TransformDependencies, dataset: DatasetId) -> Checkpoint | None:
     """The checkpoint in force, if it is not here as it should be."""
     named = load_state(shop.chains.chain(dataset)).checkpoint
     if named is None:
@@ -68,7 +70,7 @@ def _lacking(shop: Workshop, dataset: DatasetId) -> Checkpoint | None:
     return None
 
 
-def _keep(shop: Workshop, name: Multihash, checkpoint: bytes) -> None:
+def _keep(shop: TransformDependencies, name: Multihash, checkpoint: bytes) -> None:
     if shop.objects.has(name):
         shop.objects.remove(name)  # damaged: what is held under a name is never written again
     shop.objects.add_bytes(checkpoint)

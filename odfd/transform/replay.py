@@ -37,7 +37,7 @@ from odfd.transform.requests import Files
 from odfd.transform.succession import is_declared_anew
 
 
-class ReplayShop(Protocol):
+class ReplayDependencies(Protocol):
     """What a replay needs of the node; ``driver.Workshop`` has all of it."""
 
     @property
@@ -55,7 +55,7 @@ class ReplayShop(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayParts:
-    """A ``ReplayShop`` put together for the purpose."""
+    """A ``ReplayDependencies`` put together for the purpose."""
 
     chains: ChainStore
     objects: ObjectReader
@@ -97,7 +97,7 @@ ReplayOutcome = Replayed | Rejected | Blocked
 
 
 async def replay_step(
-    shop: ReplayShop,
+    shop: ReplayDependencies,
     dataset: DatasetId,
     sequence_number: int,
     checkpoint: bytes | None,
@@ -135,7 +135,9 @@ async def replay_step(
     )
 
 
-async def replay(shop: ReplayShop, dataset: DatasetId, stop: int | None = None) -> AsyncGenerator[ReplayOutcome, None]:
+async def replay(
+    shop: ReplayDependencies, dataset: DatasetId, stop: int | None = None
+) -> AsyncGenerator[ReplayOutcome, None]:
     """Every transaction of a chain from genesis on, up to block ``stop`` (not included; the head's end if ``None``).
 
     Ends after the first that is not reproduced: what follows builds on it.

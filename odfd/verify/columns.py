@@ -20,7 +20,7 @@ from chain.data import parquet
 from chain.data.buffers import bits, numbers
 from chain.instant import Instant
 from chain.state import Vocab
-from odfd.verify.report import Finding
+from odfd.verify.report import VerifyFinding
 
 OFFSET_TYPES: Final = (pa.int64(), pa.uint64())
 OP_TYPES: Final = (pa.int32(), pa.uint8())
@@ -67,19 +67,19 @@ class SystemColumn(ABC):
             mask = mask | ~bits(values.is_valid()).view(np.bool_)
         return np.flatnonzero(mask)
 
-    def tell(self, batch: pa.RecordBatch, due: Due, row: int) -> Finding:
+    def tell(self, batch: pa.RecordBatch, due: Due, row: int) -> VerifyFinding:
         """What is wrong with a row, of one slice."""
         value = batch.column(self.name)[row]
         if value.is_valid:
             return self._tell(value, due, row)
-        return Finding(rule=self.rule, message=f"column {self.name!r} has nulls", actual="null")
+        return VerifyFinding(rule=self.rule, message=f"column {self.name!r} has nulls", actual="null")
 
     @abstractmethod
     def _wrong(self, values: pa.Array, due: Due) -> Mask:
         """Anything where there is a null."""
 
     @abstractmethod
-    def _tell(self, value: pa.Scalar, due: Due, row: int) -> Finding:
+    def _tell(self, value: pa.Scalar, due: Due, row: int) -> VerifyFinding:
         """Of one that is not null."""
 
 
@@ -91,10 +91,10 @@ class _Offsets(SystemColumn):
         mask: Mask = (found.view(np.uint64) != due.offsets()) | (found < 0)
         return mask
 
-    def _tell(self, value: pa.Scalar, due: Due, row: int) -> Finding:
+    def _tell(self, value: pa.Scalar, due: Due, row: int) -> VerifyFinding:
         expected, actual = str(int(due.first[0]) + row), str(value.as_py())
         message = f"a row of the slice has offset {actual} where {expected} is due"
-        return Finding(rule=self.rule, message=message, expected=expected, actual=actual)
+        return VerifyFinding(rule=self.rule, message=message, expected=expected, actual=actual)
 
 
 class _Operations(SystemColumn):
@@ -105,10 +105,10 @@ class _Operations(SystemColumn):
         mask: Mask = (found < 0) | (found > _LAST_OP)
         return mask
 
-    def _tell(self, value: pa.Scalar, _due: Due, _row: int) -> Finding:
+    def _tell(self, value: pa.Scalar, _due: Due, _row: int) -> VerifyFinding:
         actual = str(value.as_py())
         message = f"column {self.name!r} holds {actual}, which is no operation"
-        return Finding(rule=self.rule, message=message, expected=f"0 to {_LAST_OP}", actual=actual)
+        return VerifyFinding(rule=self.rule, message=message, expected=f"0 to {_LAST_OP}", actual=actual)
 
 
 class _SystemTimes(SystemColumn):
@@ -120,10 +120,10 @@ class _SystemTimes(SystemColumn):
         mask: Mask = numbers(values.view(pa.int64())) > np.repeat(latest, due.rows)
         return mask
 
-    def _tell(self, value: pa.Scalar, due: Due, _row: int) -> Finding:
+    def _tell(self, value: pa.Scalar, due: Due, _row: int) -> VerifyFinding:
         expected, actual = instant.render(due.made[0]), instant.render(parquet.to_instant(value.value, value.type))
         message = f"a row's {self.name} is {actual}, after its block was made at {expected}"
-        return Finding(rule=self.rule, message=message, expected=f"at most {expected}", actual=actual)
+        return VerifyFinding(rule=self.rule, message=message, expected=f"at most {expected}", actual=actual)
 
 
 def system_columns(schema: pa.Schema, vocab: Vocab | None) -> list[SystemColumn]:

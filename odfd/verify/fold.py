@@ -27,8 +27,18 @@ from chain.store.schema import kind_number
 from odfd.verify.memory import Memory, Remembered
 from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
 from odfd.verify.queue import ObjectQueue
-from odfd.verify.report import BlockRef, Checked, Failure, Finding, Level, OnProgress, Progress, Request, Verification
-from odfd.verify.terms import Terms
+from odfd.verify.report import (
+    BlockRef,
+    CheckedDataset,
+    Level,
+    OnProgress,
+    Progress,
+    VerificationRequest,
+    VerificationResult,
+    VerifyFailure,
+    VerifyFinding,
+)
+from odfd.verify.terms import ChainTerms
 
 _SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:2], np.uint8)
 _KEEP_EVERY: Final = 256 << 20
@@ -40,7 +50,7 @@ class Fold:
 
     def __init__(
         self,
-        request: Request,
+        request: VerificationRequest,
         size: int,
         queue: ObjectQueue,
         progress: OnProgress,
@@ -58,10 +68,10 @@ class Fold:
         self._state: ChainState | None = ChainState.EMPTY
         self._previous: Multihash | None = None
         self._next = 0
-        self._terms = Terms.of(ChainState.EMPTY)
+        self._terms = ChainTerms.of(ChainState.EMPTY)
         self._dataset = ""
         self._blocks = self._slices = self._spared = self._unheld = self._to_come = 0
-        self._failures: list[Failure] = []
+        self._failures: list[VerifyFailure] = []
 
     def take_page(self, page: StoredPage) -> None:
         names = np.frombuffer(page.names, np.uint8).reshape(-1, NAME_SIZE)
@@ -117,7 +127,7 @@ class Fold:
         ref = BlockRef(str(name), page.start + row)
         if ref.sequence_number > self._next:
             message = f"blocks #{self._next} to #{ref.sequence_number - 1} cannot be reached"
-            self._fail(ref, Finding(rule="block-missing", message=message))
+            self._fail(ref, VerifyFinding(rule="block-missing", message=message))
             self._lose_track()
         block = self._read(page.raws[row], name, ref)
         if block is None:
@@ -139,19 +149,19 @@ class Fold:
             actual = f"#{self._next - 1} {self._previous.short if self._previous else 'none'}"
             message = "the head is not the last block that is stored"
             expected = f"#{self._size - 1} {head.short}"
-            self._fail(ref, Finding(rule="chain-head", message=message, expected=expected, actual=actual))
+            self._fail(ref, VerifyFinding(rule="chain-head", message=message, expected=expected, actual=actual))
         self._remember(complete=True)
 
-    def answer(self, head: Multihash) -> Verification:
+    def answer(self, head: Multihash) -> VerificationResult:
         self._failures.sort(key=lambda failure: failure.block.sequence_number)
-        return Verification(
+        return VerificationResult(
             ref=self._request.ref,
             dataset_id=self._dataset,
             head=str(head),
             blocks=self._size,
             level=self._request.level.value,
             ok=not self._failures,
-            checked=Checked(
+            checked=CheckedDataset(
                 blocks=self._blocks,
                 slices=self._slices,
                 bytes=self._queue.done_bytes,
@@ -165,17 +175,17 @@ class Fold:
     def _read(self, raw: bytes | None, name: Multihash, ref: BlockRef) -> Block | None:
         if raw is None:
             message = f"block #{ref.sequence_number} is missing"
-            self._fail(ref, Finding(rule="block-missing", message=message, expected=ref.hash))
+            self._fail(ref, VerifyFinding(rule="block-missing", message=message, expected=ref.hash))
             return None
         actual = Multihash.sha3_256(raw)
         if actual != name:
             message = f"the bytes of block #{ref.sequence_number} hash to {actual.short}"
-            self._fail(ref, Finding(rule="block-hash", message=message, expected=ref.hash, actual=str(actual)))
+            self._fail(ref, VerifyFinding(rule="block-hash", message=message, expected=ref.hash, actual=str(actual)))
             return None
         try:
             return decode_block(raw)
         except Invalid as error:
-            self._fail(ref, Finding(rule=error.rule or "block-encoding", message=str(error)))
+            self._fail(ref, VerifyFinding(rule=error.rule or "block-encoding", message=str(error)))
             return None
 
     def _judge(self, ref: BlockRef, block: Block) -> None:
@@ -185,7 +195,9 @@ class Fold:
             for broken in check_block(self._state, block, as_author=False):
                 self._fail(
                     ref,
-                    Finding(rule=broken.rule, message=broken.message, expected=broken.expected, actual=broken.actual),
+                    VerifyFinding(
+                        rule=broken.rule, message=broken.message, expected=broken.expected, actual=broken.actual
+                    ),
                 )
             self._state = self._state.advance(block)
             self._dataset = str(self._state.dataset or "")
@@ -199,18 +211,18 @@ class Fold:
             actual = str(block.prev_block_hash or "none")
             message = "the block does not name the one before it"
             self._fail(
-                ref, Finding(rule="prev-block-link", message=message, expected=str(self._previous), actual=actual)
+                ref, VerifyFinding(rule="prev-block-link", message=message, expected=str(self._previous), actual=actual)
             )
         if block.sequence_number != ref.sequence_number:
             expected, actual = str(ref.sequence_number), str(block.sequence_number)
             message = f"the block says it is #{actual} and stands at #{expected}"
-            self._fail(ref, Finding(rule="sequence-number", message=message, expected=expected, actual=actual))
+            self._fail(ref, VerifyFinding(rule="sequence-number", message=message, expected=expected, actual=actual))
 
     def _check_kind(self, ref: BlockRef, block: Block, kind: int | None) -> None:
         """A store's index by kind answers planners: where it is wrong, they would be told of another past."""
         if kind is not None and kind != (actual := kind_number(block.event)):
             message = f"the store's index takes it for an event of kind {kind}"
-            self._fail(ref, Finding(rule="block-index", message=message, expected=str(actual), actual=str(kind)))
+            self._fail(ref, VerifyFinding(rule="block-index", message=message, expected=str(actual), actual=str(kind)))
 
     def _check_objects(self, ref: BlockRef, block: Block) -> None:
         event = block.event
@@ -255,7 +267,7 @@ class Fold:
             self._memory.keep(last.sequence_number + 1, Multihash.parse(last.hash), complete=False)
 
     def _lose_track(self) -> None:
-        self._state, self._terms = None, Terms()
+        self._state, self._terms = None, ChainTerms()
 
     def _collect(self, all_of_them: bool) -> None:
         for ref, findings in self._queue.take(all_of_them):
@@ -276,10 +288,10 @@ class Fold:
             )
         )
 
-    def _fail(self, ref: BlockRef, finding: Finding) -> None:
+    def _fail(self, ref: BlockRef, finding: VerifyFinding) -> None:
         if ref.sequence_number >= self._request.start:
             self._failures.append(
-                Failure(
+                VerifyFailure(
                     block=ref,
                     rule=finding.rule,
                     message=finding.message,

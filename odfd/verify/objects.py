@@ -27,8 +27,8 @@ from chain.store.base import ObjectReader
 from chain.store.objects import disk
 from odfd.verify.columns import Due, SystemColumn
 from odfd.verify.outline import OUTLINES
-from odfd.verify.report import Finding
-from odfd.verify.terms import Terms
+from odfd.verify.report import VerifyFinding
+from odfd.verify.terms import ChainTerms
 
 LINKED: Final = "linked-object"
 """The kind of what rows link to; begins the rules that it breaks, whose findings name it in ``expected``."""
@@ -40,7 +40,7 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     """All that a chain says of one slice."""
 
     slice: DataSlice
-    terms: Terms
+    terms: ChainTerms
     """In force at the block."""
     system_time: Instant
     """Of the block."""
@@ -55,7 +55,7 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
         return Due(np.array([count]), np.array([first], np.uint64), (self.system_time,))
 
 
-def check_event(objects: ObjectReader, terms: Terms, block: Block) -> list[Finding]:
+def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[VerifyFinding]:
     """Every object that a block brings, against what it says under ``terms``; not what its rows link to.
 
     Empty for blocks without data. Raises Environment when our own disk fails.
@@ -63,7 +63,7 @@ def check_event(objects: ObjectReader, terms: Terms, block: Block) -> list[Findi
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform):
         return []
-    findings: list[Finding] = []
+    findings: list[VerifyFinding] = []
     if (slice_ := event.new_data) is not None:
         claim = SliceClaim(slice=slice_, terms=terms, system_time=block.system_time)
         findings += check_slice(objects, claim, links=False)
@@ -72,7 +72,7 @@ def check_event(objects: ObjectReader, terms: Terms, block: Block) -> list[Findi
     return findings
 
 
-def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True) -> list[Finding]:
+def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True) -> list[VerifyFinding]:
     """Everything about a slice that is not as claimed. Raises Environment when our own disk fails.
 
     ``links``: what its rows link to is to be here too, and what it is named.
@@ -87,7 +87,7 @@ def check_slice(objects: ObjectReader, claim: SliceClaim, *, links: bool = True)
     except NotFound:
         findings.append(_missing("slice", claim.slice.physical_hash))
     except Invalid as error:
-        findings.append(Finding(rule=error.rule, message=str(error)))
+        findings.append(VerifyFinding(rule=error.rule, message=str(error)))
     return findings
 
 
@@ -97,19 +97,19 @@ def small_content(objects: ObjectReader, claim: SliceClaim) -> bytes | None:
     return content if isinstance(content, bytes) and not findings else None
 
 
-def check_checkpoint(objects: ObjectReader, name: Multihash, size: int) -> list[Finding]:
+def check_checkpoint(objects: ObjectReader, name: Multihash, size: int) -> list[VerifyFinding]:
     """Everything about a checkpoint that is not as claimed; its content is the engine's own affair."""
     return check_object(objects, "checkpoint", name, size)
 
 
-def check_object(objects: ObjectReader, kind: str, name: Multihash, size: int) -> list[Finding]:
+def check_object(objects: ObjectReader, kind: str, name: Multihash, size: int) -> list[VerifyFinding]:
     """Everything about an object's bytes that is not as claimed; ``kind`` is a word for it, and begins the rules."""
     return _check_bytes(objects, kind, name, size)[1]
 
 
 def _check_bytes(
     objects: ObjectReader, kind: str, name: Multihash, size: int
-) -> tuple[Path | bytes | None, list[Finding]]:
+) -> tuple[Path | bytes | None, list[VerifyFinding]]:
     try:
         content = objects.content(name)
     except NotFound:
@@ -121,16 +121,16 @@ def _check_bytes(
         return None, [_missing(kind, name)]
     if length != size:
         message = f"{kind} {name.short} has {length:,} bytes, its block says {size:,}"
-        findings.append(Finding(rule=f"{kind}-size", message=message, expected=str(size), actual=str(length)))
+        findings.append(VerifyFinding(rule=f"{kind}-size", message=message, expected=str(size), actual=str(length)))
     if actual != name:
         message = f"the bytes of {kind} {name.short} hash to {actual.short}"
         rule = f"{kind}-physical-hash"
-        findings.append(Finding(rule=rule, message=message, expected=str(name), actual=str(actual)))
+        findings.append(VerifyFinding(rule=rule, message=message, expected=str(name), actual=str(actual)))
     return content, findings
 
 
-def _missing(kind: str, name: Multihash) -> Finding:
-    return Finding(rule=f"{kind}-missing", message=f"{kind} {name.short} is not here", expected=str(name))
+def _missing(kind: str, name: Multihash) -> VerifyFinding:
+    return VerifyFinding(rule=f"{kind}-missing", message=f"{kind} {name.short} is not here", expected=str(name))
 
 
 def _hashed(content: Path | bytes) -> tuple[Multihash, int]:
@@ -141,10 +141,10 @@ def _hashed(content: Path | bytes) -> tuple[Multihash, int]:
         return Multihash.sha3_256_of(file), file.tell()
 
 
-def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Finding]:
+def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[VerifyFinding]:
     if source.rows != claim.rows:
         message = f"the slice holds {source.rows:,} rows, its offsets say {claim.rows:,}"
-        yield Finding(rule="slice-rows", message=message, expected=str(claim.rows), actual=str(source.rows))
+        yield VerifyFinding(rule="slice-rows", message=message, expected=str(claim.rows), actual=str(source.rows))
     outline = OUTLINES.of(source.schema, claim.terms)
     yield from outline.findings
     if source.rows > claim.rows + _SPARE_ROWS:
@@ -153,7 +153,7 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
     try:
         hasher = LogicalHasher(source.schema, row_groups=source.row_groups)
     except Invalid as error:
-        yield Finding(rule=error.rule, message=str(error))
+        yield VerifyFinding(rule=error.rule, message=str(error))
     watches = [_Watch(column) for column in outline.columns]
     rows = 0
     for batch in source.batches(encoded=True):
@@ -168,10 +168,10 @@ def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Findin
     if actual != claim.slice.logical_hash:
         expected = claim.slice.logical_hash
         message = f"the rows hash to {actual.short}, the block says {expected.short}"
-        yield Finding(rule="slice-logical-hash", message=message, expected=str(expected), actual=str(actual))
+        yield VerifyFinding(rule="slice-logical-hash", message=message, expected=str(expected), actual=str(actual))
 
 
-def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceClaim) -> Iterator[Finding]:
+def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceClaim) -> Iterator[VerifyFinding]:
     """Objects that rows name are here, and are what they are named."""
     columns = claim.terms.links
     for name in links_of(source, columns) if columns else ():
@@ -179,7 +179,7 @@ def _check_links(objects: ObjectReader, source: parquet.SliceFile, claim: SliceC
             size = objects.size(name)
         except NotFound:
             message = f"object {name.short}, which a row links to, is not here"
-            yield Finding(rule=f"{LINKED}-missing", message=message, expected=str(name))
+            yield VerifyFinding(rule=f"{LINKED}-missing", message=message, expected=str(name))
             continue
         yield from check_object(objects, LINKED, name, size)
 
@@ -189,7 +189,7 @@ class _Watch:
 
     def __init__(self, column: SystemColumn) -> None:
         self._column = column
-        self.finding: Finding | None = None
+        self.finding: VerifyFinding | None = None
 
     def look(self, batch: pa.RecordBatch, due: Due) -> None:
         if self.finding is None and len(wrong := self._column.wrong(batch, due)):

@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future
 from typing import Final
 
 from chain.store.base import ObjectReader
-from odfd.verify.report import BlockRef, Finding
+from odfd.verify.report import BlockRef, VerifyFinding
 
 _WAITING: Final = 4
 """Objects waiting for each worker."""
@@ -24,18 +24,18 @@ class ObjectQueue:
         self._pool = pool
         self._objects = objects
         self._limit = workers * (_WAITING + 1)
-        self._waiting: deque[tuple[BlockRef, int, Future[list[Finding]]]] = deque()
+        self._waiting: deque[tuple[BlockRef, int, Future[list[VerifyFinding]]]] = deque()
         self.known = self.known_bytes = 0
         self.done = self.done_bytes = 0
         self._done: BlockRef | None = None
 
-    def add(self, block: BlockRef, size: int, check: Callable[[ObjectReader], list[Finding]]) -> None:
+    def add(self, block: BlockRef, size: int, check: Callable[[ObjectReader], list[VerifyFinding]]) -> None:
         """``size``: bytes that the check will read, as far as its block says."""
         self.known += 1
         self.known_bytes += size
         self._waiting.append((block, size, self._pool.submit(check, self._objects)))
 
-    def take(self, all_of_them: bool) -> list[tuple[BlockRef, list[Finding]]]:
+    def take(self, all_of_them: bool) -> list[tuple[BlockRef, list[VerifyFinding]]]:
         """What is done; waits when the queue is full, or for everything at the end."""
         results = []
         while self._waiting and (all_of_them or len(self._waiting) > self._limit or self._waiting[0][2].done()):

@@ -24,7 +24,7 @@ class Level(enum.Enum):
     """And every object: both hashes, size, offsets, system columns, schema."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to verify, and how deep."""
 
     ref: str
@@ -46,7 +46,7 @@ class BlockRef(msgspec.Struct, frozen=True, rename="camel"):
     sequence_number: int
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One broken rule, before it is said of which block."""
 
     rule: str
@@ -55,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     actual: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class VerifyFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One broken rule of one block. ``rule`` is a documented name that programs may match on."""
 
     block: BlockRef
@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     actual: str = ""
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How much was looked at."""
 
     blocks: int = 0
@@ -81,7 +81,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Slices that are not here yet: a mirror is wished with its data, and it is on its way."""
 
 
-class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer. ``ok`` exactly when ``failures`` is empty; failures are in the order of the chain."""
 
     ref: str
@@ -91,8 +91,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     blocks: int
     level: str
     ok: bool
-    checked: Checked
-    failures: tuple[Failure, ...] = ()
+    checked: CheckedDataset
+    failures: tuple[VerifyFailure, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from chain.store.schema import KINDS
 _SAYING: Final = (KINDS["SetDataSchema"], KINDS["SetVocab"])
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Those after some block; ``None`` is what cannot be told."""
 
     schema: DataSchema | None = None
@@ -39,11 +39,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return link_columns(self.schema)
 
     @classmethod
-    def of(cls, state: ChainState) -> Terms:
+    def of(cls, state: ChainState) -> ChainTerms:
         vocab = None if SetVocab.__name__ in state.unreadable else state.vocab
         return cls(schema=_declared(state.schema) if state.schema else None, vocab=vocab)
 
-    def after(self, block: Block) -> Terms:
+    def after(self, block: Block) -> ChainTerms:
         """One block later."""
         match block.event:
             case SetDataSchema():
@@ -57,11 +57,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-Bringing: TypeAlias = tuple[Terms, Block]
+Bringing: TypeAlias = tuple[ChainTerms, Block]
 """A block that brings objects, and what was in force there."""
 
 
-def bringing_objects(terms: Terms, blocks: Iterable[SealedBlock], *, linking: bool = False) -> Iterator[Bringing]:
+def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linking: bool = False) -> Iterator[Bringing]:
     """Of the blocks that follow ``terms``, those that bring objects.
 
     ``linking``: only where rows may link to objects; others are not even decoded.
@@ -76,12 +76,12 @@ def bringing_objects(terms: Terms, blocks: Iterable[SealedBlock], *, linking: bo
             wanted = not linking or bool(terms.links)
 
 
-def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator[tuple[Terms, list[SealedBlock]]]:
+def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator[tuple[ChainTerms, list[SealedBlock]]]:
     """Blocks ``start <= n < stop`` of a chain that is here, ``blocks`` at a time, with what is in force before each."""
     judge = Judge(load_state(chain, start))
     raws = chain.raw_blocks(start, stop)
     while page := list(islice(raws, blocks)):
-        yield Terms.of(judge.state), judge.take(page)
+        yield ChainTerms.of(judge.state), judge.take(page)
 
 
 def _declared(event: SetDataSchema) -> DataSchema | None:

@@ -22,7 +22,7 @@ from chain.store.base import ObjectReader
 from odfd.verify.columns import Due
 from odfd.verify.objects import SliceClaim, check_event, small_content
 from odfd.verify.outline import OUTLINES, Outline
-from odfd.verify.terms import Bringing, Terms
+from odfd.verify.terms import Bringing, ChainTerms
 
 MOST_ROWS: Final = 4096
 """Rows of a slice for which this is worth it; with more of them the way costs less than what is done there."""
@@ -73,7 +73,7 @@ class _Sheet:
 def sound_of(objects: ObjectReader, group: Sequence[Bringing]) -> set[int]:
     """Places of the blocks of a group of which ``check_event`` finds nothing. Raises Environment."""
     sound: set[int] = set()
-    sheet = _Sheet(Outline(pa.schema([]), Terms()))
+    sheet = _Sheet(Outline(pa.schema([]), ChainTerms()))
     for place, (terms, block) in enumerate(group):
         read = _read(objects, terms, block)
         if read is None:
@@ -89,7 +89,7 @@ def sound_of(objects: ObjectReader, group: Sequence[Bringing]) -> set[int]:
     return sound
 
 
-def _read(objects: ObjectReader, terms: Terms, block: Block) -> tuple[SliceClaim, Outline, pa.RecordBatch] | None:
+def _read(objects: ObjectReader, terms: ChainTerms, block: Block) -> tuple[SliceClaim, Outline, pa.RecordBatch] | None:
     """The rows of a block that brings one small slice, as far as that is in order; ``None`` for any other."""
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None or event.new_checkpoint is not None:

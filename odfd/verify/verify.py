@@ -12,18 +12,18 @@ from chain.store.base import ObjectReader, StoredChain
 from odfd.verify.fold import Fold
 from odfd.verify.memory import Memory, NoMemory, Remembered
 from odfd.verify.queue import ObjectQueue
-from odfd.verify.report import Level, OnProgress, Request, Verification
+from odfd.verify.report import Level, OnProgress, VerificationRequest, VerificationResult
 
-__all__ = ["Request", "verify_chain"]
+__all__ = ["VerificationRequest", "verify_chain"]
 
 
 def verify_chain(
     chain: StoredChain,
     objects: ObjectReader,
-    request: Request,
+    request: VerificationRequest,
     progress: OnProgress | None = None,
     memory: Memory | None = None,
-) -> Verification:
+) -> VerificationResult:
     """Raises NotFound when there is no chain or no block ``start``, Environment when our own disk fails.
 
     It ends at the head that the chain has when it begins, however far the chain grows meanwhile. What it finds wrong of

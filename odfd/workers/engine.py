@@ -33,7 +33,7 @@ from engines.errors import EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from engines.provision.warm import WarmEngine
 from odfd.control import wire
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 
 SOONEST: Final = 10.0
 """Seconds until an engine that was not found is looked for again; twice as long each time."""
@@ -43,7 +43,7 @@ LATEST: Final = 600.0
 class NodeEngine:
     """Implements ``engines.contract.Engine``. Start it as a child (``run``)."""
 
-    def __init__(self, options: SparkOptions, environ: Mapping[str, str], journal: Journal) -> None:
+    def __init__(self, options: SparkOptions, environ: Mapping[str, str], journal: Logger) -> None:
         self._options = options
         self._environ = environ
         self._journal = journal

@@ -21,9 +21,9 @@ from chain.store.collect import Collected, collect
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.obs.events import EventLog
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tasks import Report, Task, TaskBoard
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.retention import prune
 
 MAX_LISTED: Final = 1000
@@ -33,15 +33,15 @@ FIRST_SECONDS: Final = 600.0
 _HOUR: Final = 3600.0
 
 
-class CollectionService:
+class GarbageCollection:
     """See the module. ``hours`` between collections that nobody asked for; zero: there are none."""
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         board: TaskBoard,
         events: EventLog,
-        journal: Journal,
+        journal: Logger,
         hours: float,
         clock: Callable[[], Instant],
     ) -> None:

@@ -15,8 +15,8 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.store.base import ChainStore
 from odfd.obs.events import EventLog
-from odfd.runtime.reconcile_loop import Rounds
-from odfd.runtime.supervision import Journal
+from odfd.runtime.reconcile_loop import ReconcileLoop
+from odfd.runtime.supervision import Logger
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0
@@ -25,7 +25,7 @@ RETRY_SECONDS: Final = 60.0
 """While one of them could not be signed."""
 
 
-class HeadKeeper:
+class HeadSigner:
     """See the module."""
 
     def __init__(
@@ -34,14 +34,14 @@ class HeadKeeper:
         committer: OwnerCommitter,
         name_of: Callable[[DatasetId], str],
         events: EventLog,
-        journal: Journal,
+        journal: Logger,
     ) -> None:
         self._chains = chains
         self._committer = committer
         self._name_of = name_of
         self._events = events
         self._journal = journal
-        self.rounds = Rounds(self._round)
+        self.rounds = ReconcileLoop(self._round)
         self._troubles: dict[DatasetId, str] = {}
         """What was told already."""
 

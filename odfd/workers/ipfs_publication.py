@@ -20,17 +20,17 @@ from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.way import no_ipfs
 from odfd.resources.store import Resource, Resources
-from odfd.runtime.reconcile_loop import TouchedRounds
+from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.tasks import Report, outside
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger
 from p2p.ipfs import names
 
@@ -43,7 +43,7 @@ RENEW: Final = 12 * 3600 * instant.SECOND
 """Age at which a record is put anew: those who keep it for others forget it after two days."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PublicationSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a person asked for."""
 
     standing: bool = True
@@ -62,12 +62,12 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Id of the signed head that is published with it."""
 
 
-class Kept(NamedTuple):
-    wish: Wish
+class KeptPublication(NamedTuple):
+    wish: PublicationSpec
     done: Published
 
 
-class Giving(NamedTuple):
+class PublicationTerms(NamedTuple):
     """What may be given of datasets."""
 
     served: Callable[[DatasetId], int]
@@ -80,11 +80,11 @@ class PublicationService:
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         publisher: Publisher | None,
-        giving: Giving,
+        giving: PublicationTerms,
         all_of_ours: Callable[[], bool],
-        ground: Ground,
+        ground: Context,
     ) -> None:
         """``all_of_ours``: whether policy puts there whatever is ours and public."""
         self._home = home
@@ -97,7 +97,7 @@ class PublicationService:
         self._journal = ground.journal
         self._busy: dict[DatasetId, trio.Lock] = {}
         self._troubles: dict[DatasetId, str] = {}
-        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS)
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         entry = await trio.to_thread.run_sync(self._entry, request.ref)
@@ -127,7 +127,7 @@ class PublicationService:
             await trio.to_thread.run_sync(self._forget, entry.id)
             await publisher.withdraw(entry.id)
         self._events.emit("publication.withdrawn", entry.name)
-        return self._view(entry.name, entry.id, kept._replace(wish=Wish(standing=False)))
+        return self._view(entry.name, entry.id, kept._replace(wish=PublicationSpec(standing=False)))
 
     async def _round(self) -> float:
         if self._publisher is None:
@@ -149,7 +149,7 @@ class PublicationService:
             self.rounds.leave(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
-    async def _consider(self, publisher: Publisher, dataset: DatasetId, known: Kept | None) -> None:
+    async def _consider(self, publisher: Publisher, dataset: DatasetId, known: KeptPublication | None) -> None:
         try:
             if known is None or await self._is_behind(publisher, dataset, known.done):
                 await self._publish(publisher, dataset, standing=True)
@@ -182,7 +182,7 @@ class PublicationService:
 
     async def _publish(
         self, publisher: Publisher, dataset: DatasetId, *, standing: bool, delegation: bytes | None = None
-    ) -> tuple[Publication, Kept]:
+    ) -> tuple[Publication, KeptPublication]:
         async with self._alone(dataset):
             await trio.to_thread.run_sync(self._need_public, dataset)
             signed = await trio.to_thread.run_sync(self._signed, dataset)
@@ -201,7 +201,7 @@ class PublicationService:
                 at=now,
                 signed=signed,
             )
-            kept = Kept(Wish(standing=standing, delegation=delegation), became)
+            kept = KeptPublication(PublicationSpec(standing=standing, delegation=delegation), became)
             await trio.to_thread.run_sync(self._keep, dataset, kept)
         self._events.emit(
             "publication.published", self._name(dataset), f"{done.size} blocks, {became.root}", added=done.blocks
@@ -223,7 +223,7 @@ class PublicationService:
             raise no_ipfs()
         return self._publisher
 
-    def _entry(self, ref: str) -> Entry:
+    def _entry(self, ref: str) -> DatasetEntry:
         with self._home.catalog() as catalog:
             return catalog.resolve(ref)
 
@@ -253,17 +253,17 @@ class PublicationService:
         check_delegation(raw, dataset, names.name_of(key.dataset_id))
         return raw
 
-    def _kept(self) -> dict[DatasetId, Kept]:
+    def _kept(self) -> dict[DatasetId, KeptPublication]:
         with self._home.database.read() as connection:
             found = Resources(connection).all(KIND)
         return {DatasetId.parse(each.name): _read(each) for each in found}
 
-    def _kept_of(self, dataset: DatasetId) -> Kept | None:
+    def _kept_of(self, dataset: DatasetId) -> KeptPublication | None:
         with self._home.database.read() as connection:
             found = Resources(connection).get(KIND, str(dataset))
         return None if found is None else _read(found)
 
-    def _keep(self, dataset: DatasetId, kept: Kept) -> None:
+    def _keep(self, dataset: DatasetId, kept: KeptPublication) -> None:
         with self._home.database.write() as connection:
             resources = Resources(connection)
             resources.apply(KIND, str(dataset), msgspec.json.encode(kept.wish), self._clock.now())
@@ -273,7 +273,9 @@ class PublicationService:
         with self._home.database.write() as connection:
             Resources(connection).delete(KIND, str(dataset), self._clock.now())
 
-    def _view(self, name: str, dataset: DatasetId, kept: Kept, done: Publication | None = None) -> wire.PublicationView:
+    def _view(
+        self, name: str, dataset: DatasetId, kept: KeptPublication, done: Publication | None = None
+    ) -> wire.PublicationView:
         became = kept.done
         return wire.PublicationView(
             ref=name,
@@ -293,6 +295,8 @@ class PublicationService:
         )
 
 
-def _read(each: Resource) -> Kept:
+def _read(each: Resource) -> KeptPublication:
     assert each.status is not None, "it is told in the transaction that wishes it"
-    return Kept(msgspec.json.decode(each.spec, type=Wish), msgspec.json.decode(each.status, type=Published))
+    return KeptPublication(
+        msgspec.json.decode(each.spec, type=PublicationSpec), msgspec.json.decode(each.status, type=Published)
+    )

@@ -1,4 +1,4 @@
-"""The port ``Signers``: keys of this node whose signing journals are gone, and how they come to sign again.
+"""The port ``JournalRecovery``: keys of this node whose signing journals are gone, and how they come to sign again.
 
 A key of which nobody knows what it has said says nothing that could contradict it. Three connected peers are asked for
 all they know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
@@ -18,10 +18,10 @@ from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId, KeyDid
 from chain.statements import canonical
 from odfd.control import wire
-from odfd.runtime.reconcile_loop import UNTIL_POKED, Rounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.trust.ledger.journal_recovery import ENOUGH, may_go_on, recall
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.signing.signer_context import Post
+from odfd.trust.signing.signer_context import SignerContext
 from p2p.ports import PeerId, PeerView
 
 ASK_SECONDS: Final = 60.0
@@ -35,7 +35,7 @@ ALONE: Final = "alone"
 """Who told what the keys had said, as it stands in the journals."""
 
 
-class Peers(Protocol):
+class RecoveryPeers(Protocol):
     """What is asked of the replication layer."""
 
     def peers(self) -> Sequence[PeerView]: ...
@@ -46,14 +46,14 @@ class Peers(Protocol):
     async def seek(self, dataset: DatasetId) -> int: ...
 
 
-class Signers:
+class JournalRecovery:
     """See the module. Poke its ``rounds`` when a peer comes; ``resumed`` is told when the keys may sign again."""
 
-    def __init__(self, post: Post, peers: Peers, resumed: Callable[[], None]) -> None:
+    def __init__(self, post: SignerContext, peers: RecoveryPeers, resumed: Callable[[], None]) -> None:
         self._post = post
         self._peers = peers
         self._resumed = resumed
-        self.rounds = Rounds(self._round)
+        self.rounds = ReconcileLoop(self._round)
         self.lost: tuple[KeyDid, ...] = ()
         """Keys that sign nothing now, as of the last look."""
         self._told: set[PeerId] = set()

@@ -13,21 +13,21 @@ from chain.ids import DatasetId
 from chain.model.block import NamedObject, objects_of
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
-from odfd.datasets.catalog import Entry
+from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors import mirror_spec as wishes
-from odfd.mirrors.chain_repair import ChainMender
-from odfd.mirrors.mirror_spec import Wish
-from odfd.mirrors.progress import Tally
+from odfd.mirrors.chain_repair import ChainRepair
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sync import MirrorSync, Synced
 from odfd.resources.store import Resources
-from odfd.state.directory import Home
+from odfd.state.directory import StateDirectory
 from odfd.transfer.linked import note_links
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED
 from odfd.verify.report import Level
 from odfd.verify.terms import pages_of
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 BATCH: Final = 4096
 """Blocks noted at a time: bounds memory."""
@@ -56,11 +56,11 @@ class Repaired(NamedTuple):
         return ", ".join(f"{count} damaged {what}{'s' * (count > 1)}" for count, what in counted if count)
 
 
-class Repairing:
+class Repair:
     """See the module."""
 
     def __init__(
-        self, home: Home, sync: MirrorSync, mender: ChainMender, caught_up: Callable[[DatasetId], None]
+        self, home: StateDirectory, sync: MirrorSync, mender: ChainRepair, caught_up: Callable[[DatasetId], None]
     ) -> None:
         """``caught_up`` is told of a dataset that is whole again, or got back what was signed of it."""
         self._home = home
@@ -68,7 +68,7 @@ class Repairing:
         self._sync = sync
         self._mender = mender
 
-    async def repair(self, entry: Entry) -> Repaired:
+    async def repair(self, entry: DatasetEntry) -> Repaired:
         """Look at every block and object again; fetch the damaged and the missing from peers. How many there were.
 
         Raises NotFound for what nobody has, Environment for a database that is damaged beyond rows.
@@ -85,7 +85,7 @@ class Repairing:
         self._caught_up(entry.id)
         return Repaired(mended.blocks, mended.rows, damaged.count)
 
-    async def catch_up(self, entry: Entry) -> int:
+    async def catch_up(self, entry: DatasetEntry) -> int:
         """Fetch what is signed of a dataset of ours and is not here, as after a backup; the number of blocks.
 
         Mirrors of others do so by themselves. Raises NotFound when nobody serves it, Remote, and what syncing raises.
@@ -96,7 +96,7 @@ class Repairing:
         lacking = await trio.to_thread.run_sync(self._lacking, entry.id)
         if not lacking:
             return 0
-        outcome = await self._sync.sync(Wish(dataset=str(entry.id), name=entry.name), Tally())
+        outcome = await self._sync.sync(MirrorSpec(dataset=str(entry.id), name=entry.name), MirrorProgress())
         if not isinstance(outcome, Synced):
             raise NotFound(
                 f"{lacking} blocks of {entry.name} are signed and are not here, and no connected peer serves them",
@@ -116,10 +116,10 @@ class Repairing:
             newest = ledger.newest_head(dataset)
             return max(0, newest[0].size - ledger.chain(dataset).frontier.size) if newest else 0
 
-    def _damaged(self, entry: Entry) -> _Damaged:
+    def _damaged(self, entry: DatasetEntry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
         # Nobody writes it meanwhile, and what is on its way is fetched too.
-        request = Request(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
+        request = VerificationRequest(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
         report = verify_chain(chain, self._home.objects, request)
         named: dict[Multihash, int] = {}
         linked: dict[Multihash, None] = {}

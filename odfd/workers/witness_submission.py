@@ -19,23 +19,23 @@ from chain.errors import Fault, Remote
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements import submission
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import MAX_ANSWER
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
-from odfd.network.tree_proofs import Prover
+from odfd.network.tree_proofs import TreeProofs
 from odfd.runtime.clock import Clock
-from odfd.runtime.reconcile_loop import TouchedRounds
-from odfd.runtime.supervision import Journal, Life
+from odfd.runtime.reconcile_loop import KeyedReconcileLoop
+from odfd.runtime.supervision import Life, Logger
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.public_witness import PublicWitness
-from odfd.trust.witness.submission import LONGEST, SOON, Asking, Got, Post, Trouble
+from odfd.trust.witness.submission import LONGEST, SOON, Got, SubmissionRequest, Submitting, Trouble
 from odfd.trust.witness.witness import RENEW
 from p2p.web.posting import Poster, Posts
 
@@ -51,7 +51,7 @@ class Log(NamedTuple):
     database: Database
     chains: ChainStore
     keys: KeyStore
-    prover: Prover
+    prover: TreeProofs
     public_of: PublicOf
     """Only trees of these leave the node."""
 
@@ -64,7 +64,7 @@ class Miss(NamedTuple):
     """What its operator needs, who does not know this log yet."""
 
 
-class Turn(msgspec.Struct):
+class SubmissionState(msgspec.Struct):
     """Of one dataset's epoch with one witness."""
 
     next: float = 0.0
@@ -75,12 +75,12 @@ class Turn(msgspec.Struct):
 
 
 class _Due(NamedTuple):
-    tree: Checkpoint
+    tree: TreeCheckpoint
     line: str
     old: int
 
 
-class Submissions:
+class WitnessSubmission:
     """See the module. ``witnesses`` are those of the settings in force."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Submissions:
         witnesses: Callable[[], Sequence[PublicWitness]],
         clock: Clock,
         cosigned: Callable[[Cosignature], None],
-        journal: Journal,
+        journal: Logger,
         poster: Poster | None = None,
     ) -> None:
         """``poster``: another in tests."""
@@ -100,8 +100,8 @@ class Submissions:
         self._journal = journal
         self._poster = poster
         self._stack = AsyncExitStack()
-        self._turns: dict[tuple[str, KeyDid], Turn] = {}
-        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS, self._time)
+        self._turns: dict[tuple[str, KeyDid], SubmissionState] = {}
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS, self._time)
 
     async def run(self, life: Life) -> None:
         async with AsyncExitStack() as self._stack:
@@ -115,7 +115,7 @@ class Submissions:
 
     def miss(self, origin: str, witness: KeyDid) -> Miss:
         """Why it did not cosign when it was asked last; empty when it did, or was not asked."""
-        return self._turns.get((origin, witness), Turn()).miss
+        return self._turns.get((origin, witness), SubmissionState()).miss
 
     async def _round(self) -> float:
         witnesses = self._witnesses()
@@ -149,7 +149,7 @@ class Submissions:
                 continue
             if due is None:
                 continue
-            turn = self._turns.setdefault((due.tree.origin, witness.did), Turn())
+            turn = self._turns.setdefault((due.tree.origin, witness.did), SubmissionState())
             if self._time() < turn.next:
                 self.rounds.leave(dataset)  # It is too early.
                 continue
@@ -172,16 +172,16 @@ class Submissions:
             return self._log.prover.prove(due.tree.dataset, due.tree.size, old=old)
 
         latest = Instant(self._clock.now() + EARLY_LIMIT)
-        asking = Asking(witness, due.tree, due.line, due.old, prove, latest)
+        asking = Submitting(witness, due.tree, due.line, due.old, prove, latest)
         effect = await trio.to_thread.run_sync(asking.start)
-        while isinstance(effect, Post):
+        while isinstance(effect, SubmissionRequest):
             answer = await poster.post(witness.submit, effect.body, MAX_ANSWER)
             effect = await trio.to_thread.run_sync(asking.handle, answer.status, answer.body)
         if isinstance(effect, Got) and not await trio.to_thread.run_sync(self._keep, effect.made):
             return Trouble("what it cosigned is no newer than what it did before")
         return effect
 
-    def _note(self, turn: Turn, witness: PublicWitness, due: _Due, ended: Got | Trouble) -> None:
+    def _note(self, turn: SubmissionState, witness: PublicWitness, due: _Due, ended: Got | Trouble) -> None:
         now = self._time()
         if isinstance(ended, Got):
             turn.next, turn.miss, turn.misses = now + PAUSE, Miss(), 0
@@ -199,7 +199,7 @@ class Submissions:
                 log_key=turn.miss.log_key,
             )
 
-    def _key_text(self, tree: Checkpoint, line: str) -> str:
+    def _key_text(self, tree: TreeCheckpoint, line: str) -> str:
         for key in self._log.keys.held(tree.dataset):
             named = submission.log_key(tree, key.public)
             if submission.is_by(line, named):
@@ -217,7 +217,7 @@ class Submissions:
         key = next((each for each in self._log.keys.held(dataset) if each.did in signed.signers), None)
         if key is None or head.size > checked.frontier.size or head.epoch != checked.epoch:
             return None
-        tree = Checkpoint(dataset, head.epoch, head.size, head.root_hash)
+        tree = TreeCheckpoint(dataset, head.epoch, head.size, head.root_hash)
         last = max((each for each in made if each.checkpoint.origin == tree.origin), key=_size, default=None)
         old = 0 if last is None else last.checkpoint.size
         if last is not None and old >= tree.size and self._clock.now() < last.at + RENEW:

@@ -17,8 +17,8 @@ from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
-from odfd.runtime.reconcile_loop import TouchedRounds
-from odfd.runtime.supervision import Journal
+from odfd.runtime.reconcile_loop import KeyedReconcileLoop
+from odfd.runtime.supervision import Logger
 from odfd.trust.witness.witness import Question, Witness
 from p2p.ports import PeerId, TreeHead
 
@@ -34,7 +34,7 @@ MAX_TOLD: Final = 1024
 """Pairs of heads that were told because no proof joins them; they are told again when others took their place."""
 
 
-class Peers(Protocol):
+class WitnessPeers(Protocol):
     """What is asked of the replication layer."""
 
     async def prove_prefix(
@@ -50,7 +50,7 @@ class Providers(Protocol):
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]: ...
 
 
-class Asked(NamedTuple):
+class WitnessRequest(NamedTuple):
     """What the policy in force says to cosign."""
 
     mirrored: bool
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
     """These, whether they are or not."""
 
 
-class Told(NamedTuple):
+class WitnessEvents(NamedTuple):
     """Where the outcome goes."""
 
     cosigned: Callable[[Cosignature], None]
@@ -74,10 +74,10 @@ class Witnessing:
         self,
         chains: ChainStore,
         witness: Witness,
-        asked: Callable[[], Asked],
-        network: tuple[Peers, Providers],
-        told: Told,
-        journal: Journal,
+        asked: Callable[[], WitnessRequest],
+        network: tuple[WitnessPeers, Providers],
+        told: WitnessEvents,
+        journal: Logger,
     ) -> None:
         self._asked = asked
         self._chains = chains
@@ -85,7 +85,7 @@ class Witnessing:
         self._peers, self._providers = network
         self._told = told
         self._journal = journal
-        self.rounds = TouchedRounds[DatasetId](self._round, ROUND_SECONDS)
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
         self._refused: dict[DatasetId, str] = {}
         self._shown: set[tuple[bytes, bytes]] = set()
 

@@ -20,9 +20,9 @@ from chain.statements.keys import SigningKey
 from p2p.address import is_worth_dialling, network_of, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.stream_slots import Places
+from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import TooSlow, Violation
 from p2p.peers.budget import Budget, Rate
 from p2p.peers.directory import Directory
@@ -70,7 +70,7 @@ class Discovery:
         self,
         host: HostPort,
         library: Library,
-        standing: Standing,
+        standing: PeerPenalties,
         network: str,
         rng: Random,
         key: SigningKey | None,
@@ -86,7 +86,7 @@ class Discovery:
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._rounds = Budget[int](SEEK_RATE)
-        self._places = Places(standing, MAX_STREAMS)
+        self._places = StreamSlots(standing, MAX_STREAMS)
         self._own = b""
         self._changed = trio.Event()
         self.directory = Directory(network, host.peer_id)

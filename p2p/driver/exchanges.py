@@ -1,6 +1,6 @@
 """Our outgoing exchanges: at most one per peer of a protocol, opened at the first question, forgotten when it breaks.
 
-One ``Links`` per protocol, made with the driver; its exchanges run in the driver's nursery.
+One ``Exchanges`` per protocol, made with the driver; its exchanges run in the driver's nursery.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 from p2p.driver.containment import contained
 from p2p.driver.exchange import Exchange, Reply
 from p2p.driver.framing import FramedStream
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, Unreachable, Violation
 from p2p.ports import PeerId
@@ -27,10 +27,12 @@ MAX_DIALS: Final = 2
 """Addresses tried for a peer that is asked while it is not connected."""
 
 
-class Links(Generic[Reply]):
+class Exchanges(Generic[Reply]):
     """Exchanges of one protocol by peer."""
 
-    def __init__(self, host: HostPort, standing: Standing, protocol: str, decode: Callable[[bytes], Reply]) -> None:
+    def __init__(
+        self, host: HostPort, standing: PeerPenalties, protocol: str, decode: Callable[[bytes], Reply]
+    ) -> None:
         self._host = host
         self._standing = standing
         self._protocol = protocol

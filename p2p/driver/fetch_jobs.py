@@ -1,6 +1,6 @@
 """What one wants of peers: a chain, an object, small objects; how a part is asked for, and who looks at it.
 
-An ``Errand`` is made for one wanted thing and performed by a ``TransferRun``; units are blocks, bytes or objects.
+An ``FetchJob`` is made for one wanted thing and performed by a ``TransferRun``; units are blocks, bytes or objects.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.exchange import Reply
-from p2p.driver.exchanges import Links
+from p2p.driver.exchanges import Exchanges
 from p2p.driver.histories import Histories
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.errors import Violation
 from p2p.machines.transfer import Arrived, Ask, Denied, Payload, Shape
 from p2p.peers.score import BAD_BYTES
@@ -36,7 +36,7 @@ OBJECT_SHAPE: Final = Shape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_RE
 PACK_SHAPE: Final = Shape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_bytes=2048.0)
 
 
-class Errand(Protocol):
+class FetchJob(Protocol):
     """What is wanted: how to ask one peer for a part, and who judges parts."""
 
     @property
@@ -59,12 +59,12 @@ class Errand(Protocol):
         """A judge found that what this peer alone gave is not what is wanted."""
 
 
-class ChainErrand:
+class ChainFetch:
     """A chain into a ``ChainSink``."""
 
     def __init__(
         self,
-        links: Links[ChainReply],
+        links: Exchanges[ChainReply],
         nursery: trio.Nursery,
         dataset: DatasetId,
         sink: ChainSink,
@@ -111,17 +111,17 @@ class ChainErrand:
         self._nursery.start_soon(self._histories.accuse, peer, self._dataset, self._sink.tip, f"{self.what}: {reason}")
 
 
-class ObjectErrand:
+class ObjectFetch:
     """An object into an ``ObjectSink``."""
 
     def __init__(
         self,
-        links: Links[ObjectReply],
+        links: Exchanges[ObjectReply],
         nursery: trio.Nursery,
         name: Multihash,
         size: int,
         sink: ObjectSink,
-        standing: Standing,
+        standing: PeerPenalties,
     ) -> None:
         self._links = links
         self._standing = standing
@@ -164,16 +164,16 @@ class ObjectErrand:
         self._standing.penalise(peer, f"{self.what}: {reason}", BAD_BYTES)
 
 
-class PackErrand:
+class PackFetch:
     """Small objects into a ``PackSink``; units are objects."""
 
     def __init__(
         self,
-        links: Links[ObjectReply],
+        links: Exchanges[ObjectReply],
         nursery: trio.Nursery,
         names: Sequence[Multihash],
         sink: PackSink,
-        standing: Standing,
+        standing: PeerPenalties,
     ) -> None:
         self._links = links
         self._standing = standing
@@ -214,27 +214,29 @@ class PackErrand:
         self._standing.penalise(peer, f"{self.what}: {reason}", BAD_BYTES)
 
 
-async def ask_range(links: Links[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange) -> Blocks | Refusal:
+async def ask_range(
+    links: Exchanges[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange
+) -> Blocks | Refusal:
     """One question to one peer. Raises PeerFault; an answer that does not fit the question is a Violation."""
     return await _ask(links, nursery, peer, ask, chains.encode_range, Blocks, chains.check_answer)
 
 
 async def ask_read(
-    links: Links[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
+    links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
 ) -> ObjectBytes | Refusal:
     """As ``ask_range``, for bytes of an object."""
     return await _ask(links, nursery, peer, ask, objects.encode_read, ObjectBytes, objects.check_answer)
 
 
 async def ask_some(
-    links: Links[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
+    links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
 ) -> ObjectPack | Refusal:
     """As ``ask_range``, for small objects."""
     return await _ask(links, nursery, peer, ask, packs.encode_some, ObjectPack, packs.check_pack)
 
 
 async def _ask(
-    links: Links[Reply],
+    links: Exchanges[Reply],
     nursery: trio.Nursery,
     peer: PeerId,
     ask: Question,

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.ids import DatasetId
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.errors import PeerFault
 from p2p.peers.score import BAD_BYTES, UNRELIABLE
 from p2p.ports import PeerId, Tip
@@ -30,7 +30,7 @@ MAX_ELSEWHERE: Final = 4096
 class Histories:
     """See the module."""
 
-    def __init__(self, fetch: Fetch, standing: Standing) -> None:
+    def __init__(self, fetch: Fetch, standing: PeerPenalties) -> None:
         self._fetch = fetch
         self._standing = standing
         self._elsewhere: OrderedDict[tuple[DatasetId, PeerId], None] = OrderedDict()

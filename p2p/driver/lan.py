@@ -17,7 +17,7 @@ import trio
 from p2p.address import Address, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.multicast import Group, Group4, Group6
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.host.host import only
 from p2p.host.interfaces import index_of
@@ -44,7 +44,7 @@ Visit = Callable[[PeerId, Sequence[str]], Awaitable[object]]
 class Lan:
     """See the module. ``visit`` dials a peer unless it is shut out or rests after a failure."""
 
-    def __init__(self, host: HostPort, standing: Standing, network: str, visit: Visit, port: int = PORT) -> None:
+    def __init__(self, host: HostPort, standing: PeerPenalties, network: str, visit: Visit, port: int = PORT) -> None:
         self._host = host
         self._standing = standing
         self._network = network

@@ -15,10 +15,10 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from p2p.driver.containment import contained
 from p2p.driver.discovery import Discovery
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import ReplicationSettings
-from p2p.driver.statements import Statements
+from p2p.driver.statements import StatementServer
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
 from p2p.wire.presence import Presence
@@ -40,8 +40,8 @@ class Mesh:
     def __init__(
         self,
         host: HostPort,
-        standing: Standing,
-        statements: Statements,
+        standing: PeerPenalties,
+        statements: StatementServer,
         discovery: Discovery,
         settings: ReplicationSettings,
         rng: Random,

@@ -22,7 +22,7 @@ PARTING: Final = 2.0
 """Seconds that closing the connection of a peer that is shut out may take."""
 
 
-class Standing:
+class PeerPenalties:
     """Penalties in, connections closed. ``wall`` gives nanoseconds since the epoch."""
 
     def __init__(self, host: HostPort, book: PeerBook, wall: Callable[[], int]) -> None:

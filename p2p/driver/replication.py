@@ -19,15 +19,15 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.driver.discovery import Discovery
-from p2p.driver.exchanges import Links
+from p2p.driver.exchanges import Exchanges
 from p2p.driver.fetch_jobs import (
     CHAIN_SHAPE,
     OBJECT_SHAPE,
     PACK_SHAPE,
     Answer,
-    ChainErrand,
-    ObjectErrand,
-    PackErrand,
+    ChainFetch,
+    ObjectFetch,
+    PackFetch,
     ask_range,
     ask_read,
     describe,
@@ -35,17 +35,17 @@ from p2p.driver.fetch_jobs import (
 from p2p.driver.histories import Histories
 from p2p.driver.lan import Lan
 from p2p.driver.mesh import Mesh
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
-from p2p.driver.statements import Statements
+from p2p.driver.statements import StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
@@ -66,7 +66,7 @@ class ReplicationDriver:
         self,
         host: HostPort,
         library: Library,
-        board: Noticeboard,
+        board: StatementStore,
         settings: ReplicationSettings,
         rng: Random,
         wall: Callable[[], int],
@@ -75,8 +75,8 @@ class ReplicationDriver:
         self._host = host
         self._settings = settings
         self._rng = rng
-        self._standing = Standing(host, PeerBook(rng), wall)
-        self._statements = Statements(host, board, library, self._standing, settings.network)
+        self._standing = PeerPenalties(host, PeerBook(rng), wall)
+        self._statements = StatementServer(host, board, library, self._standing, settings.network)
         self._histories = Histories(self.fetch_blocks, self._standing)
         self._server = Server(library, self._standing, settings.line.up)
         self._pace = settings.line.down
@@ -85,8 +85,8 @@ class ReplicationDriver:
         self._lan: Lan | None = None
         if settings.lan is not None:
             self._lan = Lan(host, self._standing, settings.network, self._mesh.visit, settings.lan)
-        self._chains = Links(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
-        self._objects = Links(host, self._standing, objects.PROTOCOL, objects.decode_object_reply)
+        self._chains = Exchanges(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
+        self._objects = Exchanges(host, self._standing, objects.PROTOCOL, objects.decode_object_reply)
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -206,7 +206,7 @@ class ReplicationDriver:
     async def pull_chain(
         self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
     ) -> None:
-        errand = ChainErrand(self._chains, self._alive(), dataset, sink, self._histories)
+        errand = ChainFetch(self._chains, self._alive(), dataset, sink, self._histories)
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = Transfer(start, size, self._shaped(CHAIN_SHAPE, pace), self._rng)
         usable = self._usable(peers)
@@ -228,7 +228,7 @@ class ReplicationDriver:
     async def fetch_object(
         self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
     ) -> None:
-        errand = ObjectErrand(self._objects, self._alive(), name, size, sink, self._standing)
+        errand = ObjectFetch(self._objects, self._alive(), name, size, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)
@@ -239,7 +239,7 @@ class ReplicationDriver:
     async def fetch_small(
         self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
     ) -> None:
-        errand = PackErrand(self._objects, self._alive(), names, sink, self._standing)
+        errand = PackFetch(self._objects, self._alive(), names, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = Transfer(start, len(names), self._shaped(PACK_SHAPE, pace), self._rng)
         await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))

@@ -19,9 +19,9 @@ from chain.errors import Invalid
 from p2p.driver import reading
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import StreamHandler, StreamPort
-from p2p.driver.stream_slots import Places
+from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Violation
 from p2p.machines.serving import READERS, Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
 from p2p.pace import Pace
@@ -45,7 +45,7 @@ _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
 class Server:
     """Handlers for both protocols."""
 
-    def __init__(self, library: Library, standing: Standing, pace: Pace | None = None) -> None:
+    def __init__(self, library: Library, standing: PeerPenalties, pace: Pace | None = None) -> None:
         self._library = library
         self._standing = standing
         self._pace = pace or Pace(0)
@@ -75,11 +75,11 @@ class Server:
     def handlers(self) -> dict[str, StreamHandler]:
         """What to do with a new stream, by protocol."""
         return {
-            protocol: partial(self._accept, Places(self._standing, MAX_STREAMS), decode)
+            protocol: partial(self._accept, StreamSlots(self._standing, MAX_STREAMS), decode)
             for protocol, decode in _PROTOCOLS.items()
         }
 
-    async def _accept(self, places: Places, decode: Decode, stream: StreamPort, peer: PeerId) -> None:
+    async def _accept(self, places: StreamSlots, decode: Decode, stream: StreamPort, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_REQUEST)
         await places.attend(framed, self._serve, framed, decode)
 

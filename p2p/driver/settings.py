@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from p2p.pace import Line
+from p2p.pace import Bandwidth
 
 
 class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
     lan: int | None = None
     """UDP port of multicast DNS by which peers on one LAN find each other; ``None``: they do not."""
-    line: Line = msgspec.field(default_factory=Line)
+    line: Bandwidth = msgspec.field(default_factory=Bandwidth)
     """Caps the bytes of chains and objects that this node takes from all peers together, and that it gives."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -18,15 +18,15 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from p2p.driver.framing import FramedStream
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.stream_slots import Places
+from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.machines.seen import Seen
 from p2p.peers.budget import Budget, Rate
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
-from p2p.ports import Judgement, Library, Noticeboard, PeerId, Topic, TreeHead
+from p2p.ports import Judgement, Library, PeerId, StatementStore, Topic, TreeHead
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
 from p2p.wire.trust import Proof, ProveAsk, Signed, TrustAsk, TrustRefusal, TrustTell
@@ -50,10 +50,12 @@ MAX_STREAMS: Final = 2
 _LOG = structlog.get_logger("p2p.driver")
 
 
-class Statements:
+class StatementServer:
     """Topics, judging, and the trust protocol in both directions."""
 
-    def __init__(self, host: HostPort, board: Noticeboard, library: Library, standing: Standing, network: str) -> None:
+    def __init__(
+        self, host: HostPort, board: StatementStore, library: Library, standing: PeerPenalties, network: str
+    ) -> None:
         self._host = host
         self._library = library
         self._board = board
@@ -68,7 +70,7 @@ class Statements:
         self._proving = trio.CapacityLimiter(1)
         self._queued = 0
         self._queued_bytes = 0
-        self._places = Places(standing, MAX_STREAMS)
+        self._places = StreamSlots(standing, MAX_STREAMS)
 
     async def join(self) -> None:
         """Take part in the three topics and answer the trust protocol."""

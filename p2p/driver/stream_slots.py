@@ -1,7 +1,8 @@
 """How many inbound streams of one peer are listened to at once, for each protocol; a further one waits for its place.
 
-A peer that ends one stream and opens the next may be met in the other order: the end of the first had not been seen.
-So a further stream waits a moment, unread, before it is reset. One ``Places`` for each protocol, made with its server.
+A peer that ends one stream and opens the next may be met in the other order: the end of the first had not been seen. So
+a further stream waits a moment, unread, before it is reset. One ``StreamSlots`` for each protocol, made with its
+server.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import trio
 
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.ports import PeerId
 
 Args = TypeVarTuple("Args")
@@ -21,10 +22,10 @@ PATIENCE: Final = 2.0
 """Seconds that a further stream waits."""
 
 
-class Places:
+class StreamSlots:
     """``most`` streams of each peer have a place, and as many more may wait for one."""
 
-    def __init__(self, standing: Standing, most: int) -> None:
+    def __init__(self, standing: PeerPenalties, most: int) -> None:
         self._standing = standing
         self._most = most
         self._peers: dict[PeerId, trio.CapacityLimiter] = {}

@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from chain.errors import Fault, Invalid, Remote
-from p2p.driver.fetch_jobs import Errand
-from p2p.driver.peer_penalties import Standing
+from p2p.driver.fetch_jobs import FetchJob
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.errors import PeerFault, Violation
 from p2p.machines.transfer import (
     Accepted,
@@ -51,7 +51,7 @@ MAX_NAMED: Final = 5
 class TransferRun:
     """One machine at work. ``run`` returns when all is here and good."""
 
-    def __init__(self, errand: Errand, machine: Transfer, standing: Standing, paces: Sequence[Pace]) -> None:
+    def __init__(self, errand: FetchJob, machine: Transfer, standing: PeerPenalties, paces: Sequence[Pace]) -> None:
         self._errand = errand
         self._paces = paces
         self._machine = machine

@@ -18,7 +18,7 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
-class Door:
+class HandshakeLimiter:
     """Pending handshakes, in order of arrival."""
 
     def __init__(self, capacity: int) -> None:

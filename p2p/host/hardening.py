@@ -38,12 +38,12 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
-from p2p.host.handshake_limiter import Door
+from p2p.host.handshake_limiter import HandshakeLimiter
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import YamuxConn
 from p2p.host.noise import Handshake, Scratch
 from p2p.host.suites import offered
-from p2p.host.unread_budget import Unread
+from p2p.host.unread_budget import UnreadBudget
 from p2p.yamux.limits import Limits as YamuxLimits
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def apply_patches() -> None:
 class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
     """Our yamux and no other muxer: the library builds its own Yamux whatever class it is configured with."""
 
-    def __init__(self, limits: YamuxLimits, budget: Unread, negotiate_timeout: int) -> None:
+    def __init__(self, limits: YamuxLimits, budget: UnreadBudget, negotiate_timeout: int) -> None:
         super().__init__(OrderedDict({YAMUX: YamuxConn}), negotiate_timeout)
         self._limits = limits
         self._budget = budget
@@ -134,7 +134,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
     """Connections: bounded in the doorway, released when they end, closed when we stop."""
 
     def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits) -> None:
-        self._door = Door(limits.max_pending_inbound)
+        self._door = HandshakeLimiter(limits.max_pending_inbound)
         self.blocked: frozenset[str] = frozenset()
         self._tcp = TCP()
         super().__init__(
@@ -237,7 +237,9 @@ def assemble(seed: bytes, limits: HostLimits) -> GuardedHost:
     pair = ed25519_pair(seed)
     peer_id = ID.from_pubkey(pair.public_key)
     upgrader = TransportUpgrader(noise_only(pair), OrderedDict())
-    upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, Unread(limits.max_unread), int(limits.handshake_timeout))
+    upgrader.muxer_multistream = YamuxUpgrade(
+        limits.yamux, UnreadBudget(limits.max_unread), int(limits.handshake_timeout)
+    )
     peerstore = PeerStore()
     peerstore.add_key_pair(peer_id, pair)
     swarm = HardenedSwarm(peer_id, peerstore, upgrader, limits)

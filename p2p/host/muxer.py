@@ -24,9 +24,9 @@ from libp2p.stream_muxer.exceptions import (
 
 from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.noise import Scratch, Unsealer, take_over
-from p2p.host.noise_stream import Line
-from p2p.host.unread_budget import Unread
-from p2p.yamux.events import Opened, Readable, ResetReason, WasReset
+from p2p.host.noise_stream import NoiseStream
+from p2p.host.unread_budget import UnreadBudget
+from p2p.yamux.events import Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
@@ -181,14 +181,14 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
 class YamuxConn(IMuxedConn):  # type: ignore[misc]
     """One connection. ``fault`` says why it ended, once it has."""
 
-    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, budget: Unread, scratch: Scratch) -> None:
+    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, budget: UnreadBudget, scratch: Scratch) -> None:
         self._budget = budget
         self.secured_conn = secured_conn
         self.peer_id = peer_id
         self._initiator: bool = secured_conn.is_initiator
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
-        self._line = Line(socket, out, Unsealer(into, scratch))
+        self._line = NoiseStream(socket, out, Unsealer(into, scratch))
         self._streams: dict[int, MuxedStream] = {}
         self._arrivals = trio.lowlevel.ParkingLot()
         self._slots = trio.lowlevel.ParkingLot()
@@ -289,7 +289,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             stream = self._streams.get(event.stream)
             if stream is not None:
                 stream.readers.unpark_all()
-        elif isinstance(event, Opened):
+        elif isinstance(event, StreamOpened):
             self._arrivals.unpark()
         elif isinstance(event, WasReset):
             stream = self._streams.get(event.stream)

@@ -24,7 +24,7 @@ UNSENT: Final = 256 * 1024
 _NOTHING: Final = memoryview(b"")
 
 
-class Line(trio.abc.AsyncResource):
+class NoiseStream(trio.abc.AsyncResource):
     """One task may send at a time, and one receive. All raise OSError, or of trio's, when the socket breaks."""
 
     def __init__(self, stream: trio.SocketStream, out: Cipher, into: Unsealer) -> None:

@@ -20,7 +20,7 @@ class Holder(Protocol):
         """Reset the stream that holds most of them."""
 
 
-class Unread:
+class UnreadBudget:
     """See the module. ``most`` in bytes."""
 
     def __init__(self, most: int) -> None:

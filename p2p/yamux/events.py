@@ -17,7 +17,7 @@ class ResetReason(enum.Enum):
     OVERLOAD = "too many unread bytes on this connection"
 
 
-class Opened(msgspec.Struct, frozen=True):
+class StreamOpened(msgspec.Struct, frozen=True):
     """The peer opened a stream: it waits in ``Session.accept``."""
 
     stream: int
@@ -48,7 +48,7 @@ class GoneAway(msgspec.Struct, frozen=True):
     code: int
 
 
-Event: TypeAlias = Opened | Readable | WasReset | Pong | GoneAway
+Event: TypeAlias = StreamOpened | Readable | WasReset | Pong | GoneAway
 
 
 class Outgoing(msgspec.Struct, frozen=True):

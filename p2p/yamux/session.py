@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from p2p.yamux import frames
-from p2p.yamux.events import Event, GoneAway, Opened, Outgoing, Pong, Readable, ResetReason, WasReset
+from p2p.yamux.events import Event, GoneAway, Outgoing, Pong, Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import ACK, DATA, FIN, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, Header
 from p2p.yamux.limits import Limits
 from p2p.yamux.packing import Packing
@@ -156,7 +156,7 @@ class Session:
         self._inbound += 1
         self._unaccepted.append(number)
         self._say(frames.pack(WINDOW_UPDATE, ACK, number, 0))
-        events.append(Opened(number))
+        events.append(StreamOpened(number))
         return stream
 
     def _apply_end(self, stream: StreamState, flags: int, events: list[Event]) -> None:

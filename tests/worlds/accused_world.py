@@ -23,7 +23,7 @@ from engines.fake import FakeEngine
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.evidence import bundle
-from odfd.trust.evidence.bundle_writer import Case, Gathered, gather
+from odfd.trust.evidence.bundle_writer import Accusation, Gathered, gather
 from odfd.trust.validation.attestation import actual_of
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -128,7 +128,7 @@ class Accused:
         outcome, checkpoint = await self.replayed()
         assert isinstance(outcome.event, ExecuteTransform)
         said, signed = self.head()
-        case = Case(
+        case = Accusation(
             head=said,
             signed=signed,
             step=outcome.block,

@@ -28,7 +28,7 @@ from chain.statements.tree import is_consistent
 from config import model
 from engines.fake import FakeEngine
 from odfd.control import wire
-from odfd.control.assembly import Ground
+from odfd.control.assembly import Context
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.settings import MayDial
 from odfd.mirrors.scheduler import Mirror
@@ -37,11 +37,11 @@ from odfd.node.assembly import assembly_of
 from odfd.node.parts import NodeParts
 from odfd.obs.events import Event, EventLog
 from odfd.runtime.supervision import Life
-from odfd.runtime.tasks import State, TaskBoard
-from odfd.state.directory import Home, open_home
+from odfd.runtime.tasks import TaskBoard, TaskState
+from odfd.state.directory import StateDirectory, open_state_directory
 from p2p.host.identity import peer_of_seed
 from p2p.pace import Pace
-from p2p.ports import ChainSink, Library, Noticeboard, ObjectSink, PackSink, PeerId, PeerView, Tip, Topic, TreeHead
+from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.manifests import DERIVED, ROOT
 
@@ -141,7 +141,7 @@ class Member:
     """A node's end: ``odfd.network.membership.Membership`` as far as the rooms above it see."""
 
     def __init__(
-        self, wires: Wires, options: Any, shelves: tuple[Library, Noticeboard], _db: Any, _clock: Any, _journal: Any,
+        self, wires: Wires, options: Any, shelves: tuple[Library, StatementStore], _db: Any, _clock: Any, _journal: Any,
         on_connect: Callable[[], None],
     ) -> None:  # fmt: skip
         self._wires = wires
@@ -330,7 +330,7 @@ class Node:
 
     def __init__(
         self,
-        home: Home,
+        home: StateDirectory,
         wires: Wires,
         settings: model.Settings,
         clock: Ticking,
@@ -342,7 +342,7 @@ class Node:
         ids = itertools.count()
         self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.journal)
         self.engine = SmallEngine()
-        ground = Ground(clock, self.journal, self.events, self.board, "test")
+        ground = Context(clock, self.journal, self.events, self.board, "test")
         engine: Any = self.engine
         member: Any = wires.member
         self.parts = NodeParts(home, settings, ground, engine, member, ipfs, may_dial)
@@ -360,10 +360,10 @@ class Node:
         with trio.fail_after(DEADLINE):
             task = self.board.get((await submitted).id)
             await task.finished.wait()
-        if task.state is State.FAILED:
+        if task.state is TaskState.FAILED:
             assert task.fault is not None
             raise task.fault
-        assert task.state is State.DONE, task.state
+        assert task.state is TaskState.DONE, task.state
         return task.result
 
     async def heard(self, kind: str, count: int = 1) -> list[Event]:
@@ -453,7 +453,7 @@ class World:
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
         settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
-        home = self._open.enter_context(open_home(folder / "state"))
+        home = self._open.enter_context(open_state_directory(folder / "state"))
         made = Node(home, self.wires, settings, self.clock)
         return made if private else in_the_open(made)
 
@@ -465,7 +465,7 @@ class World:
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
         settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
-        with open_home(folder / "state") as home:
+        with open_state_directory(folder / "state") as home:
             node = Node(home, self.wires, settings, self.clock, ipfs, self.may_dial)
             if not private:
                 in_the_open(node)

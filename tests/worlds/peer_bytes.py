@@ -28,11 +28,11 @@ from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.way import IpfsWay
 from odfd.ipfs.way import place_of as ipfs_place_of
-from odfd.network.statement_store import LedgerNoticeboard
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
-from odfd.published.source import Source
-from odfd.state.directory import open_home
+from odfd.published.source import PublishedSource
+from odfd.state.directory import open_state_directory
 from odfd.trust.evidence.bundle import Reader, decode_manifest
 from odfd.trust.evidence.bundle_reader import unpacked
 from p2p.address import is_worth_dialling, parse_address
@@ -76,7 +76,7 @@ PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "doub
 BUNDLE = (GOLDEN / "trust" / "lie.odfe").read_bytes()
 PAYLOADS = [envelope.unseal(raw, statement.MAX_ANY).payload for raw in SEALED]
 BLOCK = next((GOLDEN / "kamu").glob("*/blocks/*")).read_bytes()
-TREE = checkpoint.Checkpoint(dataset=DATASET, epoch=2, size=912, root_hash=b"r" * 32)
+TREE = checkpoint.TreeCheckpoint(dataset=DATASET, epoch=2, size=912, root_hash=b"r" * 32)
 COSIGNED = cosignature.cosign(VALIDATOR, TREE, NOW)
 LOG_KEY = submission.log_key(TREE, OWNER.public).encode()
 SUBMITTED = submission.Submission(
@@ -282,8 +282,8 @@ def negotiated(raw: bytes) -> object:
 
 @contextmanager
 def noticeboard(folder: Path) -> Iterator[Decode]:
-    with open_home(folder) as home:
-        board = LedgerNoticeboard(home.database, home.chains, lambda: NOW, frozenset)
+    with open_state_directory(folder) as home:
+        board = LedgerStatementStore(home.database, home.chains, lambda: NOW, frozenset)
 
         def judge(raw: bytes) -> object:
             """As it came, and as what somebody signs: then the signature keeps nothing out."""
@@ -378,7 +378,7 @@ TARGETS: Sequence[Target] = (
     simple(statement.decode, PAYLOADS, again(statement.decode, statement.encode)),
     simple(statement.decode_any, PAYLOADS, again(statement.decode_any, statement.encode)),
     simple(proof.decode, PROOFS, lambda raw: proof.statements_of(proof.decode(raw))),
-    simple(checkpoint.decode, [TREE.encode()], again(checkpoint.decode, checkpoint.Checkpoint.encode)),
+    simple(checkpoint.decode, [TREE.encode()], again(checkpoint.decode, checkpoint.TreeCheckpoint.encode)),
     simple(
         checkpoint.checkpoint_of,
         [TREE.encode()],
@@ -404,7 +404,7 @@ TARGETS: Sequence[Target] = (
         again(cosignature.decode, cosignature.Cosignature.encode),
     ),
     simple(keys.check_public_key, [KEY.public], keys.check_public_key),
-    Target(LedgerNoticeboard.judge, [*PAYLOADS, *SEALED, *PROOFS, COSIGNED.encode()], noticeboard, dear=5),
+    Target(LedgerStatementStore.judge, [*PAYLOADS, *SEALED, *PROOFS, COSIGNED.encode()], noticeboard, dear=5),
     simple(decode_manifest, [Reader(io.BytesIO(BUNDLE), "x").manifest.encode()], manifest_of),
     Target(unpacked, [BUNDLE], bundles, dear=40),
     simple(record.unseal, [RECORD], lambda raw: record.unseal(signed_anew(raw), KEY.dataset_id)),
@@ -428,7 +428,7 @@ TARGETS: Sequence[Target] = (
         lambda raw: site_packs.packed(site_packs.read_pack(raw)) == raw,
     ),
     simple(head_in, SEALED, lambda raw: head_in(raw, "x")),
-    Target(Source.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
+    Target(PublishedSource.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
     simple(ipfs_place_of, [b"ipfs://bafy", b"/ipns/k51", b"ipns://k51/"], text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
 )

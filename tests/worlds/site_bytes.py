@@ -19,7 +19,7 @@ import trio
 from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
 from odfd.ipfs.way import IpfsWay
-from odfd.published.source import Source
+from odfd.published.source import PublishedSource
 from p2p.files import Content
 from p2p.kubo.rpc import Kubo
 from p2p.web.site import Web
@@ -115,7 +115,7 @@ def folder_of(parent: Path) -> Iterator[Decode]:
 
     def read(raw: bytes) -> object:
         with tempfile.TemporaryDirectory(dir=parent) as place:
-            source: Any = Source(SameFile(raw), Path(place))
+            source: Any = PublishedSource(SameFile(raw), Path(place))
             name = Multihash.sha3_256(raw)
             return trio.run(
                 tried,

@@ -50,11 +50,11 @@ from chain.store.database import open_database
 from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset, read_head
 from chain.store.lock import StateLock
 from chain.store.objects import SMALL, DiskObjects, disk, staged_in
-from chain.store.rewriting import Plan, plan_merging, plan_metadata, prepare
+from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
-from odfd.verify.report import Level, Verification
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.report import Level, VerificationResult
+from odfd.verify.verify import verify_chain
 
 OPAQUE = [DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2)]
 TABLE, IMPORTED = (DatasetId.from_public_key(bytes([n]) * 32) for n in (3, 4))
@@ -63,7 +63,7 @@ OPERATIONS = 14
 STAGES = 3
 """Folders that IMPORTED comes from, each a part of the next."""
 KILLED, FAILED = 9, 8
-REQUEST = Request(ref="x", level=Level.DATA, workers=1)
+REQUEST = VerificationRequest(ref="x", level=Level.DATA, workers=1)
 WAYS = ("kill", "fail", "full", "short", "unreadable")
 SCHEMA = pa.schema(
     [
@@ -146,7 +146,7 @@ class Program(NamedTuple):
             store.chains.rewrite(Rewrite(dataset=dataset, expected=head, keep=lot.randrange(2, head.size)))
 
 
-def _rewrite(store: Store, plan: Plan | None, time: Instant) -> None:
+def _rewrite(store: Store, plan: RewritePlan | None, time: Instant) -> None:
     if plan is not None:
         store.chains.rewrite(prepare(store.chains.chain(TABLE), store.objects, plan, time))
 
@@ -378,5 +378,5 @@ def check_whole(store: Store) -> None:
             _check(verify_chain(DirectoryChain(folder), DirectoryObjects(folder), REQUEST))
 
 
-def _check(found: Verification) -> None:
+def _check(found: VerificationResult) -> None:
     assert found.failures == ()

@@ -36,7 +36,7 @@ from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import Engine, RowCounts
 from engines.fake import FakeEngine
 from engines.provision.warm import EnginePool
-from odfd.transform.driver import Workshop
+from odfd.transform.driver import TransformDependencies
 
 ROOT = DatasetId.from_public_key(b"r" * 32)
 DERIVED = DatasetId.from_public_key(b"d" * 32)
@@ -65,7 +65,7 @@ class World:
         self.interfere: MetadataEvent | None = None
         """Committed by somebody else right before the next commit."""
         self.engine = engine or FakeEngine()
-        self.shop = Workshop(
+        self.shop = TransformDependencies(
             chains=self.chains,
             objects=self.objects,
             engines=EnginePool({"spark": self.engine}),

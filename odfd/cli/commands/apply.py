@@ -14,7 +14,7 @@ from chain.errors import Invalid, NotFound, Remote
 from odfd.cli import words
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.errors import ExitCode, from_problem
 from odfd.errors import render as render_fault
 
@@ -58,11 +58,11 @@ def _apply(args: argparse.Namespace) -> int:
 
 def _table(result: dict[str, Any]) -> str:
     columns = (
-        Column("NAME", lambda item: item["name"]),
-        Column("KIND", lambda item: item["kind"]),
-        Column("DONE" if not result.get("dryRun") else "WOULD BE", lambda item: item["action"]),
-        Column("ID", lambda item: words.identity(item.get("id"))),
-        Column("CHANGES", lambda item: "; ".join(item.get("changes", [])), most=100),
+        TableColumn("NAME", lambda item: item["name"]),
+        TableColumn("KIND", lambda item: item["kind"]),
+        TableColumn("DONE" if not result.get("dryRun") else "WOULD BE", lambda item: item["action"]),
+        TableColumn("ID", lambda item: words.identity(item.get("id"))),
+        TableColumn("CHANGES", lambda item: "; ".join(item.get("changes", [])), most=100),
     )
     return render(columns, result["items"])
 

@@ -12,7 +12,7 @@ from typing import Any
 from chain.errors import Refused
 from odfd.cli import words
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -124,9 +124,9 @@ def authority_text(view: dict[str, Any]) -> str:
         "",
     ]
     columns = (
-        Column("WRITER", lambda row: row["key"]),
-        Column("UNTIL", lambda row: row.get("expiresAt") or words.NOTHING),
-        Column("", lambda row: "this node" if row["mine"] else ""),
+        TableColumn("WRITER", lambda row: row["key"]),
+        TableColumn("UNTIL", lambda row: row.get("expiresAt") or words.NOTHING),
+        TableColumn("", lambda row: "this node" if row["mine"] else ""),
     )
     lines += ["  " + line for line in render(columns, view["writers"]).splitlines()]
     for epoch in view["epochs"]:

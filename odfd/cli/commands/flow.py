@@ -12,7 +12,7 @@ from odfd.cli import words
 from odfd.cli.progress import follow
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage, from_problem
 from odfd.errors import render as render_fault
@@ -107,12 +107,12 @@ def _pull(args: argparse.Namespace) -> int:
 
 
 _COLUMNS = (
-    Column("NAME", lambda item: item["ref"]),
-    Column("DONE", lambda item: item["outcome"]),
-    Column("BLOCKS", lambda item: f"+{item['blocks']:,}" if item.get("blocks") else words.NOTHING, right=True),
-    Column("RECORDS", lambda item: f"+{item['records']:,}" if item.get("records") else words.NOTHING, right=True),
-    Column("HEAD", lambda item: words.digest(item.get("head"))),
-    Column("", lambda item: _beside(item), most=200),
+    TableColumn("NAME", lambda item: item["ref"]),
+    TableColumn("DONE", lambda item: item["outcome"]),
+    TableColumn("BLOCKS", lambda item: f"+{item['blocks']:,}" if item.get("blocks") else words.NOTHING, right=True),
+    TableColumn("RECORDS", lambda item: f"+{item['records']:,}" if item.get("records") else words.NOTHING, right=True),
+    TableColumn("HEAD", lambda item: words.digest(item.get("head"))),
+    TableColumn("", lambda item: _beside(item), most=200),
 )
 
 

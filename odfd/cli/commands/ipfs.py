@@ -9,7 +9,7 @@ from odfd.cli import words
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -80,12 +80,12 @@ def _publications(session: Session, rows: list[Any]) -> str:
     now = session.clock.now()
     return render(
         (
-            Column("NAME", lambda row: row["ref"]),
-            Column("BLOCKS", lambda row: f"{row['blocks']:,}", right=True),
-            Column("ROOT", lambda row: row["root"]),
-            Column("IPNS", lambda row: row["name"] or "-"),
-            Column("RENEWED", lambda row: words.ago(row["at"], now)),
-            Column("STATE", lambda row: row["message"] or ("kept" if row["standing"] else "once")),
+            TableColumn("NAME", lambda row: row["ref"]),
+            TableColumn("BLOCKS", lambda row: f"{row['blocks']:,}", right=True),
+            TableColumn("ROOT", lambda row: row["root"]),
+            TableColumn("IPNS", lambda row: row["name"] or "-"),
+            TableColumn("RENEWED", lambda row: words.ago(row["at"], now)),
+            TableColumn("STATE", lambda row: row["message"] or ("kept" if row["standing"] else "once")),
         ),
         rows,
     )

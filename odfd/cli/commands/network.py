@@ -7,7 +7,7 @@ from typing import Any
 
 from odfd.cli import kinds, words
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -71,12 +71,12 @@ def _show(args: argparse.Namespace) -> int:
     session = Session(args)
     now = session.clock.now()
     columns = (
-        Column("DATASET", lambda row: row["id"], most=90),
-        Column("NAME", lambda row: row.get("name") or words.NOTHING),
-        Column("BLOCKS", lambda row: words.count(row.get("blocks")), right=True),
-        Column("SIGNED", lambda row: words.ago(row.get("signedAt"), now)),
-        Column("PEERS", lambda row: words.count(row.get("peers")), right=True),
-        Column("HELD", lambda row: "yes" if row.get("held") else "no"),
+        TableColumn("DATASET", lambda row: row["id"], most=90),
+        TableColumn("NAME", lambda row: row.get("name") or words.NOTHING),
+        TableColumn("BLOCKS", lambda row: words.count(row.get("blocks")), right=True),
+        TableColumn("SIGNED", lambda row: words.ago(row.get("signedAt"), now)),
+        TableColumn("PEERS", lambda row: words.count(row.get("peers")), right=True),
+        TableColumn("HELD", lambda row: "yes" if row.get("held") else "no"),
     )
     shown = session.client.get(f"/networks/{part(args.name)}")
     session.answer(shown, lambda network: render(columns, network.get("datasets", [])))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from chain.instant import SECOND
 from odfd.cli import conditions, words
 from odfd.cli.session import Session
-from odfd.cli.table import Column, clean, fields, render
+from odfd.cli.table import TableColumn, clean, fields, render
 from odfd.errors import ExitCode, Unreachable
 
 LOOK_SECONDS: Final = 0.1
@@ -114,10 +114,10 @@ def _doctor(args: argparse.Namespace) -> int:
     deep = session.client.stream("/doctor", {"deep": "true"}) if args.deep else None
     probes = session.client.get("/doctor") if deep is None else list(deep)
     columns = (
-        Column("PROBE", lambda probe: probe["name"]),
-        Column("RESULT", lambda probe: _MARKS.get(probe["result"], probe["result"])),
-        Column("FOUND", lambda probe: probe["message"], most=100),
-        Column("TO DO", lambda probe: probe.get("hint", ""), most=120),
+        TableColumn("PROBE", lambda probe: probe["name"]),
+        TableColumn("RESULT", lambda probe: _MARKS.get(probe["result"], probe["result"])),
+        TableColumn("FOUND", lambda probe: probe["message"], most=100),
+        TableColumn("TO DO", lambda probe: probe.get("hint", ""), most=120),
     )
     session.answer(probes, lambda rows: render(columns, rows))
     return ExitCode.NO if any(probe["result"] == "failed" for probe in probes) else ExitCode.OK

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.errors import ExitCode, Usage
 
 
@@ -52,7 +52,9 @@ def _say(args: argparse.Namespace) -> int:
 
 
 _COLUMNS = (
-    Column("NAME", lambda row: row["name"]),
-    Column("DONE", lambda row: "unchanged" if not row["changed"] else "published" if row["published"] else "private"),
-    Column("ID", lambda row: row["id"], most=90),
+    TableColumn("NAME", lambda row: row["name"]),
+    TableColumn(
+        "DONE", lambda row: "unchanged" if not row["changed"] else "published" if row["published"] else "private"
+    ),
+    TableColumn("ID", lambda row: row["id"], most=90),
 )

@@ -9,7 +9,7 @@ from typing import Any
 from odfd.cli import words
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -47,16 +47,16 @@ def register(subparsers: Any) -> None:
 
 
 _BLOCKS = (
-    Column("BLOCK", lambda row: f"#{row['sequenceNumber']}", right=True),
-    Column("HASH", lambda row: words.digest(row["hash"])),
-    Column("TIME", lambda row: words.moment(row["systemTime"])),
-    Column("EVENT", lambda row: row["event"]),
-    Column("", lambda row: "; ".join(filter(None, (row.get("summary"), rows_text(row.get("rows"))))), most=200),
+    TableColumn("BLOCK", lambda row: f"#{row['sequenceNumber']}", right=True),
+    TableColumn("HASH", lambda row: words.digest(row["hash"])),
+    TableColumn("TIME", lambda row: words.moment(row["systemTime"])),
+    TableColumn("EVENT", lambda row: row["event"]),
+    TableColumn("", lambda row: "; ".join(filter(None, (row.get("summary"), rows_text(row.get("rows"))))), most=200),
 )
 _FIELDS = (
-    Column("COLUMN", lambda row: row["name"]),
-    Column("TYPE", lambda row: row["type"]),
-    Column("", lambda row: "" if row.get("optional", True) else "required"),
+    TableColumn("COLUMN", lambda row: row["name"]),
+    TableColumn("TYPE", lambda row: row["type"]),
+    TableColumn("", lambda row: "" if row.get("optional", True) else "required"),
 )
 
 
@@ -99,7 +99,7 @@ def doubt_of(dataset: dict[str, Any]) -> str | None:
 
 def _rows(records: dict[str, Any]) -> str:
     columns = tuple(
-        Column(
+        TableColumn(
             column["name"],
             lambda row, place=place: _cell(row[place]),  # type: ignore[misc]
             right=column["type"].startswith(("Int", "UInt", "Float", "Decimal")),

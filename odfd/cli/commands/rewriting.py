@@ -13,7 +13,7 @@ from odfd.cli.commands.authority import offline_key
 from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
@@ -131,8 +131,8 @@ def rewrite_text(done: dict[str, Any]) -> str:
 
 
 _OBJECTS = (
-    Column("OBJECT", lambda item: item["name"]),
-    Column("SIZE", lambda item: words.size(item["size"]), right=True),
+    TableColumn("OBJECT", lambda item: item["name"]),
+    TableColumn("SIZE", lambda item: words.size(item["size"]), right=True),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from odfd.cli import words
 from odfd.cli.session import Session
-from odfd.cli.table import Column, render
+from odfd.cli.table import TableColumn, render
 from odfd.errors import ExitCode
 
 
@@ -42,9 +42,9 @@ def signing_text(view: dict[str, Any]) -> str:
     if not view["begun"]:
         return "every key of this node has its signing journal: nothing to do"
     columns = (
-        Column("KEY", lambda row: words.identity(row["key"])),
-        Column("OF", lambda row: row.get("dataset") or "this node"),
-        Column("KNOWN", lambda row: words.plural(row["said"], "last word")),
+        TableColumn("KEY", lambda row: words.identity(row["key"])),
+        TableColumn("OF", lambda row: row.get("dataset") or "this node"),
+        TableColumn("KNOWN", lambda row: words.plural(row["said"], "last word")),
     )
     asked = words.plural(view["peers"], "peer") if view["peers"] else "nobody"
     return f"{render(columns, view['begun'])}\nThey sign again; {asked} could be asked."

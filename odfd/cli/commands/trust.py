@@ -15,7 +15,7 @@ from odfd.cli import kinds, words
 from odfd.cli.commands import authority, policy, signing
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.table import Column, clean, render
+from odfd.cli.table import TableColumn, clean, render
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -151,12 +151,12 @@ def trust_text(view: dict[str, Any], session: Session) -> str:
     rows = [*((row, "") for row in view["attestations"]), *((row, "dissents") for row in view["dissent"])]
     if rows:
         columns = (
-            Column("VALIDATOR", lambda row: words.identity(row[0]["validator"])),
-            Column("GROUP", lambda row: row[0].get("group") or words.NOTHING),
-            Column("SAYS", lambda row: ", ".join(row[0].get("spans", []))),
-            Column("ENGINE", _machine),
-            Column("AT", lambda row: words.ago(row[0].get("at"), now)),
-            Column("", lambda row: row[1]),
+            TableColumn("VALIDATOR", lambda row: words.identity(row[0]["validator"])),
+            TableColumn("GROUP", lambda row: row[0].get("group") or words.NOTHING),
+            TableColumn("SAYS", lambda row: ", ".join(row[0].get("spans", []))),
+            TableColumn("ENGINE", _machine),
+            TableColumn("AT", lambda row: words.ago(row[0].get("at"), now)),
+            TableColumn("", lambda row: row[1]),
         )
         lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
     for seen in view.get("observations", []):

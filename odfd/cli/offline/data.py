@@ -16,7 +16,7 @@ from chain.multihash import Multihash
 from chain.store.objects import disk
 from odfd.cli.offline import files
 from odfd.cli.session import Session
-from odfd.cli.table import Column, fields, render
+from odfd.cli.table import TableColumn, fields, render
 from odfd.errors import ExitCode
 
 _SAFE: Final = 1 << 53
@@ -175,13 +175,13 @@ def _show_text(answer: dict[str, Any]) -> str:
         ]
     )
     columns = [
-        Column("COLUMN", lambda one: one["name"]),
-        Column("TYPE", lambda one: one["type"] + ("?" if one["optional"] else "")),
+        TableColumn("COLUMN", lambda one: one["name"]),
+        TableColumn("TYPE", lambda one: one["type"] + ("?" if one["optional"] else "")),
     ]
     parts = [facts, render(columns, answer["columns"])]
     if answer["rows"]:
         names = [one["name"] for one in answer["columns"]]
-        cells = [Column(name, _reader(place), right=_is_number(answer, place)) for place, name in enumerate(names)]
+        cells = [TableColumn(name, _reader(place), right=_is_number(answer, place)) for place, name in enumerate(names)]
         parts.append(render(cells, answer["rows"]))
     return "\n\n".join(parts)
 

@@ -22,7 +22,7 @@ from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
     from odfd.trust.evidence.bundle_reader import Unpacked
-    from odfd.trust.validation.recheck import Answer
+    from odfd.trust.validation.recheck import RecheckAnswer
 
 PATIENCE_SECONDS: Final = 600.0
 """For the re-run, all in all."""
@@ -93,7 +93,7 @@ def _proof_text(view: dict[str, Any]) -> str:
     return f"confirmed   {view['kind']} of {where} at #{view['sequenceNumber']}\n  {who} signed two histories."
 
 
-def _answer(case: Unpacked, place: Path) -> Answer:
+def _answer(case: Unpacked, place: Path) -> RecheckAnswer:
     """Raises what an engine raises that cannot be started or is lost."""
     import trio
 
@@ -108,7 +108,7 @@ def _answer(case: Unpacked, place: Path) -> Answer:
         raise fault from group
 
 
-async def _rerun(case: Unpacked, place: Path) -> Answer:
+async def _rerun(case: Unpacked, place: Path) -> RecheckAnswer:
     import trio
 
     from engines.provision.host import SparkOptions, spark_engine

@@ -20,7 +20,7 @@ def check_directory(session: Session, target: str, level: str, start: int) -> di
 
     from chain.store.layout import DirectoryChain, DirectoryObjects
     from odfd.verify.report import Level
-    from odfd.verify.verify import Request, verify_chain
+    from odfd.verify.verify import VerificationRequest, verify_chain
 
     if level == "reproduced":
         raise Usage(
@@ -29,7 +29,7 @@ def check_directory(session: Session, target: str, level: str, start: int) -> di
         )
     directory = files.dataset(target)
     meter = Meter(session, sys.stderr)
-    request = Request(ref=target, level=Level(level), start=start)
+    request = VerificationRequest(ref=target, level=Level(level), start=start)
     try:
         report = verify_chain(
             DirectoryChain(directory),

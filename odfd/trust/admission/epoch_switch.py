@@ -18,7 +18,7 @@ RootAt = Callable[[int], bytes | None]
 """Root of my own tree at a size, or ``None`` when I have fewer blocks."""
 
 
-class Turn(msgspec.Struct, frozen=True):
+class EpochSwitch(msgspec.Struct, frozen=True):
     """From an earlier epoch to a later one."""
 
     base: TreeHead
@@ -32,14 +32,14 @@ class Turn(msgspec.Struct, frozen=True):
         return size < self.base.size or (size == self.base.size and root_at(size) == self.base.root_hash)
 
 
-def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> Turn | None:
+def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> EpochSwitch | None:
     """From epoch ``mine`` to ``epoch``; ``None`` when the versions known do not tell of each epoch in between."""
     known: dict[int, Epoch] = {each.number: each for rights in walk for each in rights.epochs}
     between = [known.get(number) for number in range(mine + 1, epoch + 1)]
     opened = [each for each in between if each is not None]
     if not opened or len(opened) < len(between):
         return None
-    return Turn(
+    return EpochSwitch(
         base=min((each.base for each in opened), key=lambda base: base.size),
         reasons=tuple(each.reason for each in opened),
         replaces=any(each.replaces for each in opened),

@@ -36,7 +36,7 @@ EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
 LIFETIME_LIMIT: Final = 90 * 86400 * instant.SECOND
 
 
-class Outcome(enum.Enum):
+class AdmissionOutcome(enum.Enum):
     """What an admitted statement means for what we hold."""
 
     ADVANCE = "advance"
@@ -59,17 +59,25 @@ class Outcome(enum.Enum):
         return self in _CHANGING
 
 
-_CHANGING: Final = frozenset({Outcome.ADVANCE, Outcome.RENEWED, Outcome.REWRITE, Outcome.NEW, Outcome.FORK})
+_CHANGING: Final = frozenset(
+    {
+        AdmissionOutcome.ADVANCE,
+        AdmissionOutcome.RENEWED,
+        AdmissionOutcome.REWRITE,
+        AdmissionOutcome.NEW,
+        AdmissionOutcome.FORK,
+    }
+)
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    outcome: Outcome
+class Admitted(msgspec.Struct, frozen=True):
+    outcome: AdmissionOutcome
     reason: str = ""
     lasts: bool = True
     """Whether the same statement gets the same answer again; not where a person's decision would change it."""
 
 
-class Ground(msgspec.Struct, frozen=True):
+class AdmissionContext(msgspec.Struct, frozen=True):
     """What a head is judged on beside the newest one: the authority, and whose history my own blocks are."""
 
     walk: Sequence[Rights]
@@ -96,33 +104,35 @@ def admit_head(
     now: Instant,
     *,
     forked_at: int | None = None,
-    ground: Ground | None = None,
-) -> Verdict:
+    ground: AdmissionContext | None = None,
+) -> Admitted:
     """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet.
 
     ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``ground``
     only version 0 of the authority is known.
     """
     if len(signed.envelope) > limit_of(head):
-        return Verdict(Outcome.REJECTED, "larger than a head may be")
+        return Admitted(AdmissionOutcome.REJECTED, "larger than a head may be")
     if head.issued > now + EARLY_LIMIT:
-        return Verdict(Outcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
+        return Admitted(AdmissionOutcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
     if not head.issued < head.expires <= head.issued + LIFETIME_LIMIT:
-        return Verdict(Outcome.REJECTED, "a head lives at most 90 days")
-    ground = ground or Ground((implicit(head.dataset),))
+        return Admitted(AdmissionOutcome.REJECTED, "a head lives at most 90 days")
+    ground = ground or AdmissionContext((implicit(head.dataset),))
     doubt = _rights_doubted(head, signed, newest, ground)
     if doubt is not None:
         return doubt
     if ground.size and ground.epoch < head.epoch:
         return _into_epoch(head, newest, root_at, ground)
     if ground.size <= ground.chosen.get(head.epoch, -1):
-        return Verdict(
-            Outcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet", lasts=False
+        return Admitted(
+            AdmissionOutcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet", lasts=False
         )
     in_epoch = newest if newest is not None and newest.epoch == head.epoch else None
     verdict = _against_mine(head, in_epoch, root_at)
-    if forked_at is not None and verdict.outcome in (Outcome.ADVANCE, Outcome.RENEWED):
-        return Verdict(Outcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there", lasts=False)
+    if forked_at is not None and verdict.outcome in (AdmissionOutcome.ADVANCE, AdmissionOutcome.RENEWED):
+        return Admitted(
+            AdmissionOutcome.OLDER, f"epoch {head.epoch} is forked at block #{forked_at}; it ends there", lasts=False
+        )
     return verdict
 
 
@@ -132,8 +142,8 @@ def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | N
 
 
 def _rights_doubted(
-    head: HeadStatement, signed: Signed, newest: HeadStatement | None, ground: Ground
-) -> Verdict | None:
+    head: HeadStatement, signed: Signed, newest: HeadStatement | None, ground: AdmissionContext
+) -> Admitted | None:
     """What is to be said of a head for its authority's sake; ``None`` when a writer of today signed it for this epoch.
 
     A head that was right when it was signed is no offence of whoever passes it on, though its writer is gone since. Nor
@@ -141,61 +151,63 @@ def _rights_doubted(
     the other one passes on its heads in good faith. Version 0 has one form.
     """
     if head.authority >= len(ground.walk):
-        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
+        return Admitted(AdmissionOutcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
     named, rights = ground.walk[head.authority], ground.rights
     disputed = f"two authorities of version {rights.version}: who may write is disputed"
     if ground.conflict and named is rights:
-        return Verdict(Outcome.OLDER, disputed, lasts=False)
+        return Admitted(AdmissionOutcome.OLDER, disputed, lasts=False)
     writer = writer_of(head, signed, rights)
     if writer is None and writer_of(head, signed, named) is None:
         return _not_of_my_version(head, "not signed by a writer of this dataset")
     if head.epoch > named.epoch:
         return _not_of_my_version(head, f"authority version {head.authority} opened no epoch {head.epoch}")
     if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
-        return Verdict(Outcome.OLD_EPOCH)
+        return Admitted(AdmissionOutcome.OLD_EPOCH)
     if writer is None:
-        return Verdict(Outcome.OLDER, "its writer's right has ended")
+        return Admitted(AdmissionOutcome.OLDER, "its writer's right has ended")
     if ground.conflict:
-        return Verdict(Outcome.OLDER, disputed, lasts=False)
+        return Admitted(AdmissionOutcome.OLDER, disputed, lasts=False)
     opened = rights.opened(head.epoch)
     if opened is not None and not begins_at(head, opened.base):
         return _not_of_my_version(head, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")
     return None
 
 
-def _not_of_my_version(head: HeadStatement, mistake: str) -> Verdict:
-    outcome = Outcome.UNKNOWN_AUTHORITY if head.authority else Outcome.REJECTED
-    return Verdict(outcome, f"{mistake}, by authority version {head.authority} as it is known here", lasts=False)
+def _not_of_my_version(head: HeadStatement, mistake: str) -> Admitted:
+    outcome = AdmissionOutcome.UNKNOWN_AUTHORITY if head.authority else AdmissionOutcome.REJECTED
+    return Admitted(outcome, f"{mistake}, by authority version {head.authority} as it is known here", lasts=False)
 
 
-def _into_epoch(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, ground: Ground) -> Verdict:
+def _into_epoch(
+    head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, ground: AdmissionContext
+) -> Admitted:
     """A head of an epoch that my own blocks are not of yet."""
     if newest is not None and newest.epoch == head.epoch:
         verdict = _against_mine(head, newest, lambda _: None)
-        if verdict.outcome is not Outcome.ADVANCE:
+        if verdict.outcome is not AdmissionOutcome.ADVANCE:
             return verdict
     turn = turn_to(head.epoch, ground.epoch, ground.walk)
     if turn is None or not turn.keeps(ground.size, root_at):
-        return Verdict(Outcome.REWRITE, f"epoch {head.epoch} gives up blocks that are here")
-    return Verdict(Outcome.ADVANCE)
+        return Admitted(AdmissionOutcome.REWRITE, f"epoch {head.epoch} gives up blocks that are here")
+    return Admitted(AdmissionOutcome.ADVANCE)
 
 
-def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Verdict:
+def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Admitted:
     mine = root_at(head.size)
     if mine is not None and mine != head.root_hash:
-        return Verdict(Outcome.FORK, f"my tree of {head.size} blocks has another root")
+        return Admitted(AdmissionOutcome.FORK, f"my tree of {head.size} blocks has another root")
     if newest is None:
-        return Verdict(Outcome.ADVANCE)
+        return Admitted(AdmissionOutcome.ADVANCE)
     if head.size == newest.size:
         if head.root_hash != newest.root_hash:
-            return Verdict(Outcome.FORK, f"two signed trees of {head.size} blocks")
-        return Verdict(Outcome.RENEWED if head.issued > newest.issued else Outcome.OLDER)
-    return Verdict(Outcome.ADVANCE if head.size > newest.size else Outcome.OLDER)
+            return Admitted(AdmissionOutcome.FORK, f"two signed trees of {head.size} blocks")
+        return Admitted(AdmissionOutcome.RENEWED if head.issued > newest.issued else AdmissionOutcome.OLDER)
+    return Admitted(AdmissionOutcome.ADVANCE if head.size > newest.size else AdmissionOutcome.OLDER)
 
 
 def admit_authority(
     said: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
-) -> tuple[Verdict, Rights]:
+) -> tuple[Admitted, Rights]:
     """What a version of an authority changes, and the rights that hold afterwards.
 
     FORK: another statement of a version that is known, as rightly signed; the known one is kept. ``seed`` is the digest
@@ -203,74 +215,80 @@ def admit_authority(
     """
     newest = walk[-1]
     if len(signed.envelope) > limit_of(said):
-        return Verdict(Outcome.REJECTED, "larger than an authority may be"), newest
+        return Admitted(AdmissionOutcome.REJECTED, "larger than an authority may be"), newest
     if said.issued > now + EARLY_LIMIT:
-        return Verdict(Outcome.EARLY, f"issued at {said.issued_at}, ahead of this clock"), newest
+        return Admitted(AdmissionOutcome.EARLY, f"issued at {said.issued_at}, ahead of this clock"), newest
     if said.version > len(walk) or said.previous != walk[said.version - 1].sid:
-        return Verdict(Outcome.UNKNOWN_AUTHORITY, f"the version before {said.version} is not known here"), newest
+        return Admitted(
+            AdmissionOutcome.UNKNOWN_AUTHORITY, f"the version before {said.version} is not known here"
+        ), newest
     try:
         rights = follow(walk[said.version - 1], said, signed)
     except Invalid as fault:
-        return Verdict(Outcome.REJECTED, str(fault)), newest
+        return Admitted(AdmissionOutcome.REJECTED, str(fault)), newest
     is_next = said.version == len(walk)
     if is_next and seed is not None and said.head.digest != seed:
-        return Verdict(Outcome.OLDER, "it names another Seed block than the one that is here", lasts=False), newest
+        return Admitted(
+            AdmissionOutcome.OLDER, "it names another Seed block than the one that is here", lasts=False
+        ), newest
     if is_next:
-        return Verdict(Outcome.NEW), rights
+        return Admitted(AdmissionOutcome.NEW), rights
     if walk[said.version].sid == signed.sid:
-        return Verdict(Outcome.OLDER), newest
-    return Verdict(Outcome.FORK, f"two authorities of version {said.version}"), newest
+        return Admitted(AdmissionOutcome.OLDER), newest
+    return Admitted(AdmissionOutcome.FORK, f"two authorities of version {said.version}"), newest
 
 
-def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Verdict:
+def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Admitted:
     """``newest`` is the last attestation of this validator on this dataset; one of a later epoch takes its place."""
     if len(signed.envelope) > limit_of(said):
-        return Verdict(Outcome.REJECTED, "larger than an attestation may be")
+        return Admitted(AdmissionOutcome.REJECTED, "larger than an attestation may be")
     if instant.parse(said.finished_at) > now + EARLY_LIMIT:
-        return Verdict(Outcome.EARLY, f"finished at {said.finished_at}, ahead of this clock")
+        return Admitted(AdmissionOutcome.EARLY, f"finished at {said.finished_at}, ahead of this clock")
     if said.validator not in signed.signers:
-        return Verdict(Outcome.REJECTED, "not signed by its validator")
+        return Admitted(AdmissionOutcome.REJECTED, "not signed by its validator")
     mistake = _span_mistake(said)
     if mistake:
-        return Verdict(Outcome.REJECTED, mistake)
+        return Admitted(AdmissionOutcome.REJECTED, mistake)
     if newest is None or said.epoch > newest.epoch:
-        return Verdict(Outcome.NEW)
+        return Admitted(AdmissionOutcome.NEW)
     if said.epoch < newest.epoch or said.serial < newest.serial:
-        return Verdict(Outcome.OLDER)
+        return Admitted(AdmissionOutcome.OLDER)
     if said.serial == newest.serial:
-        return Verdict(Outcome.OLDER if said == newest else Outcome.FORK, "two attestations of one serial")
+        return Admitted(
+            AdmissionOutcome.OLDER if said == newest else AdmissionOutcome.FORK, "two attestations of one serial"
+        )
     if said.serial == newest.serial + 1 and said.previous != sid(encode(newest)):
-        return Verdict(Outcome.FORK, "a successor that does not follow its predecessor")
-    return Verdict(Outcome.NEW)
+        return Admitted(AdmissionOutcome.FORK, "a successor that does not follow its predecessor")
+    return Admitted(AdmissionOutcome.NEW)
 
 
-def admit_observation(said: Observation, signed: Signed, now: Instant, *, is_news: bool) -> Verdict:
+def admit_observation(said: Observation, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
     """``is_news``: it is later than what is kept of this observer and block."""
     if len(signed.envelope) > limit_of(said):
-        return Verdict(Outcome.REJECTED, "larger than an observation may be")
+        return Admitted(AdmissionOutcome.REJECTED, "larger than an observation may be")
     if said.seen > now + EARLY_LIMIT:
-        return Verdict(Outcome.EARLY, f"made at {said.at}, ahead of this clock")
+        return Admitted(AdmissionOutcome.EARLY, f"made at {said.at}, ahead of this clock")
     if said.observer not in signed.signers:
-        return Verdict(Outcome.REJECTED, "not signed by its observer")
-    return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
+        return Admitted(AdmissionOutcome.REJECTED, "not signed by its observer")
+    return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)
 
 
-def admit_policy(said: PolicyStatement, signed: Signed, now: Instant, *, is_news: bool) -> Verdict:
+def admit_policy(said: PolicyStatement, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
     """``is_news``: it is not known, and no person accepted a later version.
 
     Two statements of one version are both kept: what either tightens holds, and only a person loosens.
     """
     if len(signed.envelope) > limit_of(said):
-        return Verdict(Outcome.REJECTED, "larger than a policy may be")
+        return Admitted(AdmissionOutcome.REJECTED, "larger than a policy may be")
     if said.issued > now + EARLY_LIMIT:
-        return Verdict(Outcome.EARLY, f"issued at {said.issued_at}, ahead of this clock")
+        return Admitted(AdmissionOutcome.EARLY, f"issued at {said.issued_at}, ahead of this clock")
     if said.key not in signed.signers:
-        return Verdict(Outcome.REJECTED, "not signed by the network's key")
+        return Admitted(AdmissionOutcome.REJECTED, "not signed by the network's key")
     try:
         check_rules(said.policy)
     except Invalid as fault:
-        return Verdict(Outcome.REJECTED, str(fault))
-    return Verdict(Outcome.NEW if is_news else Outcome.OLDER)
+        return Admitted(AdmissionOutcome.REJECTED, str(fault))
+    return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)
 
 
 def _span_mistake(said: Attestation) -> str:

@@ -1,7 +1,8 @@
 """Hearing one signed statement: judged against what is known, recorded with its outcome, contradictions proven.
 
-One ``Hearing`` is one transaction of the ledger: made over its connection, used once, gone. It knows SQL through the
-ledger only and decides nothing itself; order and rights are judged in ``admission``. Spec: trust.md sections 1 and 2.
+One ``StatementProcessor`` is one transaction of the ledger: made over its connection, used once, gone. It knows SQL
+through the ledger only and decides nothing itself; order and rights are judged in ``admission``. Spec: trust.md
+sections 1 and 2.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from chain.statements.statement import (
 )
 from chain.statements.tree import Tree
 from odfd.trust.admission.rules import (
-    Ground,
-    Outcome,
-    Verdict,
+    AdmissionContext,
+    AdmissionOutcome,
+    Admitted,
     admit_attestation,
     admit_authority,
     admit_head,
@@ -59,17 +60,17 @@ MAX_CANDIDATES: Final = 32
 """Of one dataset."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Processed(msgspec.Struct, frozen=True):
     """What became of a statement."""
 
-    verdict: Verdict
+    verdict: Admitted
     signer: KeyDid | None = None
     """Whose word it is; ``None`` for one that nobody had the right to say."""
     proof: Proof | None = None
     """Of a contradiction: what proves it, when that could be made here and was not known."""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> AdmissionOutcome:
         return self.verdict.outcome
 
 
@@ -85,10 +86,10 @@ class _Kept(Protocol[Word]):
 
 
 class _Admit(Protocol[Word]):
-    def __call__(self, said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Verdict: ...
+    def __call__(self, said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted: ...
 
 
-class Hearing:
+class StatementProcessor:
     """See the module."""
 
     def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
@@ -100,7 +101,7 @@ class Hearing:
         self._sender = sender
         self._now = now
 
-    def hear(self, said: AnyPredicate, signed: Signed) -> Heard:
+    def hear(self, said: AnyPredicate, signed: Signed) -> Processed:
         """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
         if isinstance(said, Authority):
             return self._hear_authority(said, signed)
@@ -109,7 +110,7 @@ class Hearing:
         if isinstance(said, PolicyStatement):
             return self._hear_word(said, signed, said.key, NetworkPolicies(self._db), admit_policy)
         if self._ledger.settled(signed.sid):
-            return Heard(Verdict(Outcome.OLDER, "known"))
+            return Processed(Admitted(AdmissionOutcome.OLDER, "known"))
         if isinstance(said, HeadStatement):
             return self._hear_head(said, signed)
         return self._hear_attestation(said, signed)
@@ -121,24 +122,24 @@ class Hearing:
         self._ledger.record_proof(proof, self._sender, self._now)
         return True
 
-    def _hear_authority(self, said: Authority, signed: Signed) -> Heard:
+    def _hear_authority(self, said: Authority, signed: Signed) -> Processed:
         walk = self._authorities.walk(said.dataset)
         verdict, rights = admit_authority(said, signed, walk, self._now, self._seed(said.dataset))
         if not verdict.outcome.changes:
-            return Heard(verdict)
+            return Processed(verdict)
         proof = None
-        if verdict.outcome is Outcome.FORK:
+        if verdict.outcome is AdmissionOutcome.FORK:
             _, known = self._authorities.versions(said.dataset)[said.version - 1]
             make = partial(proofs.authority_fork, known.envelope, signed.envelope, self._authorities.rights_at)
             proof = self._kept(make)
         else:
             self._authorities.keep(said, signed)
             self._ledger.close_epochs(rights)
-        if verdict.outcome is Outcome.NEW or proof is not None:
+        if verdict.outcome is AdmissionOutcome.NEW or proof is not None:
             self._ledger.record_authority(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Heard(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), proof)
+        return Processed(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), proof)
 
-    def _hear_head(self, said: HeadStatement, signed: Signed) -> Heard:
+    def _hear_head(self, said: HeadStatement, signed: Signed) -> Processed:
         newest = self._ledger.newest_head(said.dataset)
         ground = self._ground(said.dataset)
         root_at = partial(self._root_at, said.dataset)
@@ -153,44 +154,44 @@ class Hearing:
         )
         signer = writer_of(said, signed, ground.rights)
         if not verdict.outcome.changes or signer is None:
-            if verdict.outcome is Outcome.OLDER and signer is not None and not ground.size:
+            if verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not ground.size:
                 self._note_candidate(said.dataset, signed, signer)
-            return Heard(verdict)
+            return Processed(verdict)
         proof = None
-        if verdict.outcome is Outcome.FORK and newest is not None:
+        if verdict.outcome is AdmissionOutcome.FORK and newest is not None:
             tree, rights_at = self._tree(said.dataset), self._authorities.rights_at
             proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), tree, ground.size, rights_at))
         self._record(signed, signer, verdict.outcome)
-        return Heard(verdict, signer, proof)
+        return Processed(verdict, signer, proof)
 
     def _note_candidate(self, dataset: DatasetId, signed: Signed, signer: KeyDid) -> None:
         """Of what is not held yet smaller heads are kept too: witnesses may stand behind one of them, and no other."""
         if not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES:
             self._ledger.record(signed, signer, CANDIDATE, self._sender, self._now, live=False)
 
-    def _hear_attestation(self, said: Attestation, signed: Signed) -> Heard:
+    def _hear_attestation(self, said: Attestation, signed: Signed) -> Processed:
         before = self._ledger.attestation(said.dataset, said.validator)
         verdict = admit_attestation(said, signed, before, self._now)
         if not verdict.outcome.changes:
-            return Heard(verdict)
+            return Processed(verdict)
         proof = None
-        if verdict.outcome is Outcome.FORK:
+        if verdict.outcome is AdmissionOutcome.FORK:
             earlier = self._ledger.statement(said.dataset, ATTESTATION, said.validator)
             if earlier is not None:
                 proof = self._kept(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
         self._record(signed, said.validator, verdict.outcome)
-        return Heard(verdict, said.validator, proof)
+        return Processed(verdict, said.validator, proof)
 
-    def _hear_word(self, said: Word, signed: Signed, by: KeyDid, kept: _Kept[Word], admit: _Admit[Word]) -> Heard:
+    def _hear_word(self, said: Word, signed: Signed, by: KeyDid, kept: _Kept[Word], admit: _Admit[Word]) -> Processed:
         """What contradicts nothing: kept, by rules of its own, where it is news."""
         verdict = admit(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
         if not verdict.outcome.changes:
-            return Heard(verdict)
+            return Processed(verdict)
         kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Heard(verdict, by)
+        return Processed(verdict, by)
 
-    def _record(self, signed: Signed, signer: KeyDid, outcome: Outcome) -> None:
-        live = outcome is not Outcome.FORK
+    def _record(self, signed: Signed, signer: KeyDid, outcome: AdmissionOutcome) -> None:
+        live = outcome is not AdmissionOutcome.FORK
         self._ledger.record(signed, signer, outcome.value, self._sender, self._now, live=live)
 
     def _kept(self, make: Callable[[], Proof | None]) -> Proof | None:
@@ -201,12 +202,12 @@ class Hearing:
             return None
         return proof if proof is not None and self.hear_proof(proof) else None
 
-    def _ground(self, dataset: DatasetId) -> Ground:
+    def _ground(self, dataset: DatasetId) -> AdmissionContext:
         walk = self._authorities.walk(dataset)
         checked = self._ledger.chain(dataset)
         conflict = is_disputed(self._db, dataset, walk[-1])
         chosen = Resolutions(self._db).of(dataset).places
-        return Ground(walk, conflict, checked.frontier.size, checked.epoch, chosen)
+        return AdmissionContext(walk, conflict, checked.frontier.size, checked.epoch, chosen)
 
     def _seed(self, dataset: DatasetId) -> bytes | None:
         """Digest of the first block, where it is here."""

@@ -31,12 +31,12 @@ from odfd.transform.driver import recorded_cuts
 from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle import Listed, Manifest, Reader
 from odfd.verify.objects import SliceClaim, check_slice
-from odfd.verify.report import Finding
-from odfd.verify.terms import Terms
+from odfd.verify.report import VerifyFinding
+from odfd.verify.terms import ChainTerms
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AccusedStep:
     """A bundle unpacked and found to hang together."""
 
     manifest: Manifest
@@ -57,7 +57,7 @@ class Lacking:
     missing: str
 
 
-Unpacked: TypeAlias = Case | Lacking
+Unpacked: TypeAlias = AccusedStep | Lacking
 _OMIT: Final = "whoever reports may leave out, not add: nobody is to keep and give away what is no evidence"
 
 
@@ -101,7 +101,7 @@ def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> 
     published = step.event.new_data
     is_whole = published is not None and stores.objects.has(published.physical_hash)
     is_sound = is_whole and not _check_slice(stores.objects, before, step)
-    return Case(manifest, head, step, stores.chains, stores.objects, published if is_sound else None)
+    return AccusedStep(manifest, head, step, stores.chains, stores.objects, published if is_sound else None)
 
 
 def _named_by(event: ExecuteTransform) -> set[Multihash]:
@@ -185,12 +185,12 @@ def _walk_back(dataset: DatasetId, last: Multihash, stores: _Stores) -> list[Blo
     return blocks[::-1]
 
 
-def _check_slice(objects: DiskObjects, state: ChainState, block: Block) -> list[Finding]:
+def _check_slice(objects: DiskObjects, state: ChainState, block: Block) -> list[VerifyFinding]:
     """The block's slice against what the block says, when the file holds it; a re-run reads no other."""
     event = block.event
     if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
         return []
     if not objects.has(event.new_data.physical_hash):
         return []
-    claim = SliceClaim(slice=event.new_data, terms=Terms.of(state), system_time=block.system_time)
+    claim = SliceClaim(slice=event.new_data, terms=ChainTerms.of(state), system_time=block.system_time)
     return check_slice(objects, claim)

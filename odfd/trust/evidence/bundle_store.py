@@ -30,7 +30,7 @@ SUFFIX: Final = ".odfe"
 _DRAFT: Final = ".part"
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class BundleQuota(msgspec.Struct, frozen=True, kw_only=True):
     """What may be kept."""
 
     total: int = 1 << 30
@@ -41,7 +41,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """Of those about one dataset."""
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle on the shelf."""
 
     name: Multihash
@@ -54,7 +54,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a re-run here showed that it accuses wrongly."""
 
 
-def leaving(kept: Sequence[Kept], dataset: DatasetId, size: int, room: Room) -> list[Multihash]:
+def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: BundleQuota) -> list[Multihash]:
     """Which go when a bundle of ``size`` bytes about ``dataset`` comes; it must fit into an empty shelf. Pure."""
     gone: list[Multihash] = []
     order = sorted(kept, key=lambda each: (not each.refuted, each.at, each.name))
@@ -67,13 +67,13 @@ def leaving(kept: Sequence[Kept], dataset: DatasetId, size: int, room: Room) -> 
     return gone
 
 
-class Shelf:
+class BundleStore:
     """See the module. ``refuted`` tells which of these bundles were found untrue here."""
 
     def __init__(
         self,
         folder: Path,
-        room: Room = Room(),  # noqa: B008  it is frozen
+        room: BundleQuota = BundleQuota(),  # noqa: B008  it is frozen
         refuted: Callable[[Collection[Multihash]], Collection[Multihash]] = lambda _: (),
         step: Step = no_step,
     ) -> None:
@@ -148,11 +148,11 @@ class Shelf:
         for name in leaving(self._all(), dataset, size, self._room):
             self.drop(name)
 
-    def _all(self) -> list[Kept]:
+    def _all(self) -> list[StoredBundle]:
         found = [(name, path, path.stat()) for name, path in self._paths.items() if path.is_file()]
         refuted = frozenset(self._refuted([name for name, _, _ in found]))
         return [
-            Kept(
+            StoredBundle(
                 name=name,
                 dataset=_accused(path),
                 size=state.st_size,

@@ -34,7 +34,7 @@ BUDGET: Final = 64 << 20
 """Bytes of objects that go into one bundle; a step that needs more is accused without one."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class Accusation(msgspec.Struct, frozen=True, kw_only=True):
     """What is accused, by whose signature, and what came out instead."""
 
     head: HeadStatement
@@ -60,7 +60,7 @@ class TooLarge(msgspec.Struct, frozen=True):
     reason: str
 
 
-def gather(chains: ChainStore, objects: ObjectReader, case: Case) -> Gathered | TooLarge:
+def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> Gathered | TooLarge:
     """Raises NotFound when a slice is not here any more, Invalid when the head's tree is not that of this chain."""
     event = case.step.event
     assert isinstance(event, ExecuteTransform)
@@ -129,7 +129,7 @@ class _Pile:
             self.size += listed.size
 
 
-def _path(chains: ChainStore, case: Case) -> tuple[bytes, ...]:
+def _path(chains: ChainStore, case: Accusation) -> tuple[bytes, ...]:
     """From the step to the root that the head signs."""
     reader = chains.chain(case.head.dataset)
 
@@ -142,7 +142,7 @@ def _path(chains: ChainStore, case: Case) -> tuple[bytes, ...]:
     return tuple(tree.inclusion(case.step.sequence_number, case.head.size))
 
 
-def _read_by(chains: ChainStore, case: Case) -> tuple[DataSlice, ...]:
+def _read_by(chains: ChainStore, case: Accusation) -> tuple[DataSlice, ...]:
     _, plan = plan_recorded(chains, case.head.dataset, case.step.sequence_number, case.checkpoint)
     return plan.input_slices if isinstance(plan, TransformPlan) else ()
 

@@ -29,7 +29,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     context: dict[str, Any]
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class RowDifference(msgspec.Struct, frozen=True, kw_only=True):
     """What a mismatch looks like."""
 
     message: str
@@ -41,15 +41,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> Finding:
+    def from_bytes(cls, raw: bytes) -> RowDifference:
         return msgspec.json.decode(raw, type=cls)
 
 
-def compare(published: pa.Table, computed: pa.Table) -> Finding:
+def compare(published: pa.Table, computed: pa.Table) -> RowDifference:
     """The first differences, row by row in the order of offsets."""
     sizes = {"published_rows": published.num_rows, "computed_rows": computed.num_rows}
     if published.schema.names != computed.schema.names:
-        return Finding(message=f"columns {published.schema.names} published, {computed.schema.names} computed", **sizes)
+        return RowDifference(
+            message=f"columns {published.schema.names} published, {computed.schema.names} computed", **sizes
+        )
     rows = min(published.num_rows, computed.num_rows)
     differing = {
         name: np.flatnonzero(_differs(published[name].slice(0, rows), computed[name].slice(0, rows)))
@@ -57,7 +59,7 @@ def compare(published: pa.Table, computed: pa.Table) -> Finding:
     }
     places = sorted((int(row), name) for name, found in differing.items() for row in found[:MAX_CELLS])[:MAX_CELLS]
     cells = tuple(_cell(published, computed, row, name) for row, name in places)
-    return Finding(message=_message(published, computed, differing, cells), cells=cells, **sizes)
+    return RowDifference(message=_message(published, computed, differing, cells), cells=cells, **sizes)
 
 
 def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:

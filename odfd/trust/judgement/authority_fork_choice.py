@@ -15,7 +15,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.statements.authority import Rights
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.proof import AUTHORITY_FORK, Proof
 from chain.statements.tree import Frontier
 from odfd.trust.judgement.manual_resolution import versions_of
@@ -28,10 +28,10 @@ from odfd.trust.ledger.resolutions import VERSION, Resolution, Resolutions
 from odfd.trust.policy.witness_quorum import Witnesses, standing_behind
 
 
-def log_of(dataset: DatasetId, sids: Iterable[Multihash]) -> Checkpoint:
+def log_of(dataset: DatasetId, sids: Iterable[Multihash]) -> TreeCheckpoint:
     """The tree over versions 1, 2, … of an authority."""
     tree = Frontier().extend(sid.digest for sid in sids)
-    return Checkpoint(dataset, None, tree.size, tree.root)
+    return TreeCheckpoint(dataset, None, tree.size, tree.root)
 
 
 def settle(connection: sqlite3.Connection, dataset: DatasetId, witnesses: Witnesses, now: Instant) -> Multihash | None:

@@ -35,7 +35,7 @@ class Claim(NamedTuple):
     """Whose attestations name it."""
 
 
-class Desk(msgspec.Struct, frozen=True, kw_only=True):
+class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):
     """What this node has of its own."""
 
     runs: Mapping[int, Run]
@@ -54,7 +54,7 @@ def claims(
     dataset: DatasetId,
     heard: Mapping[KeyDid, Attestation],
     suspended: Collection[str],
-    desk: Desk,
+    desk: OwnFindings,
 ) -> list[Claim]:
     """What is to be looked into of a dataset, in order. ``heard``: attestations that speak of the chain held here."""
     voices_on = cache(partial(group_voices, policy, heard, suspended=suspended))
@@ -76,7 +76,7 @@ def claims(
     return sorted(each for each in found.values() if _is_open(each, found.values(), desk))
 
 
-def _is_open(claim: Claim, all_of_them: Collection[Claim], desk: Desk) -> bool:
+def _is_open(claim: Claim, all_of_them: Collection[Claim], desk: OwnFindings) -> bool:
     if claim.group in desk.resting:
         return False
     if desk.engine is None:

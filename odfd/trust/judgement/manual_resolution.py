@@ -52,7 +52,7 @@ class Stop(msgspec.Struct, frozen=True):
     rule: str
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class PendingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """All that waits, on one dataset."""
 
     dataset: DatasetId
@@ -73,7 +73,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from a person's word."""
 
     settles: tuple[str, ...]
@@ -117,7 +117,7 @@ def versions_of(proof: Proof, held: Multihash) -> Versions:
     return Versions(proof.epoch, held, tuple(others))
 
 
-def choices(case: Case) -> Iterator[Choice]:
+def choices(case: PendingDecision) -> Iterator[Choice]:
     """What may be named; nothing when nothing waits."""
     if case.versions is not None:
         yield Choice(case.versions.held, f"version {case.versions.number} of its authority as it is held here")
@@ -132,21 +132,21 @@ def choices(case: Case) -> Iterator[Choice]:
         yield Choice(case.waiting.head, f"epoch {case.waiting.epoch}, {case.waiting.size} blocks")
 
 
-def follow(case: Case, name: Multihash, now: Instant) -> Answer:
+def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:
     """What is settled by following ``name``. Raises Refused when nothing is."""
     if case.versions is not None and name in {case.versions.held, *(signed.sid for _, signed in case.versions.others)}:
         return _follow_version(case.versions, name, now)
     if case.waiting is not None and name == case.waiting.head:
         epoch = case.waiting.epoch
         made = Resolution(matter=EPOCH, number=epoch, place=case.waiting.size, name=name, at=now)
-        return Answer(settles=(f"epoch {epoch} is followed",), resolutions=(made,))
+        return DecisionOutcome(settles=(f"epoch {epoch} is followed",), resolutions=(made,))
     number = case.number_of(name)
     if number is not None:
         return _follow_mine(case, name, number, now)
     return _follow_other(case, name, now)
 
 
-def abandon(case: Case, reach: int, now: Instant) -> Answer:
+def abandon(case: PendingDecision, reach: int, now: Instant) -> DecisionOutcome:
     """Nothing beyond what may be relied on now, whatever comes."""
     if case.abandoned:
         raise Refused(f"{case.name} was abandoned already", rule="resolve", hint="--follow HASH takes it up again")
@@ -158,23 +158,23 @@ def abandon(case: Case, reach: int, now: Instant) -> Answer:
         )
     name = case.head or Multihash.sha3_256(b"")
     made = Resolution(matter=ABANDONED, number=0, place=reach, name=name, at=now)
-    return Answer(settles=(f"it ends here after {reach} blocks",), resolutions=(made,))
+    return DecisionOutcome(settles=(f"it ends here after {reach} blocks",), resolutions=(made,))
 
 
-def _waits(case: Case) -> bool:
+def _waits(case: PendingDecision) -> bool:
     return bool(case.fork or case.stops or case.waiting or case.versions)
 
 
-def _follow_version(versions: Versions, name: Multihash, now: Instant) -> Answer:
+def _follow_version(versions: Versions, name: Multihash, now: Instant) -> DecisionOutcome:
     made = Resolution(matter=VERSION, number=versions.number, place=0, name=name, at=now)
     other = next((each for each in versions.others if each[1].sid == name), None)
     which = "as it was held here" if other is None else "other than was held here"
-    return Answer(
+    return DecisionOutcome(
         settles=(f"version {versions.number} of its authority is the one {which}",), resolutions=(made,), version=other
     )
 
 
-def _follow_mine(case: Case, name: Multihash, number: int, now: Instant) -> Answer:
+def _follow_mine(case: PendingDecision, name: Multihash, number: int, now: Instant) -> DecisionOutcome:
     settles: list[str] = []
     made: list[Resolution] = []
     if case.fork is not None and case.fork.index <= number:
@@ -187,13 +187,13 @@ def _follow_mine(case: Case, name: Multihash, number: int, now: Instant) -> Answ
     if case.abandoned:
         settles.append("it is taken up again")
     if settles:
-        return Answer(settles=tuple(settles), resolutions=tuple(made))
+        return DecisionOutcome(settles=tuple(settles), resolutions=tuple(made))
     first = min([*(stop.step for stop in case.stops), *([case.fork.index] if case.fork else [])], default=None)
     hint = "odfctl trust show REF tells what does" if first is None else f"name a block from #{first} on"
     raise Refused(f"nothing about {case.name} up to #{number} waits for a decision", rule="resolve", hint=hint)
 
 
-def _follow_other(case: Case, name: Multihash, now: Instant) -> Answer:
+def _follow_other(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:
     fork = case.fork
     side = next((each for each in fork.sides if name in (each.leaf, each.head.head)), None) if fork else None
     if fork is None or side is None:
@@ -204,7 +204,7 @@ def _follow_other(case: Case, name: Multihash, now: Instant) -> Answer:
         )
     place = fork.index if name == side.leaf else side.head.size - 1
     made = Resolution(matter=BRANCH, number=side.head.epoch, place=place, name=name, at=now)
-    return Answer(
+    return DecisionOutcome(
         settles=(f"of the two histories that part at #{fork.index} the one that was not here is followed",),
         resolutions=(made,),
         branch=side,

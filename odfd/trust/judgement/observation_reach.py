@@ -77,7 +77,7 @@ class _Memo(msgspec.Struct, frozen=True, kw_only=True):
     """The block before ``reach``."""
 
 
-class Sightings:
+class ObservationReach:
     """How many blocks from the first are observed by so many; remembered, so that an answer costs what is new."""
 
     def __init__(self) -> None:

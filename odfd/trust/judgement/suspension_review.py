@@ -17,11 +17,11 @@ from chain.statements.statement import ATTESTATION
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.obs.events import EventLog
-from odfd.runtime.reconcile_loop import TouchedRounds
+from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.trust.judgement import suspension_rules
 from odfd.trust.judgement.suspension_rules import Strike, View
-from odfd.trust.judgement.suspensions import Sanctions
-from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.policy import Policy
 
@@ -29,14 +29,14 @@ ROUND_SECONDS: Final = 3600.0
 """The grace is two days."""
 
 
-class Reviewing:
+class SuspensionReview:
     """See the module."""
 
     def __init__(
         self,
         database: Database,
         chains: ChainStore,
-        standing: Standing,
+        standing: TrustEvaluator,
         events: EventLog,
         clock: Callable[[], Instant],
         changed: Callable[[], None],
@@ -48,7 +48,7 @@ class Reviewing:
         self._events = events
         self._clock = clock
         self._changed = changed
-        self.rounds = TouchedRounds[DatasetId](self._round)
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round)
         """Touched by a verdict on a dataset, or another chain; all by another policy, or somebody accused."""
         self._found: dict[DatasetId, frozenset[Strike]] = {}
         self._policy: Policy | None = None
@@ -82,7 +82,7 @@ class Reviewing:
     def _suspend(self, now: Instant) -> dict[str, str]:
         found = frozenset[Strike]().union(*self._found.values())
         with self._database.write() as connection:
-            sanctions = Sanctions(connection)
+            sanctions = Suspensions(connection)
             since = suspension_rules.remembered(sanctions.since(), found - sanctions.pardoned(), now)
             sanctions.remember(since)
             standing = {strike for strike in since if now - since[strike] > suspension_rules.GRACE}
@@ -93,7 +93,7 @@ class Reviewing:
             }
 
 
-def contradicted(standing: Standing, dataset: DatasetId) -> list[int]:
+def contradicted(standing: TrustEvaluator, dataset: DatasetId) -> list[int]:
     """Steps of a dataset that an honest validator runs again."""
     view: View = standing.view(dataset)
     return sorted(step for _, step in suspension_rules.look_again(standing.policy, view))

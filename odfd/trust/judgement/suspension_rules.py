@@ -37,7 +37,7 @@ class Machine(msgspec.Struct, frozen=True):
     platform: str
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetStatements(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of one dataset as it is held here."""
 
     heard: Mapping[KeyDid, Attestation]
@@ -59,7 +59,7 @@ class Strike(NamedTuple):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """All that suspension rests on."""
 
-    datasets: Mapping[DatasetId, Told]
+    datasets: Mapping[DatasetId, DatasetStatements]
     accused: Collection[KeyDid] = ()
     """Keys that a double vote is proven of."""
     since: Mapping[Strike, Instant] = {}
@@ -118,13 +118,15 @@ def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
     )
 
 
-def _others(policy: Policy, view: View, told: Told, step: int, out: Collection[str]) -> Counter[Voice]:
+def _others(policy: Policy, view: View, told: DatasetStatements, step: int, out: Collection[str]) -> Counter[Voice]:
     voices = group_voices(policy, told.heard, step, out)
     voices.pop(view.own_group, None)
     return Counter(voice for voice in voices.values() if voice.said is not Said.NONDETERMINISTIC)
 
 
-def _contradicted(policy: Policy, view: View, told: Told, out: Collection[str]) -> Iterator[tuple[str, int]]:
+def _contradicted(
+    policy: Policy, view: View, told: DatasetStatements, out: Collection[str]
+) -> Iterator[tuple[str, int]]:
     """Groups and steps; none at all where more than f groups found that the query does not repeat itself."""
     found: list[tuple[str, int]] = []
     for step in told.steps:
@@ -151,7 +153,7 @@ def _stands_alone(
     return len(many) == 1 and many[0] != voices[group]
 
 
-def _machines(policy: Policy, view: View, told: Told, step: int) -> dict[str, frozenset[Machine]]:
+def _machines(policy: Policy, view: View, told: DatasetStatements, step: int) -> dict[str, frozenset[Machine]]:
     """The machines that each group's verdict on a step was computed on."""
     found: dict[str, set[Machine]] = {}
     for key, attestation in told.heard.items():

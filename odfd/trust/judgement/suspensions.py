@@ -31,7 +31,7 @@ class Suspended(msgspec.Struct, frozen=True):
     at: Instant | None = None
 
 
-class Sanctions:
+class Suspensions:
     """See the module; over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

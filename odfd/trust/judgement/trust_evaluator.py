@@ -28,17 +28,17 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
 from odfd.datasets.holdings import Holdings
-from odfd.trust.judgement.observation_reach import Sightings, behind, electorate
-from odfd.trust.judgement.suspension_rules import ME, Machine, Told, View
-from odfd.trust.judgement.suspensions import Sanctions
+from odfd.trust.judgement.observation_reach import ObservationReach, behind, electorate
+from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
+from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import (
     STOPS,
     Bench,
+    ChainExtent,
+    DatasetStatus,
     Decision,
-    Extent,
     Reach,
     Said,
-    Status,
     Voice,
     asked_of,
     decide,
@@ -48,7 +48,7 @@ from odfd.trust.judgement.verdicts import (
 )
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.data_availability import Withholding
+from odfd.trust.ledger.data_availability import DataAvailability
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.ledger.proofs import Proofs
@@ -65,14 +65,14 @@ MAX_LINEAGE: Final = 64
 """Derivations upon derivations that are followed; what reads still farther is not within reach."""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is recorded of one dataset."""
 
     dataset: DatasetId
     size: int
     head: HeadStatement | None
     """Newest signed head known, whether or not its blocks are here."""
-    extent: Extent
+    extent: ChainExtent
     heard: Mapping[KeyDid, Attestation]
     """Live attestations that speak of this chain (their root is mine), by validator."""
     runs: Mapping[int, Run]
@@ -90,7 +90,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Groups whose word counts no more on this node."""
 
 
-class Standing:
+class TrustEvaluator:
     """Answers of one node; ``policy`` is asked each time, so that a reload counts at once."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Standing:
         self._clock = clock
         self._purposes = purposes
         self._roots = Roots()
-        self._sightings = Sightings()
+        self._sightings = ObservationReach()
 
     def use(self, dataset: DatasetId) -> Expression:
         return self.policy.use_of(self._purposes(dataset)[0])
@@ -122,7 +122,7 @@ class Standing:
     def policy(self) -> Policy:
         return self._policy()
 
-    def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> Known:
+    def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> DatasetFacts:
         """What is recorded of a dataset. ``within``: the reach of datasets already looked at, for this one question."""
         within = {} if within is None else within
         # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
@@ -141,14 +141,14 @@ class Standing:
             forked_at = proofs.forked_at(dataset, checked.epoch)
             cosigned = Cosignatures(connection).of(dataset) if self.policy.witnesses.groups else ()
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
-            suspended = Sanctions(connection).groups()
+            suspended = Suspensions(connection).groups()
             lacks = newest is not None and newest[0].size > size
-            withheld = lacks and Withholding(connection).is_withheld(dataset, size, self._clock())
+            withheld = lacks and DataAvailability(connection).is_withheld(dataset, size, self._clock())
             silent = self._silent(proofs.double_voters(), Authorities(connection).rights(dataset))
             is_root = size > 0 and _is_root(chain)
             observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
         signed = newest[0] if newest else None
-        extent = Extent(
+        extent = ChainExtent(
             linked=size,
             chain=min(size, signed.size) if signed else 0,
             data=0 if unseen else min(size, checked.data),
@@ -159,7 +159,7 @@ class Standing:
             witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
             observed=observed,
         )
-        return Known(
+        return DatasetFacts(
             dataset=dataset,
             size=size,
             head=signed,
@@ -197,24 +197,24 @@ class Standing:
         """How many blocks of a dataset meet an expression."""
         return self.reach_of(self._chains.chain(dataset), self.known(dataset, within), expression)
 
-    def reach_of(self, chain: ChainReader, known: Known, expression: Expression) -> Reach:
+    def reach_of(self, chain: ChainReader, known: DatasetFacts, expression: Expression) -> Reach:
         steps = list(_steps_of(chain, known))
         return reach(expression, known.extent, steps, lambda step: self.decision(known, step))
 
-    def is_reproduced(self, known: Known) -> bool:
+    def is_reproduced(self, known: DatasetFacts) -> bool:
         """Whether this node re-ran every step and got the same answer each time; true of chains that have no steps."""
         steps = _steps_of(self._chains.chain(known.dataset), known)
         return known.size > 0 and all(self.decision(known, step).reproduced for step in steps)
 
-    def decision(self, known: Known, step: int) -> Decision:
+    def decision(self, known: DatasetFacts, step: int) -> Decision:
         """The judgement of one transform step; what a person relies on in spite of it is data, and no more."""
         found = self.verdict(known, step)
         settled = known.decided.verdict(step) if found.status in STOPS else None
         if settled is None or self._chains.chain(known.dataset).block_at(step).hash != settled:
             return found
-        return Decision(Status.DISPUTED, against=found.against)
+        return Decision(DatasetStatus.DISPUTED, against=found.against)
 
-    def verdict(self, known: Known, step: int) -> Decision:
+    def verdict(self, known: DatasetFacts, step: int) -> Decision:
         """The same by the rules alone."""
         run = run_at(known.runs, step)
         bench = Bench(
@@ -240,12 +240,14 @@ class Standing:
                 for key, said in ledger.attestations(dataset).items()
                 if key != self.me and not silent(key) and self._speaks_of(chain, said)
             }
-            accused, sanctions = Proofs(connection).double_voters(), Sanctions(connection)
+            accused, sanctions = Proofs(connection).double_voters(), Suspensions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
         steps = list(_telling_steps(chain, size, heard, runs, ()))
         voices = {step: own_voice(run_at(runs, step)) for step in steps}
         machine = next((Machine(run.engine.digest, run.engine.platform) for run in reversed(runs.values())), None)
-        told = Told(heard=heard, own={at: voice for at, voice in voices.items() if voice is not None}, steps=steps)
+        told = DatasetStatements(
+            heard=heard, own={at: voice for at, voice in voices.items() if voice is not None}, steps=steps
+        )
         return View(
             datasets={dataset: told},
             accused=accused,
@@ -255,7 +257,7 @@ class Standing:
             own_machine=machine,
         )
 
-    def stops(self, known: Known) -> list[tuple[int, Decision]]:
+    def stops(self, known: DatasetFacts) -> list[tuple[int, Decision]]:
         """The steps that are relied on for nothing; of each stretch judged alike the first."""
         steps = _steps_of(self._chains.chain(known.dataset), known)
         found = [(step, self.decision(known, step)) for step in steps]
@@ -272,7 +274,7 @@ class Standing:
                 return [], 0
             said, block = kept.at(dataset, number), chain.block_at(number)
             silent = self._silent(Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
-            who = electorate(self.policy, self.me, silent, Sanctions(connection).groups())
+            who = electorate(self.policy, self.me, silent, Suspensions(connection).groups())
         return [each for each in said if each.block == block.hash], behind(who, said, block.hash, block.system_time)
 
     def _observed(
@@ -384,7 +386,7 @@ def own_voice(run: Run | None) -> Voice | None:
     return None
 
 
-def _steps_of(chain: ChainReader, known: Known) -> Iterable[int]:
+def _steps_of(chain: ChainReader, known: DatasetFacts) -> Iterable[int]:
     return _telling_steps(
         chain, known.size, known.heard, known.runs, (known.extent.chain, known.extent.data, *known.extent.witnessed)
     )

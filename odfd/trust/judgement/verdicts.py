@@ -34,7 +34,7 @@ class Voice(msgspec.Struct, frozen=True):
     value: bytes = b""
 
 
-class Status(enum.Enum):
+class DatasetStatus(enum.Enum):
     """How a block stands; the rows of the decision table."""
 
     OWN_MISMATCH = "own-mismatch"
@@ -47,14 +47,14 @@ class Status(enum.Enum):
     PENDING = "pending"
 
 
-STOPS: Final = frozenset({Status.OWN_MISMATCH, Status.SPLIT, Status.REFUTED})
+STOPS: Final = frozenset({DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED})
 """From the first block of these on, nothing may be relied on."""
 
 
 class Decision(msgspec.Struct, frozen=True):
     """What may be done with a block."""
 
-    status: Status
+    status: DatasetStatus
     reproduced: bool = False
     attested: int = 0
     against: int = 0
@@ -70,20 +70,20 @@ def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum
     top = max(values.values(), default=0)
     enough = tolerated + 1
     if own is not None and own.said is Said.MISMATCH:
-        return Decision(Status.OWN_MISMATCH, attested=agree, against=1 + values[own.value])
+        return Decision(DatasetStatus.OWN_MISMATCH, attested=agree, against=1 + values[own.value])
     if (own is not None and own.said is Said.NONDETERMINISTIC) or unsure >= enough:
-        return Decision(Status.NONDETERMINISTIC, attested=0, against=top)
+        return Decision(DatasetStatus.NONDETERMINISTIC, attested=0, against=top)
     if agree >= enough and top >= enough:
-        return Decision(Status.SPLIT, attested=agree, against=top)
+        return Decision(DatasetStatus.SPLIT, attested=agree, against=top)
     if top >= enough:
-        return Decision(Status.REFUTED, attested=agree, against=top)
+        return Decision(DatasetStatus.REFUTED, attested=agree, against=top)
     if own is not None:
-        return Decision(Status.REPRODUCED, reproduced=True, attested=agree, against=top)
+        return Decision(DatasetStatus.REPRODUCED, reproduced=True, attested=agree, against=top)
     if quorum and agree >= quorum:
-        return Decision(Status.ATTESTED, attested=agree, against=top)
+        return Decision(DatasetStatus.ATTESTED, attested=agree, against=top)
     if values:
-        return Decision(Status.DISPUTED, attested=agree, against=top)
-    return Decision(Status.PENDING, attested=agree, against=top)
+        return Decision(DatasetStatus.DISPUTED, attested=agree, against=top)
+    return Decision(DatasetStatus.PENDING, attested=agree, against=top)
 
 
 @lru_cache(maxsize=4096)
@@ -193,7 +193,7 @@ def _engines(
     return len({engine.digest for engine in used} | mine)
 
 
-class Extent(msgspec.Struct, frozen=True, kw_only=True):
+class ChainExtent(msgspec.Struct, frozen=True, kw_only=True):
     """How far the plain facts of a chain reach, in blocks from the first."""
 
     linked: int
@@ -211,7 +211,7 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     """By the K of ``observed:K``: how many blocks from the first so many observed; ``None``: nothing is to observe."""
 
 
-class Why(msgspec.Struct, frozen=True):
+class ReachBound(msgspec.Struct, frozen=True):
     """The bound that holds: which rule stopped reach, at which block."""
 
     rule: str
@@ -220,12 +220,12 @@ class Why(msgspec.Struct, frozen=True):
 
 class Reach(msgspec.Struct, frozen=True):
     blocks: int
-    why: Why
+    why: ReachBound
 
 
 def reach(
     expression: Expression,
-    extent: Extent,
+    extent: ChainExtent,
     steps: Sequence[int],
     decide: Callable[[int], Decision],
 ) -> Reach:
@@ -234,33 +234,33 @@ def reach(
     ``steps`` are the sequence numbers of the transform steps, ascending; only they can be judged, all other blocks pass
     the facts ``reproduced``, ``attested`` and ``observed``. Costs one decision a step at most.
     """
-    stop, why = extent.linked, Why("head")
+    stop, why = extent.linked, ReachBound("head")
     if extent.forked_at is not None and extent.forked_at < stop:
-        stop, why = extent.forked_at, Why("fork", extent.forked_at)
+        stop, why = extent.forked_at, ReachBound("fork", extent.forked_at)
     if extent.abandoned_at is not None and extent.abandoned_at < stop:
-        stop, why = extent.abandoned_at, Why("abandoned", extent.abandoned_at)
+        stop, why = extent.abandoned_at, ReachBound("abandoned", extent.abandoned_at)
     if extent.inputs is not None and extent.inputs < stop:
-        stop, why = extent.inputs, Why("inputs", extent.inputs)
+        stop, why = extent.inputs, ReachBound("inputs", extent.inputs)
     bounds = {**dict.fromkeys(extent.witnessed, "witnessed"), extent.data: "data", extent.chain: "chain"}
     bounds = dict.fromkeys((extent.observed or {}).values(), "observed") | bounds
     for bound in sorted(bounds):
         if bound < stop and not holds(expression, _facts(extent, bound, None)):
-            stop, why = bound, Why(bounds[bound], bound)
+            stop, why = bound, ReachBound(bounds[bound], bound)
     if stop and not holds(expression, _facts(extent, 0, None)):
-        return Reach(0, Why("witnessed" if extent.fresh else "fresh", 0))
+        return Reach(0, ReachBound("witnessed" if extent.fresh else "fresh", 0))
     for sequence_number in steps:
         if sequence_number >= stop:
             break
         decision = decide(sequence_number)
         if decision.status in STOPS or not holds(expression, _facts(extent, sequence_number, decision)):
-            return Reach(sequence_number, Why(decision.status.value, sequence_number))
+            return Reach(sequence_number, ReachBound(decision.status.value, sequence_number))
     return Reach(stop, why)
 
 
 _ALWAYS: Final = 1 << 30
 
 
-def _facts(extent: Extent, sequence_number: int, decision: Decision | None) -> dict[str, int]:
+def _facts(extent: ChainExtent, sequence_number: int, decision: Decision | None) -> dict[str, int]:
     return {
         "linked": int(sequence_number < extent.linked),
         "chain": int(sequence_number < extent.chain),
@@ -273,7 +273,7 @@ def _facts(extent: Extent, sequence_number: int, decision: Decision | None) -> d
     }
 
 
-def _observed(extent: Extent, sequence_number: int) -> int:
+def _observed(extent: ChainExtent, sequence_number: int) -> int:
     if extent.observed is None:
         return _ALWAYS
     return max((count for count, size in extent.observed.items() if sequence_number < size), default=0)

@@ -33,13 +33,13 @@ _PARTS: Final = 4
 """Of a line."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class JournalEntry(msgspec.Struct, frozen=True):
     order: Order
     subject: str
     """What was said, by its hash: two different ones at one order are a contradiction."""
 
 
-class Journal:
+class SigningJournal:
     """One key's journal; read once, then appended to."""
 
     is_lost: bool = False
@@ -60,14 +60,14 @@ class Journal:
         """Whether its key has said nothing ever."""
         return self._last == _START
 
-    def last(self, topic: str) -> Entry | None:
+    def last(self, topic: str) -> JournalEntry | None:
         """What was said last. Raises Refused (``trust.journal``) when nobody knows."""
         self._check_kept()
         return self._last.get(topic)
 
-    def begin(self, how: str, at: int, said: Mapping[str, Entry]) -> None:
+    def begin(self, how: str, at: int, said: Mapping[str, JournalEntry]) -> None:
         """Make it anew, whole or not at all, with what is known that its key said last. Raises Environment."""
-        entries = {**said, BEGUN: Entry((at,), how)}
+        entries = {**said, BEGUN: JournalEntry((at,), how)}
         self._replace(entries)
         self.is_lost = False
 
@@ -77,7 +77,7 @@ class Journal:
         Raises Refused: ``trust.behind`` when more was said already, ``trust.journal`` when nobody knows what was.
         """
         last = self.last(topic)
-        if last is not None and last != Entry(order, subject) and order <= last.order:
+        if last is not None and last != JournalEntry(order, subject) and order <= last.order:
             raise Refused(
                 f"this key has already signed {topic} at {last.order}; it will not sign another at {order}",
                 rule="trust.behind",
@@ -87,7 +87,7 @@ class Journal:
     def promise(self, topic: str, order: Order, subject: str) -> None:
         """Note, durably, that ``subject`` is about to be signed. Raises Refused as ``check`` does, or Environment."""
         self.check(topic, order, subject)
-        entry = Entry(order, subject)
+        entry = JournalEntry(order, subject)
         if self._last.get(topic) == entry:
             return
         if _size(self._path) == self._size:
@@ -106,21 +106,21 @@ class Journal:
                 hint="odfctl trust sign asks peers for it; with nobody to ask, odfctl trust sign --alone",
             )
 
-    def _replace(self, entries: dict[str, Entry]) -> None:
+    def _replace(self, entries: dict[str, JournalEntry]) -> None:
         text = "".join(_line(topic, entry) for topic, entry in sorted(entries.items(), key=_place))
         self._size = _replace(self._path, text)
         self._last = entries
 
 
-_START: Final = {BEGUN: Entry((0,), NEW)}
+_START: Final = {BEGUN: JournalEntry((0,), NEW)}
 
 
-def _place(item: tuple[str, Entry]) -> tuple[bool, str]:
+def _place(item: tuple[str, JournalEntry]) -> tuple[bool, str]:
     """The first line first."""
     return item[0] != BEGUN, item[0]
 
 
-def _line(topic: str, entry: Entry) -> str:
+def _line(topic: str, entry: JournalEntry) -> str:
     said = f"{topic} {','.join(map(str, entry.order))} {entry.subject}"
     return f"{said} {_sum(said)}\n"
 
@@ -130,15 +130,15 @@ def _sum(said: str) -> str:
     return hashlib.sha3_256(said.encode()).hexdigest()[:8]
 
 
-def _entry(line: str, *, is_old: bool = False) -> tuple[str, Entry]:
+def _entry(line: str, *, is_old: bool = False) -> tuple[str, JournalEntry]:
     """Raises ValueError. ``is_old``: lines from before there were sums have none."""
     topic, order, subject, *sums = line.split(" ")
     if sums != [_sum(f"{topic} {order} {subject}")] and (sums or not is_old):
         raise ValueError(f"the line {line[:40]!r}… is damaged")
-    return topic, Entry(tuple(int(part) for part in order.split(",")), subject)
+    return topic, JournalEntry(tuple(int(part) for part in order.split(",")), subject)
 
 
-def _entries(line: str, *, is_old: bool) -> list[tuple[str, Entry]]:
+def _entries(line: str, *, is_old: bool) -> list[tuple[str, JournalEntry]]:
     """Of one line; or of one that follows, without a line's end between, a part that a full disk left of another.
 
     Such a part was never followed by a signature. Raises ValueError.
@@ -154,7 +154,7 @@ def _entries(line: str, *, is_old: bool) -> list[tuple[str, Entry]]:
         raise
 
 
-def _unended(part: str) -> list[tuple[str, Entry]]:
+def _unended(part: str) -> list[tuple[str, JournalEntry]]:
     """Of a whole line whose end is gone, or another byte by a bit that flipped: it counts. A part does not."""
     for text in (part, part[:-1]):
         with suppress(ValueError):
@@ -162,15 +162,15 @@ def _unended(part: str) -> list[tuple[str, Entry]]:
     return []
 
 
-def _load(path: Path) -> tuple[dict[str, Entry], int]:
+def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
     """The last entry of each topic, and the size of the file: -1 where it is to be written anew.
 
     A torn last line was never followed by a signature: it is cut off, which needs no room on the disk.
     """
-    last: dict[str, Entry] = {}
+    last: dict[str, JournalEntry] = {}
     is_old = True
 
-    def take(found: list[tuple[str, Entry]]) -> None:
+    def take(found: list[tuple[str, JournalEntry]]) -> None:
         for topic, entry in found:
             if topic not in last or entry.order >= last[topic].order:
                 last[topic] = entry

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import AnyPredicate, Attestation, Authority, HeadStatement, PolicyStatement
-from odfd.trust.keys.journal import Entry
+from odfd.trust.keys.journal import JournalEntry
 
 
 def head(key: KeyDid, dataset: DatasetId) -> str:
@@ -26,7 +26,7 @@ def attestation(dataset: DatasetId, epoch: int) -> str:
     return f"attestation:{dataset}:{epoch}"
 
 
-def cosignature(tree: Checkpoint) -> str:
+def cosignature(tree: TreeCheckpoint) -> str:
     return f"cosign/{tree.origin}"
 
 
@@ -34,24 +34,24 @@ def policy(network: str) -> str:
     return f"policy/{network}"
 
 
-def entry_of(key: KeyDid, said: AnyPredicate, sid: Multihash) -> tuple[str, Entry] | None:
+def entry_of(key: KeyDid, said: AnyPredicate, sid: Multihash) -> tuple[str, JournalEntry] | None:
     """What the journal of ``key`` says of a statement; ``None`` for one that is not journalled."""
     match said:
         case HeadStatement():
-            return head(key, said.dataset), Entry((said.epoch, said.size), said.root_hash.hex())
+            return head(key, said.dataset), JournalEntry((said.epoch, said.size), said.root_hash.hex())
         case Authority():
-            return authority(key, said.dataset), Entry((said.version,), str(sid))
+            return authority(key, said.dataset), JournalEntry((said.version,), str(sid))
         case Attestation():
-            return attestation(said.dataset, said.epoch), Entry((said.serial,), str(sid))
+            return attestation(said.dataset, said.epoch), JournalEntry((said.serial,), str(sid))
         case PolicyStatement():
-            return policy(said.network), Entry((said.version,), str(sid))
+            return policy(said.network), JournalEntry((said.version,), str(sid))
         case _:
             return None
 
 
-def cosigned(made: Cosignature) -> tuple[str, Entry]:
+def cosigned(made: Cosignature) -> tuple[str, JournalEntry]:
     tree = made.checkpoint
-    return cosignature(tree), Entry((tree.size,), tree.root_hash.hex())
+    return cosignature(tree), JournalEntry((tree.size,), tree.root_hash.hex())
 
 
 def _of(what: str, key: KeyDid, dataset: DatasetId) -> str:

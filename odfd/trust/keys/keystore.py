@@ -20,7 +20,7 @@ from chain.ids import DID_ODF, DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
-from odfd.trust.keys.journal import BEGUN, NEW, Entry, Journal, Order, sync_folder
+from odfd.trust.keys.journal import BEGUN, NEW, JournalEntry, Order, SigningJournal, sync_folder
 
 _NODE: Final = "node"
 _MODE: Final = 0o600
@@ -33,7 +33,7 @@ class KeyStore:
     def __init__(self, directory: Path, entropy: Callable[[int], bytes]) -> None:
         self._directory = directory
         self._entropy = entropy
-        self._journals: dict[bytes, Journal] = {}
+        self._journals: dict[bytes, SigningJournal] = {}
         self._signing = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class KeyStore:
         keys = [self.node_key().did, *(KeyDid.from_public_key(each.public_key) for each in datasets)]
         return [key for key in keys if self._is_lost(key)]
 
-    def renew(self, key: KeyDid, said: Mapping[str, Entry], how: str, now: Instant) -> bool:
+    def renew(self, key: KeyDid, said: Mapping[str, JournalEntry], how: str, now: Instant) -> bool:
         """Begin a lost journal anew with what others know that the key said; whether it was lost. Raises Environment.
 
         ``how`` says who told it: it stands in the journal.
@@ -147,7 +147,7 @@ class KeyStore:
         with self._signing:
             return self._journal_of(dataset.public_key).is_new
 
-    def last_said(self, key: KeyDid, topic: str) -> Entry | None:
+    def last_said(self, key: KeyDid, topic: str) -> JournalEntry | None:
         """By its journal here, wherever the key is. Raises Refused (``trust.journal``) when that is lost."""
         with self._signing:
             return self._journal_of(key.public_key).last(topic)
@@ -171,12 +171,12 @@ class KeyStore:
         with self._signing:
             self._journal_of(key.public_key).promise(topic, order, subject)
 
-    def _journal(self, key: SigningKey) -> Journal:
+    def _journal(self, key: SigningKey) -> SigningJournal:
         return self._journal_of(key.public)
 
-    def _journal_of(self, public: bytes) -> Journal:
+    def _journal_of(self, public: bytes) -> SigningJournal:
         if public not in self._journals:
-            self._journals[public] = Journal(self._journal_path(public), begun=self._is_here(public))
+            self._journals[public] = SigningJournal(self._journal_path(public), begun=self._is_here(public))
         return self._journals[public]
 
     def _is_lost(self, key: KeyDid) -> bool:
@@ -219,7 +219,7 @@ class KeyStore:
         """The journal first: a crash in between leaves one without a key, which does no harm."""
         public = SigningKey(seed).public
         with self._signing:
-            journal = Journal(self._journal_path(public))
+            journal = SigningJournal(self._journal_path(public))
             if journal.last(BEGUN) is None:
                 journal.begin(NEW, 0, {})
             self._journals[public] = journal

@@ -19,7 +19,7 @@ from odfd.trust.ledger.tables import WANTED
 PATIENCE: Final = 24 * 3600 * instant.SECOND
 
 
-class Withholding:
+class DataAvailability:
     """See the module; over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -25,7 +25,7 @@ GAP: Final = "gap"
 _COLUMNS: Final = "seq, at, dataset, signer, type, sid, body, from_peer, outcome, prev_hash, hash"
 
 
-class Entry(NamedTuple):
+class LinkedEntry(NamedTuple):
     """One row of the log."""
 
     seq: int
@@ -61,13 +61,13 @@ def link(previous: bytes, row: tuple[object, ...]) -> bytes:
     return digest.digest()
 
 
-def entries(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[Entry]:
+def entries(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[LinkedEntry]:
     """In their order."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM trust_ledger WHERE {where} ORDER BY seq", values)  # noqa: S608
-    return map(Entry._make, rows)
+    return map(LinkedEntry._make, rows)
 
 
-def whole(found: Iterator[Entry]) -> Iterator[Entry]:
+def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
     """The same entries, each looked at. Raises Environment at the first whose hash is not its own."""
     for entry in found:
         if not _is_whole(entry):
@@ -75,7 +75,7 @@ def whole(found: Iterator[Entry]) -> Iterator[Entry]:
         yield entry
 
 
-def linked(found: Iterator[Entry], previous: bytes | None) -> Iterator[Entry]:
+def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[LinkedEntry]:
     """Likewise, and each after the one before. ``previous`` is ``None``: the first may follow anything."""
     for entry in whole(found):
         if previous not in (None, entry.prev_hash):
@@ -99,7 +99,7 @@ def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) 
         )
 
 
-def _gaps(around: Iterator[Entry], dropped: Collection[int]) -> Iterator[Gap]:
+def _gaps(around: Iterator[LinkedEntry], dropped: Collection[int]) -> Iterator[Gap]:
     """Those that grow or come to be; entries that are not dropped end them."""
     names, gap, grows = frozenset(dropped), None, False
     for entry in around:
@@ -114,20 +114,20 @@ def _gaps(around: Iterator[Entry], dropped: Collection[int]) -> Iterator[Gap]:
         yield gap
 
 
-def _joined(gap: Gap | None, entry: Entry) -> Gap:
+def _joined(gap: Gap | None, entry: LinkedEntry) -> Gap:
     more = _read(entry) if entry.type == GAP else None
     if more is None:
         more = Gap(entry.seq, entry.seq, 1, entry.prev_hash.hex(), entry.hash.hex())
     return more if gap is None else Gap(gap.first, more.last, gap.entries + more.entries, gap.previous, more.hash)
 
 
-def _altered(entry: Entry) -> Environment:
+def _altered(entry: LinkedEntry) -> Environment:
     return Environment(
         f"entry {entry.seq} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
     )
 
 
-def _is_whole(entry: Entry) -> bool:
+def _is_whole(entry: LinkedEntry) -> bool:
     if entry.type != GAP:
         return entry.hash == link(entry.prev_hash, entry[1:9])
     gap = _read(entry)
@@ -136,7 +136,7 @@ def _is_whole(entry: Entry) -> bool:
     return entry.sid == link(GENESIS, said) and names == (entry.seq, entry.prev_hash.hex(), entry.hash.hex())
 
 
-def _read(entry: Entry) -> Gap | None:
+def _read(entry: LinkedEntry) -> Gap | None:
     try:
         return msgspec.json.decode(entry.body, type=Gap)
     except msgspec.DecodeError:

@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.statements.statement import Epoch, TreeHead
 from chain.statements.tree import Frontier
 from chain.store.base import ChainReader
-from chain.store.rewriting import Plan
+from chain.store.rewriting import RewritePlan
 from odfd.datasets import pushes, row_counts
 from odfd.datasets.references import drop_later, keep_named, move_links
 from odfd.trust.ledger.log import Checked, Ledger
@@ -71,7 +71,7 @@ class Retold:
     Memory: about 150 bytes for each object named.
     """
 
-    def __init__(self, chain: ChainReader, plan: Plan) -> None:
+    def __init__(self, chain: ChainReader, plan: RewritePlan) -> None:
         self._plan = plan
         self._tree = self.kept = kept_tree(chain, plan.base.size)
         self._leaves: list[bytes] = []

@@ -17,7 +17,7 @@ from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.proof import DOUBLE_COSIGN
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, POLICY
 from odfd.trust.keys import journal_topics
-from odfd.trust.keys.journal import Entry
+from odfd.trust.keys.journal import JournalEntry
 from odfd.trust.ledger import hash_links
 from odfd.trust.ledger.log import COSIGNATURES
 
@@ -41,9 +41,9 @@ def may_go_on(answered: int, waited: float) -> bool:
     return answered >= ENOUGH or (answered > 0 and waited >= PATIENCE)
 
 
-def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, Entry]]:
+def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, JournalEntry]]:
     """By key, the last of each topic that it is known to have signed. Raises Environment for a damaged ledger."""
-    last: dict[KeyDid, dict[str, Entry]] = {key: {} for key in keys}
+    last: dict[KeyDid, dict[str, JournalEntry]] = {key: {} for key in keys}
     for key, (topic, entry) in _heard(connection, keys):
         known = last.get(key)
         if known is not None and (topic not in known or entry.order > known[topic].order):
@@ -51,7 +51,7 @@ def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[Key
     return last
 
 
-_Heard: TypeAlias = tuple[KeyDid, tuple[str, Entry]]
+_Heard: TypeAlias = tuple[KeyDid, tuple[str, JournalEntry]]
 
 
 def _heard(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> Iterator[_Heard]:

@@ -20,7 +20,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, Authority
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.authority_replacement import hold_instead
-from odfd.trust.ledger.hash_links import Entry, entries, whole
+from odfd.trust.ledger.hash_links import LinkedEntry, entries, whole
 from odfd.trust.ledger.log import LIVE, STEPS, Ledger
 
 Live: TypeAlias = dict[tuple[str, KeyDid], Signed]
@@ -68,7 +68,7 @@ class _Again:
         self._authorities = Authorities(scratch)
         self._rivals: dict[Multihash, tuple[Authority, Signed]] = {}
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: LinkedEntry) -> None:
         if entry.type == AUTHORITY:
             self._take_authority(entry)
         elif entry.type in (HEAD, ATTESTATION) and entry.outcome not in _NEVER_LIVE:
@@ -76,13 +76,13 @@ class _Again:
         elif entry.type == "decision":
             self._take_decision(entry)
 
-    def _take_word(self, entry: Entry) -> None:
+    def _take_word(self, entry: LinkedEntry) -> None:
         dataset, signed = DatasetId(entry.dataset), envelope.unseal(entry.body, statement.MAX_ENVELOPE[entry.type])
         if entry.outcome == "followed":
             self._ledger.follow(dataset, signed, Instant(entry.at))
         LIVE.put(self._db, dataset, entry.type, entry.signer, signed.sid, signed.envelope, signed.payload)
 
-    def _take_authority(self, entry: Entry) -> None:
+    def _take_authority(self, entry: LinkedEntry) -> None:
         signed = envelope.unseal(entry.body, statement.MAX_ENVELOPE[AUTHORITY])
         said = statement.decode_any(signed.payload)
         assert isinstance(said, Authority)
@@ -92,7 +92,7 @@ class _Again:
         self._authorities.keep(said, signed)
         self._ledger.close_epochs(self._authorities.rights(said.dataset))
 
-    def _take_decision(self, entry: Entry) -> None:
+    def _take_decision(self, entry: LinkedEntry) -> None:
         """A person's, or that of witnesses: to follow another statement of a version."""
         chosen = msgspec.json.decode(entry.body, type=_Choice).follow
         rival = self._rivals.get(Multihash.parse(chosen)) if chosen else None

@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the bundle kept of a mismatch."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class RunPosition(msgspec.Struct, frozen=True):
     """The last step that this node replayed, and the checkpoint that its own run made there."""
 
     sequence_number: int
@@ -57,12 +57,12 @@ class Runs:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def place(self, dataset: DatasetId) -> Place | None:
+    def place(self, dataset: DatasetId) -> RunPosition | None:
         """Where this node's own replay of a chain stands."""
         row = REPLAYS.one(self._db, "dataset = ?", (dataset,))
-        return Place(row[1], Multihash(row[2]), row[3]) if row else None
+        return RunPosition(row[1], Multihash(row[2]), row[3]) if row else None
 
-    def keep_place(self, dataset: DatasetId, place: Place) -> None:
+    def keep_place(self, dataset: DatasetId, place: RunPosition) -> None:
         REPLAYS.put(self._db, dataset, place.sequence_number, place.block, place.checkpoint)
 
     def keep(self, dataset: DatasetId, run: Run) -> None:
@@ -91,7 +91,7 @@ class Runs:
             first,
         )
 
-    def take_back(self, dataset: DatasetId, run: Run, before: Place | None) -> None:
+    def take_back(self, dataset: DatasetId, run: Run, before: RunPosition | None) -> None:
         """A verdict on a step that was run is replaced; of the steps from it on nothing else is said any more."""
         at = run.sequence_number
         old = run_at(self.of(dataset), at)

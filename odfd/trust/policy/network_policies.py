@@ -31,7 +31,7 @@ MAX_WAITING: Final = 64
 """Statements that came since a person accepted one."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class AcceptedPolicy(msgspec.Struct, frozen=True):
     """One statement."""
 
     said: PolicyStatement
@@ -44,22 +44,22 @@ class NetworkPolicies:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def of(self, key: KeyDid) -> list[Known]:
+    def of(self, key: KeyDid) -> list[AcceptedPolicy]:
         """By version, and of one version by id."""
         found = []
         for _, _, sid, payload, _ in RULES.rows(self._db, "key = ? ORDER BY version, sid", (key,)):
             said = statement.decode_any(payload)
             assert isinstance(said, PolicyStatement)
-            found.append(Known(said, Multihash(sid)))
+            found.append(AcceptedPolicy(said, Multihash(sid)))
         return found
 
-    def accepted(self, key: KeyDid) -> Known | None:
+    def accepted(self, key: KeyDid) -> AcceptedPolicy | None:
         """The one that a person accepted last."""
         wish = Resources(self._db).get(KIND, str(key))
         sid = None if wish is None else Multihash.parse(msgspec.json.decode(wish.spec)["sid"])
         return next((each for each in self.of(key) if each.sid == sid), None)
 
-    def later(self, key: KeyDid) -> list[Known]:
+    def later(self, key: KeyDid) -> list[AcceptedPolicy]:
         """All that came since."""
         settled = self.accepted(key)
         least = 0 if settled is None else settled.said.version
@@ -75,7 +75,7 @@ class NetworkPolicies:
         RULES.put(self._db, said.key, said.version, signed.sid, signed.payload, signed.envelope)
         Ledger(self._db).append((now, said.dataset, said.key, POLICY, signed.sid, signed.envelope, peer, outcome))
 
-    def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> Known:
+    def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> AcceptedPolicy:
         """A person's word: from now on the node's own ``policy`` is as that statement says.
 
         Raises NotFound, and Invalid for rules that could not be met.

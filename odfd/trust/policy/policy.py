@@ -142,7 +142,7 @@ class _Parser:
         return Fact(word)
 
 
-class Group(msgspec.Struct, frozen=True):
+class KeyGroup(msgspec.Struct, frozen=True):
     """Keys of one operator, as we who list them judge: one vote."""
 
     name: str
@@ -154,7 +154,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     use: Expression = Fact("data")
     serve: Expression = Fact("chain")
-    groups: tuple[Group, ...] = ()
+    groups: tuple[KeyGroup, ...] = ()
     tolerated: int = 0
     """f: how many groups, me included, may be wrong at once."""
     max_stale: int = 14 * 86400
@@ -216,7 +216,7 @@ def _above(floor: Expression | None, wished: Expression | None) -> Expression | 
 Read = TypeVar("Read")
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a policy says beside its expressions and validators, as it is written."""
 
     witness: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -243,7 +243,7 @@ def load_policy(
     serve: str,
     groups: Sequence[tuple[str, Sequence[str]]] = (),
     tolerated: int = 0,
-    terms: Terms = Terms(),  # noqa: B008  it is frozen
+    terms: PolicyTerms = PolicyTerms(),  # noqa: B008  it is frozen
 ) -> Policy:
     """A policy from its written form. Raises Invalid with every mistake in one message."""
     witnesses, mistakes = load_witnesses(
@@ -255,7 +255,7 @@ def load_policy(
             expressions[name] = parse_expression(text)
         except Invalid as fault:
             mistakes.append(f"{name}: {fault.message}")
-    listed: list[Group] = []
+    listed: list[KeyGroup] = []
     seen: dict[KeyDid, str] = {}
     for name, keys in groups:
         members: set[KeyDid] = set()
@@ -271,7 +271,7 @@ def load_policy(
             members.add(key)
         if name in (group.name for group in listed):
             mistakes.append(f"group {name} is listed twice")
-        listed.append(Group(name, frozenset(members)))
+        listed.append(KeyGroup(name, frozenset(members)))
     mistakes += quorum_mistakes(expressions, len(listed), tolerated)
     mistakes += _other_mistakes(expressions, terms, len(listed))
     attended: list[DatasetId] = []
@@ -309,7 +309,7 @@ def _all_read(name: str, read: Callable[[str], Read], texts: Sequence[str], into
             yield f"{name}: {fault.message}"
 
 
-def _other_mistakes(expressions: Mapping[str, Expression], terms: Terms, groups: int) -> Iterator[str]:
+def _other_mistakes(expressions: Mapping[str, Expression], terms: PolicyTerms, groups: int) -> Iterator[str]:
     for purpose, expression in expressions.items():
         for fact in facts_of(expression):
             if fact.name == "witnessed" and not terms.witness:

@@ -22,7 +22,7 @@ from odfd.trust.policy.policy import (
     AllOf,
     Expression,
     Fact,
-    Group,
+    KeyGroup,
     Policy,
     holds,
     parse_expression,
@@ -88,7 +88,7 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
 
 def accepted(policy: Policy, rules: Rules) -> Policy:
     """The policy in which all that the rules say is so. Raises Invalid when such a policy could not be met."""
-    groups = None if rules.groups is None else tuple(Group(each.name, frozenset(each.keys)) for each in rules.groups)
+    groups = None if rules.groups is None else tuple(KeyGroup(each.name, frozenset(each.keys)) for each in rules.groups)
     changed = msgspec.structs.replace(
         policy,
         use=policy.use if rules.use is None else parse_expression(rules.use),
@@ -179,12 +179,12 @@ def _same(one: Expression, other: Expression) -> bool:
     return implies(one, other) and implies(other, one)
 
 
-def _left(groups: Sequence[Group], rules: Rules) -> Iterator[Group]:
+def _left(groups: Sequence[KeyGroup], rules: Rules) -> Iterator[KeyGroup]:
     """Groups with the keys that the network lists too."""
     listed = {key for group in rules.groups or () for key in group.keys}
     for group in groups:
         if kept := group.keys & listed:
-            yield Group(group.name, kept)
+            yield KeyGroup(group.name, kept)
 
 
 def _unmet(policy: Policy) -> Iterator[str]:

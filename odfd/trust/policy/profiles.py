@@ -9,7 +9,7 @@ import msgspec
 
 from chain.store.base import Apart
 from config import model
-from odfd.trust.policy.policy import Policy, Terms, load_policy
+from odfd.trust.policy.policy import Policy, PolicyTerms, load_policy
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +59,9 @@ def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> 
     )
 
 
-def _terms(settings: model.Policy, profile: Profile) -> Terms:
+def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
     said = settings.validators
-    return Terms(
+    return PolicyTerms(
         witness=tuple((group.name, group.keys) for group in settings.witness.groups),
         witness_faulty=settings.witness.f,
         quorum=settings.witness.quorum,

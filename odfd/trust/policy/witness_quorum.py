@@ -20,7 +20,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint, VerifierKey, decode_verifier_key
+from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint, VerifierKey, decode_verifier_key
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
@@ -121,10 +121,10 @@ def young(witnesses: Witnesses, made: Cosignature, now: Instant) -> bool:
 
 def behind(witnesses: Witnesses, head: HeadStatement, made: Iterable[Cosignature], now: Instant) -> int:
     """Groups that cosigned the very tree of a head."""
-    return standing_behind(witnesses, Checkpoint(head.dataset, head.epoch, head.size, head.root_hash), made, now)
+    return standing_behind(witnesses, TreeCheckpoint(head.dataset, head.epoch, head.size, head.root_hash), made, now)
 
 
-def standing_behind(witnesses: Witnesses, tree: Checkpoint, made: Iterable[Cosignature], now: Instant) -> int:
+def standing_behind(witnesses: Witnesses, tree: TreeCheckpoint, made: Iterable[Cosignature], now: Instant) -> int:
     """Groups that cosigned this very tree."""
     return len(
         {witnesses.groups[each.witness] for each in made if each.checkpoint == tree and young(witnesses, each, now)}

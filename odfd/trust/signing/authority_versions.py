@@ -17,7 +17,7 @@ from chain.statements.authority import Rights, missing_signatures
 from chain.statements.envelope import Signed
 from chain.statements.statement import AUTHORITY, MAX_ENVELOPE, Authority
 from chain.store.database import Database
-from odfd.trust.admission.rules import Outcome, admit_authority
+from odfd.trust.admission.rules import AdmissionOutcome, admit_authority
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
@@ -52,9 +52,9 @@ def keep_version(
     """Let it hold here; the rights by it. Raises Invalid, Conflict, and Refused when a journal says otherwise."""
     authorities, ledger = Authorities(connection), Ledger(connection)
     verdict, rights = admit_authority(said, signed, authorities.walk(said.dataset), now)
-    if verdict.outcome is Outcome.REJECTED:
+    if verdict.outcome is AdmissionOutcome.REJECTED:
         raise Invalid(verdict.reason, rule="authority")
-    if verdict.outcome is not Outcome.NEW:
+    if verdict.outcome is not AdmissionOutcome.NEW:
         raise Conflict(
             f"version {said.version} does not follow: {verdict.reason or verdict.outcome.value}",
             rule="authority-version",

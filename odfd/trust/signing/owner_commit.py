@@ -36,7 +36,7 @@ from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
-from chain.store.rewriting import Plan
+from chain.store.rewriting import RewritePlan
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
 from odfd.datasets.references import keep_links, keep_references
@@ -227,7 +227,7 @@ class OwnerCommitter:
         append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)
         return _Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
-    def rewrite_now(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+    def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
         """Give a chain the history of ``plan``, in the epoch that ``said`` opens, and sign its head.
 
         From a worker thread. Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule),
@@ -236,7 +236,7 @@ class OwnerCommitter:
         with self._writing:
             return self._rewrite(plan, rewrite, said, signed)
 
-    def _rewrite(self, plan: Plan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+    def _rewrite(self, plan: RewritePlan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
         dataset = plan.dataset
         with self._database.read() as connection:
             ledger = Ledger(connection)

@@ -12,18 +12,18 @@ from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import Clock
-from odfd.runtime.supervision import Journal
+from odfd.runtime.supervision import Logger
 from odfd.trust.keys.keystore import KeyStore
 
 
-class Post(msgspec.Struct, frozen=True, kw_only=True):
+class SignerContext(msgspec.Struct, frozen=True, kw_only=True):
     """Of a validator, or of an observer."""
 
     database: Database
     keys: KeyStore
     events: EventLog
     clock: Clock
-    journal: Journal
+    journal: Logger
     announce: Callable[[DatasetId, Signed], None]
     name_of: Callable[[DatasetId], str]
     public_of: PublicOf

@@ -23,8 +23,8 @@ from chain.statements.statement import InputTree, Span
 from chain.store.base import ChainReader, ChainStore
 from odfd.trust.keys import journal_topics
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.runs import REPRODUCED, Place, Runs
-from odfd.trust.signing.signer_context import Post
+from odfd.trust.ledger.runs import REPRODUCED, RunPosition, Runs
+from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import first_step
 from odfd.trust.validation.attestation import NOT_ATTEMPTED, Subject, Tried, attest, engines_of, spans_of
 
@@ -32,10 +32,10 @@ Determinism: TypeAlias = Callable[[DatasetId], Awaitable[str]]
 """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
 
 
-class Speaker:
+class AttestationPublisher:
     """See the module."""
 
-    def __init__(self, post: Post, chains: ChainStore, determinism: Determinism) -> None:
+    def __init__(self, post: SignerContext, chains: ChainStore, determinism: Determinism) -> None:
         self._post = post
         self._chains = chains
         self._determinism = determinism
@@ -63,7 +63,7 @@ class Speaker:
         passed = (self._post.clock.now() - instant.parse(mine.finished_at)) / instant.SECOND
         return min(max(0.0, pause - passed), pause)
 
-    def _until(self, dataset: DatasetId, place: Place | None, size: int) -> int:
+    def _until(self, dataset: DatasetId, place: RunPosition | None, size: int) -> int:
         """The first step that was not run, or ``size``."""
         untried = step_after(self._chains.chain(dataset), place, size)
         return size if untried is None else untried.sequence_number
@@ -133,6 +133,6 @@ def _against(spans: Sequence[Span]) -> set[tuple[int, str]]:
     return {(span.last, span.verdict) for span in spans if span.verdict not in (REPRODUCED, NOT_ATTEMPTED)}
 
 
-def step_after(chain: ChainReader, place: Place | None, stop: int) -> Block | None:
+def step_after(chain: ChainReader, place: RunPosition | None, stop: int) -> Block | None:
     """The first step below ``stop`` that this node has not replayed."""
     return first_step(chain, 0 if place is None else place.sequence_number + 1, stop)

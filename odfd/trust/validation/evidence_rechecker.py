@@ -28,18 +28,18 @@ from chain.store.base import ChainStore
 from chain.store.objects import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
-from odfd.runtime.reconcile_loop import UNTIL_POKED, TouchedRounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.transform.driver import fresh_folder
 from odfd.trust.evidence.bundle_reader import Lacking, Unpacked, unpacked
-from odfd.trust.evidence.bundle_store import Shelf
-from odfd.trust.judgement.evidence_claims import Claim, Desk, claims
-from odfd.trust.judgement.trust_evaluator import Standing
+from odfd.trust.evidence.bundle_store import BundleStore
+from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.judgement.verdicts import Said
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.recheck_results import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
 from odfd.trust.ledger.runs import REPRODUCED, Run
-from odfd.trust.signing.signer_context import Post
-from odfd.trust.validation.recheck import Answer, Result, recheck, without_engine
+from odfd.trust.signing.signer_context import SignerContext
+from odfd.trust.validation.recheck import RecheckAnswer, Result, recheck, without_engine
 from odfd.trust.validation.reexecution import NONDETERMINISTIC, RUNS
 
 SECONDS: Final = 600.0
@@ -51,10 +51,10 @@ BUSY_SECONDS: Final = 30.0
 """Before another look whether the validator has done."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What it needs beside stores and standing."""
 
-    shelf: Shelf
+    shelf: BundleStore
     fetch: Callable[[Multihash], Awaitable[object]]
     """Brings a bundle onto the shelf, under limits. Raises NotFound, Remote, Invalid, Environment."""
     engine: Engine
@@ -76,15 +76,17 @@ class _Pause(msgspec.Struct, frozen=True):
     length: int
 
 
-class Rechecking:
+class EvidenceRechecker:
     """See the module."""
 
-    def __init__(self, post: Post, chains: ChainStore, standing: Standing, settings: Settings) -> None:
+    def __init__(
+        self, post: SignerContext, chains: ChainStore, standing: TrustEvaluator, settings: RecheckerSettings
+    ) -> None:
         self._post = post
         self._chains = chains
         self._standing = standing
         self._settings = settings
-        self.rounds = TouchedRounds[DatasetId](self._round)
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round)
         """Touched by a verdict on a dataset, or another chain; all by another policy."""
         self._open: dict[DatasetId, list[Claim]] = {}
         self._pauses: dict[Multihash, _Pause] = {}
@@ -147,7 +149,7 @@ class Rechecking:
         if self._chains.chain(dataset).head() is None:
             return []
         known, shelf = self._standing.known(dataset), self._settings.shelf
-        desk = Desk(
+        desk = OwnFindings(
             runs=known.runs,
             done=done,
             resting=resting,
@@ -202,7 +204,7 @@ class Rechecking:
 
             yield await trio.to_thread.run_sync(enter)
 
-    async def _answer(self, claim: Claim, case: Unpacked, folder: Path) -> tuple[Answer, int]:
+    async def _answer(self, claim: Claim, case: Unpacked, folder: Path) -> tuple[RecheckAnswer, int]:
         """What came out, and of how many runs. Raises Invalid for evidence of something else."""
         if case.head.dataset != claim.dataset or case.manifest.sequence_number != claim.step:
             raise Invalid("it is about another step than the attestation names", rule="bundle-step")
@@ -221,7 +223,7 @@ class Rechecking:
         head = chain.head()
         return None if head is None or claim.step >= head.size else chain.block_at(claim.step).hash
 
-    async def _thrice(self, case: Unpacked, staging: Path) -> tuple[Answer, int]:
+    async def _thrice(self, case: Unpacked, staging: Path) -> tuple[RecheckAnswer, int]:
         """A difference is looked at thrice more, each time in a process of its own: nobody is accused for less."""
         first = await recheck(case, self._settings.engine, staging)
         for number in range(1, RUNS + 1) if first.result == CONFIRMED else ():
@@ -258,7 +260,7 @@ _SAYING: Final = {
 }
 
 
-def _run(claim: Claim, answer: Answer, runs: int, engine: EngineIdentity, now: Instant) -> Run:
+def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity, now: Instant) -> Run:
     """What of an answer counts as this node's own word."""
     blank = _verdictless(claim, answer.reason, engine, now)
     if answer.block is None:

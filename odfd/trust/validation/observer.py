@@ -27,17 +27,17 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Observation, Response, Result
 from chain.store.base import ChainReader
-from odfd.ingest.driver import Workshop
+from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
-from odfd.runtime.reconcile_loop import UNTIL_POKED, TouchedRounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.transform.inputs import UpTo
 from odfd.transform.replay import without_its_schema
 from odfd.trust.judgement.observation_reach import DATA, WINDOW
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations, Sighting
-from odfd.trust.signing.signer_context import Post
+from odfd.trust.signing.signer_context import SignerContext
 
 RETRY_SECONDS: Final = 900.0
 """After a source could not be reached, or an engine could not do its work."""
@@ -47,10 +47,10 @@ UNREACHABLE: Final[Result] = "unreachable"
 _MAX_TAG: Final = 256
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the observer needs beside the node's stores."""
 
-    shop: Workshop
+    shop: IngestDependencies
     """As ``odfd.ingest.refetch.observing`` makes it."""
     wanted: Callable[[], bool]
     """Whether the policy in force says to observe; asked at each round."""
@@ -59,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Observer:
     """See the module."""
 
-    def __init__(self, post: Post, settings: Settings) -> None:
+    def __init__(self, post: SignerContext, settings: ObserverSettings) -> None:
         self._post = post
         self._settings = settings
         self.shop = settings.shop
@@ -69,7 +69,7 @@ class Observer:
         self._turns = trio.CapacityLimiter(TOGETHER)
         self._looking: dict[DatasetId, bool] = {}
         """What is being looked at, and whether it was touched meanwhile."""
-        self.rounds = TouchedRounds[DatasetId](self._round)
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round)
 
     async def run(self, life: Life) -> None:
         """Until asked to stop; what is looked at then is left. A round waits for no source."""

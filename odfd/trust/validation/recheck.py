@@ -29,8 +29,8 @@ from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import UpTo
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
-from odfd.trust.evidence.bundle_reader import Case, Lacking, Unpacked
-from odfd.trust.evidence.row_diff import Finding, compare
+from odfd.trust.evidence.bundle_reader import AccusedStep, Lacking, Unpacked
+from odfd.trust.evidence.row_diff import RowDifference, compare
 from odfd.trust.transform_steps import STEP
 from odfd.trust.validation.attestation import actual_of
 
@@ -49,7 +49,7 @@ class Result(enum.Enum):
     """This machine cannot tell."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a re-check found, for people and programs."""
 
     result: str
@@ -72,10 +72,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     computed: Actual | None = None
     determinism: str | None = None
     """As the engine's analysis says, where it is why nobody is blamed."""
-    finding: Finding | None = None
+    finding: RowDifference | None = None
 
 
-async def recheck(case: Unpacked, engine: Engine, staging: Path) -> Answer:
+async def recheck(case: Unpacked, engine: Engine, staging: Path) -> RecheckAnswer:
     """Run the step again on ``engine``. Raises what engines raise."""
     if isinstance(case, Lacking):
         return without_engine(case, Result.INCOMPLETE, case.missing)
@@ -85,13 +85,13 @@ async def recheck(case: Unpacked, engine: Engine, staging: Path) -> Answer:
 class _Recheck:
     """One re-check, under way."""
 
-    def __init__(self, case: Case, engine: Engine, staging: Path) -> None:
+    def __init__(self, case: AccusedStep, engine: Engine, staging: Path) -> None:
         self._case = case
         self._engine = engine
         engines = EnginePool({"spark": engine})
         self._shop = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
 
-    async def run(self) -> Answer:
+    async def run(self) -> RecheckAnswer:
         case = self._case
         transform = await trio.to_thread.run_sync(self._transform)
         identity = await self._engine.identity()
@@ -117,7 +117,7 @@ class _Recheck:
         state = load_state(UpTo(self._case.chains.chain(self._case.head.dataset), self._number))
         return (state.set_transform.transform.version or "") if state.set_transform else ""
 
-    async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> Answer:
+    async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> RecheckAnswer:
         """From the state that the step says it started from; without one it is the first, or its query keeps none."""
         case = self._case
         if name is not None and case.objects.size(name) > MAX_CHECKPOINT:
@@ -131,7 +131,7 @@ class _Recheck:
     def _is_first(self) -> bool:
         return self._case.chains.chain(self._case.head.dataset).last_of(STEP, self._number) is None
 
-    async def _from_genesis(self, identity: EngineIdentity) -> Answer:
+    async def _from_genesis(self, identity: EngineIdentity) -> RecheckAnswer:
         checkpoint: bytes | None = None
         async with aclosing(replay(self._shop, self._case.head.dataset, self._number + 1)) as outcomes:
             async for outcome in outcomes:
@@ -143,7 +143,9 @@ class _Recheck:
                 checkpoint = outcome.checkpoint
         raise AssertionError("the accused step is the last of its chain here")
 
-    async def _judged(self, outcome: object, state: str, identity: EngineIdentity, checkpoint: bytes | None) -> Answer:
+    async def _judged(
+        self, outcome: object, state: str, identity: EngineIdentity, checkpoint: bytes | None
+    ) -> RecheckAnswer:
         if isinstance(outcome, Blocked):
             return self._answer(Result.INCOMPLETE, identity, outcome.reason, state=state)
         if not isinstance(outcome, Replayed):
@@ -168,7 +170,7 @@ class _Recheck:
             finding=await trio.to_thread.run_sync(self._finding, outcome),
         )
 
-    def _finding(self, outcome: Replayed) -> Finding | None:
+    def _finding(self, outcome: Replayed) -> RowDifference | None:
         """Rows and columns, when the file holds the published slice."""
         published = self._case.published
         if published is None or outcome.rows is None:
@@ -199,7 +201,7 @@ class _Recheck:
         request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=vocabulary(plan.state.vocab))
         return (await self._engine.validate(request)).determinism
 
-    def _unable(self, reason: str, identity: EngineIdentity) -> Answer:
+    def _unable(self, reason: str, identity: EngineIdentity) -> RecheckAnswer:
         return self._answer(Result.UNABLE, identity, reason)
 
     def _answer(
@@ -210,8 +212,8 @@ class _Recheck:
         *,
         state: str | None = None,
         computed: Actual | None = None,
-        finding: Finding | None = None,
-    ) -> Answer:
+        finding: RowDifference | None = None,
+    ) -> RecheckAnswer:
         step = self._case.step
         assert isinstance(step.event, ExecuteTransform)
         return msgspec.structs.replace(
@@ -225,9 +227,9 @@ class _Recheck:
         )
 
 
-def without_engine(case: Unpacked, result: Result, reason: str) -> Answer:
+def without_engine(case: Unpacked, result: Result, reason: str) -> RecheckAnswer:
     """An answer that no run stands behind."""
-    return Answer(
+    return RecheckAnswer(
         result=result.value,
         reason=reason,
         bundle=case.manifest.id,

@@ -27,15 +27,15 @@ from engines.contract import Engine
 from engines.provision.warm import EnginePool
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
-from odfd.transform.replay import Replayed, ReplayParts, ReplayShop, replay_step
-from odfd.trust.evidence.bundle_store import Shelf
-from odfd.trust.evidence.bundle_writer import Case, Gathered, gather
-from odfd.trust.evidence.row_diff import Finding, compare
+from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
+from odfd.trust.evidence.bundle_store import BundleStore
+from odfd.trust.evidence.bundle_writer import Accusation, Gathered, gather
+from odfd.trust.evidence.row_diff import RowDifference, compare
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.runs import Place, Run, Runs, run_at
-from odfd.trust.signing.signer_context import Post
+from odfd.trust.ledger.runs import Run, RunPosition, Runs, run_at
+from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import STEP
 from odfd.trust.validation.attestation import actual_of
 from odfd.trust.validation.attestation_publisher import Determinism, step_after
@@ -50,19 +50,19 @@ RUNS_AGAIN: Final = 6
 class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes beside the node's stores."""
 
-    shop: ReplayShop
+    shop: ReplayDependencies
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
     """An engine in a process that nobody else uses, nor used before; it ends with the context."""
     determinism: Determinism
-    shelf: Shelf | None = None
+    shelf: BundleStore | None = None
     """Where bundles go; ``None``: this node accuses without keeping any."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class ReexecutionStep(msgspec.Struct, frozen=True):
     """A block that ran a query, and the state to run it from."""
 
     block: Block
-    after: Place | None
+    after: RunPosition | None
     """Where the replay stood when it was chosen."""
 
     @property
@@ -70,10 +70,10 @@ class Step(msgspec.Struct, frozen=True):
         return self.after.checkpoint if self.after else None
 
 
-class Trials:
+class Reexecution:
     """See the module. Whoever has one alone runs steps of a dataset again."""
 
-    def __init__(self, post: Post, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
+    def __init__(self, post: SignerContext, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
         """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence."""
         self._post = post
         self._means = means
@@ -87,7 +87,7 @@ class Trials:
     def _objects(self) -> ObjectReader:
         return self._means.shop.objects
 
-    async def judge(self, dataset: DatasetId, step: Step) -> Run | None:
+    async def judge(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
         """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
         engine = await self._engine(dataset, step.block)
         first = await self._once(dataset, step)
@@ -95,7 +95,7 @@ class Trials:
             return None
         if first.reproduced:
             run = self._run(step, engine, "reproduced", first)
-            place = Place(step.block.sequence_number, step.block.hash, first.checkpoint)
+            place = RunPosition(step.block.sequence_number, step.block.hash, first.checkpoint)
             return await trio.to_thread.run_sync(self._keep, dataset, step, run, place)
         if not engine.pinned:
             run = self._run(step, engine, "not-reproducible-here", first, reason="engine-not-pinned")
@@ -116,26 +116,26 @@ class Trials:
             run = msgspec.structs.replace(run, bundle=kept)
         return await trio.to_thread.run_sync(self._keep, dataset, step, run, None)
 
-    async def step_at(self, dataset: DatasetId, number: int) -> Step | None:
+    async def step_at(self, dataset: DatasetId, number: int) -> ReexecutionStep | None:
         """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
         chain = self._chains.chain(dataset)
         with self._post.database.read() as connection:
             place = Runs(connection).place(dataset)
         block, before = chain.block_at(number), await trio.to_thread.run_sync(chain.last_of, STEP, number)
         if before is None or (place is not None and place.sequence_number == before.sequence_number):
-            return Step(block, place if before is not None else None)
-        state: Place | None = None
+            return ReexecutionStep(block, place if before is not None else None)
+        state: RunPosition | None = None
         while (earlier := await trio.to_thread.run_sync(step_after, chain, state, number)) is not None:
-            step = Step(earlier, state)
+            step = ReexecutionStep(earlier, state)
             answer = await self._once(dataset, step)
             if answer is None:
                 return None
             if not answer.reproduced:
                 return step
-            state = Place(earlier.sequence_number, earlier.hash, answer.checkpoint)
-        return Step(block, state)
+            state = RunPosition(earlier.sequence_number, earlier.hash, answer.checkpoint)
+        return ReexecutionStep(block, state)
 
-    async def run_again(self, dataset: DatasetId, step: Step) -> Run | None:
+    async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
         """Six times more; the verdict that is left when any of them deviates from what was said."""
         number = step.block.sequence_number
         with self._post.database.read() as connection:
@@ -154,7 +154,7 @@ class Trials:
         await trio.to_thread.run_sync(self._note_again, dataset, step.block)
         return None
 
-    def _take_back(self, dataset: DatasetId, step: Step, run: Run) -> Run | None:
+    def _take_back(self, dataset: DatasetId, step: ReexecutionStep, run: Run) -> Run | None:
         with self._post.database.write() as connection:
             if not self._is_here(dataset, step.block):
                 return None
@@ -170,9 +170,9 @@ class Trials:
         found = await self._means.determinism(dataset)
         return {"strict": "", "no": NONDETERMINISTIC}.get(found, "determinism-unknown")
 
-    async def _once(self, dataset: DatasetId, step: Step, own: Engine | None = None) -> _Answer | None:
+    async def _once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None = None) -> _Answer | None:
         """One run, on the engine that everybody uses or on one of its ``own``."""
-        shop: ReplayShop = self._means.shop
+        shop: ReplayDependencies = self._means.shop
         if own is not None:
             engines = EnginePool({"spark": own})
             shop = ReplayParts(chains=shop.chains, objects=shop.objects, engines=engines, staging=shop.staging)
@@ -204,12 +204,12 @@ class Trials:
             forked = any(known.forked_at(each, ledger.chain(each).epoch) is not None for each in inputs)
         return "input-disputed" if forked else "input-missing"
 
-    def _differences(self, block: Block, outcome: Replayed) -> Finding:
+    def _differences(self, block: Block, outcome: Replayed) -> RowDifference:
         """Rows and columns that differ, when both slices are at hand."""
         assert isinstance(block.event, ExecuteTransform)
         published = block.event.new_data
         if published is None or outcome.rows is None:
-            return Finding(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
+            return RowDifference(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
                                              for each in outcome.mismatches))  # fmt: skip
         return compare(pq.read_table(self._objects.path(published.physical_hash)), pq.read_table(outcome.rows))
 
@@ -226,7 +226,14 @@ class Trials:
         )
 
     def _run(
-        self, step: Step, engine: EngineUsed, verdict: str, answer: _Answer, *, reason: str = "", runs: int = 1
+        self,
+        step: ReexecutionStep,
+        engine: EngineUsed,
+        verdict: str,
+        answer: _Answer,
+        *,
+        reason: str = "",
+        runs: int = 1,
     ) -> Run:
         return Run(
             sequence_number=step.block.sequence_number,
@@ -240,7 +247,7 @@ class Trials:
             evidence=answer.finding.to_bytes() if answer.finding else None,
         )
 
-    def _keep(self, dataset: DatasetId, step: Step, run: Run, place: Place | None) -> Run | None:
+    def _keep(self, dataset: DatasetId, step: ReexecutionStep, run: Run, place: RunPosition | None) -> Run | None:
         """``None``, and nothing is kept, when the chain got another history while the step ran."""
         with self._post.database.write() as connection:
             kept = Runs(connection)
@@ -258,7 +265,7 @@ class Trials:
         found = next(self._chains.chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
         return found == block.raw
 
-    def _keep_bundle(self, dataset: DatasetId, step: Step, actual: Actual) -> Multihash | None:
+    def _keep_bundle(self, dataset: DatasetId, step: ReexecutionStep, actual: Actual) -> Multihash | None:
         """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
         if self._means.shelf is None:
             return None
@@ -269,7 +276,7 @@ class Trials:
         if newest is None:
             self._post.journal.info("no bundle kept", dataset=name, reason="no signed head is known")
             return None
-        case = Case(
+        case = Accusation(
             head=newest[0],
             signed=newest[1],
             step=step.block,
@@ -291,7 +298,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     reproduced: bool
     actual: Actual
     checkpoint: bytes | None
-    finding: Finding | None
+    finding: RowDifference | None
 
 
 def _transform_at(chain: ChainReader, sequence_number: int) -> SetTransform:

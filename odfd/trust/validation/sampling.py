@@ -31,7 +31,7 @@ class _Memo(msgspec.Struct, frozen=True):
     picked: int | None
 
 
-class Picks:
+class Sample:
     """The picks of one node; remembers how far it looked."""
 
     def __init__(self, key: SigningKey) -> None:

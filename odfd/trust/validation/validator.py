@@ -22,14 +22,14 @@ from chain.state import load_state
 from chain.store.base import ChainStore
 from engines.errors import EngineLost, LimitExceeded
 from odfd.errors import sole_fault
-from odfd.runtime.reconcile_loop import UNTIL_POKED, TouchedRounds
-from odfd.trust.evidence.row_diff import Finding
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Run, Runs, run_at
-from odfd.trust.signing.signer_context import Post
-from odfd.trust.validation.attestation_publisher import Speaker, step_after
-from odfd.trust.validation.reexecution import Means, Step, Trials
-from odfd.trust.validation.sampling import Picks
+from odfd.trust.signing.signer_context import SignerContext
+from odfd.trust.validation.attestation_publisher import AttestationPublisher, step_after
+from odfd.trust.validation.reexecution import Means, Reexecution, ReexecutionStep
+from odfd.trust.validation.sampling import Sample
 
 RETRY_SECONDS: Final = 30.0
 """After an engine could not do its work, or an input was not here."""
@@ -37,7 +37,7 @@ ALL_SECONDS: Final = 3600.0
 """After so long a round looks at all datasets, touched or not."""
 
 
-class Settings(Means, frozen=True, kw_only=True):
+class ValidatorSettings(Means, frozen=True, kw_only=True):
     """What the validator needs beside the node's stores."""
 
     wanted: Callable[[], bool] = lambda: True
@@ -53,13 +53,13 @@ class Settings(Means, frozen=True, kw_only=True):
 class Validator:
     """See the module."""
 
-    def __init__(self, post: Post, settings: Settings) -> None:
+    def __init__(self, post: SignerContext, settings: ValidatorSettings) -> None:
         self._post = post
         self._settings = settings
-        self._trials = Trials(post, settings, self._note_kept_from)
-        self._speaker = Speaker(post, settings.shop.chains, settings.determinism)
-        self.rounds = TouchedRounds[DatasetId](self._round, ALL_SECONDS)
-        self._picks = Picks(post.keys.node_key())
+        self._trials = Reexecution(post, settings, self._note_kept_from)
+        self._speaker = AttestationPublisher(post, settings.shop.chains, settings.determinism)
+        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ALL_SECONDS)
+        self._picks = Sample(post.keys.node_key())
         self._due: dict[DatasetId, Instant] = {}
         """When what was found and is not urgent will be said."""
         self._kept_from: dict[DatasetId, _KeptFrom] = {}
@@ -185,7 +185,7 @@ class Validator:
         found = (number for number in sorted(self._settings.contradicted(dataset)) if run_at(runs, number) is not None)
         return [number for number in found if again.get(number) != chain.block_at(number).hash]
 
-    def _next_step(self, dataset: DatasetId) -> Step | None:
+    def _next_step(self, dataset: DatasetId) -> ReexecutionStep | None:
         """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""
         chain = self._chains.chain(dataset)
         with self._post.database.read() as connection:
@@ -198,14 +198,14 @@ class Validator:
             picked = self._picks.last(chain, dataset, stop, share)
             stop = 0 if picked is None else picked + 1
         step = step_after(chain, place, stop)
-        return None if step is None else Step(step, place)
+        return None if step is None else ReexecutionStep(step, place)
 
     def _tell(self, name: str, run: Run) -> None:
         number = run.sequence_number
         if run.verdict == "reproduced":
             self._post.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
             return
-        finding = Finding.from_bytes(run.evidence) if run.evidence else Finding(message=run.reason)
+        finding = RowDifference.from_bytes(run.evidence) if run.evidence else RowDifference(message=run.reason)
         cell = finding.cells[0] if finding.cells else None
         where = (
             f", row {cell.row}, column {cell.column}: {cell.published} published, {cell.computed} computed"

@@ -15,7 +15,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.statements import cosignature, submission
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import Submission
 from odfd.trust.policy.public_witness import PublicWitness
@@ -37,7 +37,7 @@ _REFUSED: Final = {
 }
 
 
-class Post(msgspec.Struct, frozen=True):
+class SubmissionRequest(msgspec.Struct, frozen=True):
     """Send this to the witness and hand its answer back."""
 
     body: bytes
@@ -56,16 +56,16 @@ class Trouble(msgspec.Struct, frozen=True):
     again: float = LATE
 
 
-Effect: TypeAlias = Post | Got | Trouble
+Effect: TypeAlias = SubmissionRequest | Got | Trouble
 
 
-class Asking:
+class Submitting:
     """One sitting. ``prove`` gives the consistency proof from a size on to the tree's."""
 
     def __init__(
         self,
         witness: PublicWitness,
-        tree: Checkpoint,
+        tree: TreeCheckpoint,
         line: str,
         old: int,
         prove: Callable[[int], Sequence[bytes]],
@@ -95,9 +95,9 @@ class Asking:
             return Trouble(f"{_REFUSED[status]} (status {status})")
         return Trouble(f"it answers with status {status}", SOON)
 
-    def _post(self) -> Post:
+    def _post(self) -> SubmissionRequest:
         proof = tuple(self._prove(self._old)) if self._old else ()
-        return Post(Submission(old=self._old, proof=proof, tree=self._tree, lines=(self._line,)).encode())
+        return SubmissionRequest(Submission(old=self._old, proof=proof, tree=self._tree, lines=(self._line,)).encode())
 
     def _conflict(self, body: bytes) -> Effect:
         try:

@@ -31,7 +31,7 @@ RATE: Final = Rate(per_second=10.0, burst=100.0)
 _STATUS: Final = {Ruling.SMALLER: 400, Ruling.UNPROVEN: 422}
 
 
-class PublicDesk:
+class TlogWitness:
     """See the module. ``attended`` are the datasets in force; ``cosigned`` is told of what is new."""
 
     def __init__(

@@ -21,7 +21,7 @@ from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements import cosignature
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.submission import Submission
@@ -55,7 +55,7 @@ def may_follow(last: tuple[int, bytes] | None, size: int, root_at: Callable[[int
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A tree that would be cosigned if it was shown to begin with the last one."""
 
-    tree: Checkpoint
+    tree: TreeCheckpoint
     old: Seen
     """What has to be its beginning: cosigned last, or what its epoch keeps; nothing has to be proven of the empty."""
     head: bytes
@@ -104,7 +104,7 @@ class Witness:
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             if newest is None or not _is_here(newest[0], checked):
                 return None
-            tree = Checkpoint(dataset, checked.epoch, checked.frontier.size, checked.frontier.root)
+            tree = TreeCheckpoint(dataset, checked.epoch, checked.frontier.size, checked.frontier.root)
             mine = Subtrees(connection).tree(dataset, checked.frontier, partial(self._leaves_of, dataset))
             return self._cosign_mine(connection, tree, mine, newest[1].envelope)
 
@@ -121,7 +121,7 @@ class Witness:
             if not leaves or is_disputed(connection, dataset, Authorities(connection).rights(dataset)):
                 return None
             mine = Tree(lambda start, stop: leaves[start:stop])
-            tree = Checkpoint(dataset, None, len(leaves), mine.root(len(leaves)))
+            tree = TreeCheckpoint(dataset, None, len(leaves), mine.root(len(leaves)))
             return self._cosign_mine(connection, tree, mine, versions[-1][1].envelope)
 
     def question(self, dataset: DatasetId) -> Question | None:
@@ -137,7 +137,7 @@ class Witness:
             if newest is None or is_disputed(connection, dataset, Authorities(connection).rights(dataset)):
                 return None
             head, signed = newest
-            tree = Checkpoint(dataset, head.epoch, head.size, head.root_hash)
+            tree = TreeCheckpoint(dataset, head.epoch, head.size, head.root_hash)
             _check_unforked(connection, tree)
             known = self._known(connection, tree) or self._base(connection, tree)
             old, row = last_of(known), WITNESSED.one(connection, "origin = ?", (tree.origin,))
@@ -183,13 +183,13 @@ class Witness:
             evidence = newest[1].envelope if newest is not None and is_head else request
             return Made(self._make(connection, tree, evidence))
 
-    def _base(self, connection: sqlite3.Connection, tree: Checkpoint) -> set[Seen]:
+    def _base(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[Seen]:
         """What the roots keep in an epoch is the beginning of its first tree too."""
         opened = None if not tree.epoch else Authorities(connection).rights(tree.dataset).opened(tree.epoch)
         return set() if opened is None or not opened.base.size else {Seen(opened.base.size, opened.base.root_hash)}
 
     def _cosign_mine(
-        self, connection: sqlite3.Connection, tree: Checkpoint, mine: Tree, evidence: bytes
+        self, connection: sqlite3.Connection, tree: TreeCheckpoint, mine: Tree, evidence: bytes
     ) -> Cosignature | None:
         known = self._known(connection, tree)
 
@@ -201,7 +201,7 @@ class Witness:
     def _cosign(
         self,
         connection: sqlite3.Connection,
-        tree: Checkpoint,
+        tree: TreeCheckpoint,
         known: Collection[Seen],
         old: int,
         begins: Begins,
@@ -210,7 +210,7 @@ class Witness:
         _check_ruling(rule(known, old, _seen(tree), begins), last_of(known), tree)
         return self._make(connection, tree, evidence) if self._has_news(connection, tree) else None
 
-    def _make(self, connection: sqlite3.Connection, tree: Checkpoint, evidence: bytes) -> Cosignature:
+    def _make(self, connection: sqlite3.Connection, tree: TreeCheckpoint, evidence: bytes) -> Cosignature:
         made = cosignature.cosign(self._keys.node_key(), tree, self._clock())
         WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, evidence)
         Cosignatures(connection).keep(made)
@@ -218,7 +218,7 @@ class Witness:
         self._keys.note(made.witness, topic, entry.order, entry.subject)
         return made
 
-    def _known(self, connection: sqlite3.Connection, tree: Checkpoint) -> set[Seen]:
+    def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[Seen]:
         """Trees of this origin that this node cosigned.
 
         The journal is asked too, and what others showed: they know what a database from a backup has forgotten.
@@ -234,16 +234,16 @@ class Witness:
             known.add(_seen(cosignature.decode(heard[6]).checkpoint))
         return known
 
-    def _has_news(self, connection: sqlite3.Connection, tree: Checkpoint) -> bool:
+    def _has_news(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> bool:
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
         return row is None or bool(row[1] < tree.size or self._clock() >= row[3] + RENEW)
 
 
-def _seen(tree: Checkpoint) -> Seen:
+def _seen(tree: TreeCheckpoint) -> Seen:
     return Seen(tree.size, tree.root_hash)
 
 
-def _check_ruling(ruling: Ruling, old: Seen, tree: Checkpoint) -> None:
+def _check_ruling(ruling: Ruling, old: Seen, tree: TreeCheckpoint) -> None:
     """Raises Refused."""
     if ruling is Ruling.COSIGN:
         return
@@ -260,7 +260,7 @@ def _check_ruling(ruling: Ruling, old: Seen, tree: Checkpoint) -> None:
     )
 
 
-def _check_unforked(connection: sqlite3.Connection, tree: Checkpoint) -> None:
+def _check_unforked(connection: sqlite3.Connection, tree: TreeCheckpoint) -> None:
     """Raises Refused."""
     forked = Proofs(connection).forked_at(tree.dataset, tree.epoch or 0)
     if forked is not None and forked < tree.size:

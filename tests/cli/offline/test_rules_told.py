@@ -15,7 +15,7 @@ from chain.rules import RULES, Binds
 from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter
 from odfd.cli.main import main
 from odfd.verify.report import Level
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import verify_chain
 
 CASES = Path(__file__).parents[2] / "unit" / "chain" / "rules" / "test_rules.py"
 spec = importlib.util.spec_from_file_location("cases_of_rules", CASES)
@@ -64,7 +64,7 @@ def test_a_broken_rule_is_told_by_its_name(
     for failure in told["failures"]:
         assert failure["message"]
     for columns in (True, False):
-        request = Request(ref="x", level=Level.CHAIN, columns=columns)
+        request = VerificationRequest(ref="x", level=Level.CHAIN, columns=columns)
         report = verify_chain(DirectoryChain(folder), DirectoryObjects(folder), request)
         assert [each.rule for each in report.failures] == [each["rule"] for each in told["failures"]]
     if case.good is not None:

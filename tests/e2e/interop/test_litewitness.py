@@ -21,14 +21,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from chain.ids import DatasetId, KeyDid
 from chain.statements import checkpoint, cosignature, submission
-from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint
+from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.node.witness_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness
-from odfd.workers.witness_submission import PAUSE, Submissions
+from odfd.workers.witness_submission import PAUSE, WitnessSubmission
 from p2p.web.posting import Posts
 from worlds import node_world
 
@@ -156,10 +156,10 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
         await alice.pull()
         cities = alice.dataset("cities")
         made = submissions_of(alice.parts)
-        submissions = Submissions(
+        submissions = WitnessSubmission(
             made._log, lambda: (witness,), world.clock, made._cosigned, alice.journal, posts
         )  # fmt: skip
-        tree = Checkpoint(cities, 0, 1, b"r" * 32)
+        tree = TreeCheckpoint(cities, 0, 1, b"r" * 32)
 
         async def round_after(seconds: float) -> list[tuple[KeyDid, int]]:
             world.clock.instant += int(seconds * 1e9)
@@ -187,7 +187,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
         assert submissions.miss(tree.origin, witness.did).why == ""
 
         async with world.running("carol", lists) as carol:
-            await carol.parts.keeper.add(Wish(dataset=str(cities), name="theirs"))
+            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs"))
             with trio.fail_after(SECONDS):
                 await carol.parts.keeper.pass_now(cities)
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"

@@ -13,22 +13,22 @@ import trio
 
 from config.load import load
 from config.model import Settings
-from odfd.control.assembly import Assembly, Ground
+from odfd.control.assembly import Assembly, Context
 from odfd.daemon import wiring
 from odfd.errors import exit_code, render, sole_fault
 from odfd.node.assembly import assembly_of
 from odfd.node.parts import NodeParts
 from odfd.obs import log
-from odfd.state.directory import open_home
+from odfd.state.directory import open_state_directory
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from worlds.node_world import SmallEngine
 
 
 @contextmanager
-def build(settings: Settings, ground: Ground) -> Iterator[Assembly]:
+def build(settings: Settings, ground: Context) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
-    with open_home(Path(settings.node.state_dir)) as home:
+    with open_state_directory(Path(settings.node.state_dir)) as home:
         yield assembly_of(NodeParts(home, settings, ground, engine))
 
 

@@ -14,7 +14,7 @@ import trio
 from config.errors import ConfigError
 from config.load import load
 from config.model import Settings
-from odfd.control.assembly import Assembly, Ground
+from odfd.control.assembly import Assembly, Context
 from odfd.daemon import wiring
 from odfd.errors import exit_code, render, sole_fault
 from odfd.obs import log
@@ -23,7 +23,7 @@ FAKE = Path(__file__).parents[2] / "contract" / "odfd" / "fake_node.py"
 
 
 @contextmanager
-def build(settings: Settings, ground: Ground) -> Iterator[Assembly]:
+def build(settings: Settings, ground: Context) -> Iterator[Assembly]:
     spec = importlib.util.spec_from_file_location("fake_node", FAKE)
     assert spec is not None
     assert spec.loader is not None

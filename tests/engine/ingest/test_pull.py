@@ -21,7 +21,7 @@ from chain.model.source import FetchFilesGlob, MergeLedger, MergeSnapshot, Merge
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.spark.ingest.run import run_ingest
-from odfd.ingest.driver import Ingested, Workshop, pull_root
+from odfd.ingest.driver import IngestDependencies, Ingested, pull_root
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 
@@ -99,13 +99,15 @@ class Chain:
 
 
 @pytest.fixture
-def begun(tmp_path: Path, spark: SparkSession) -> Callable[..., tuple[Chain, Workshop]]:
+def begun(tmp_path: Path, spark: SparkSession) -> Callable[..., tuple[Chain, IngestDependencies]]:
     source = tmp_path / "source"
     source.mkdir()
     (source / "1.csv").write_text("carrier,name\nAA,American\nUA,United Air\nOO,SkyWest\n")
     (source / "2.csv").write_text("carrier,name\nAA,American\nUA,United\n")
 
-    def make(name: str, merge: MergeStrategy = SNAPSHOT, index: SliceIndex | None = None) -> tuple[Chain, Workshop]:
+    def make(
+        name: str, merge: MergeStrategy = SNAPSHOT, index: SliceIndex | None = None
+    ) -> tuple[Chain, IngestDependencies]:
         folder = tmp_path / name
         for each in ("objects", "staging"):
             (folder / each).mkdir(parents=True)
@@ -120,12 +122,14 @@ def begun(tmp_path: Path, spark: SparkSession) -> Callable[..., tuple[Chain, Wor
         times = map(Instant, range(10**18, 2 * 10**18, 10**9))
         engine: Any = InProcess(spark)
         known = index or SliceIndex()
-        return chain, Workshop(chain.chains, chain.objects, engine, chain, lambda: next(times), settings, known)
+        return chain, IngestDependencies(
+            chain.chains, chain.objects, engine, chain, lambda: next(times), settings, known
+        )
 
     return make
 
 
-async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, Workshop]]) -> None:
+async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, IngestDependencies]]) -> None:
     chain, shop = begun("whole")
     outcome = await pull_root(shop, DATASET)
     assert isinstance(outcome, Ingested)
@@ -136,7 +140,7 @@ async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, Worksh
 
 @pytest.mark.parametrize("commit", [1, 2])
 async def test_a_crash_before_a_commit_loses_and_doubles_nothing(
-    commit: int, begun: Callable[..., tuple[Chain, Workshop]]
+    commit: int, begun: Callable[..., tuple[Chain, IngestDependencies]]
 ) -> None:
     chain, shop = begun(f"crash-{commit}")
     chain.crash_before = commit
@@ -159,7 +163,7 @@ def spoil(file: Path) -> None:
 )
 async def test_merged_slices_make_the_same_blocks_as_slices(
     merge: MergeStrategy,
-    begun: Callable[..., tuple[Chain, Workshop]],
+    begun: Callable[..., tuple[Chain, IngestDependencies]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

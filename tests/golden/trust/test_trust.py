@@ -21,7 +21,7 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import envelope, proof, statement
 from chain.statements.keys import SigningKey
-from odfd.trust.evidence.bundle_reader import Case, unpacked
+from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
 from odfd.trust.validation.recheck import recheck
 
 HERE = Path(__file__).parent
@@ -170,7 +170,7 @@ async def test_a_bundle_is_still_evidence(tmp_path: Path) -> None:
     raw = (HERE / "lie.odfe").read_bytes()
     (tmp_path / "staging").mkdir()
     with unpacked(io.BytesIO(raw), "lie.odfe", tmp_path) as case:
-        assert isinstance(case, Case)
+        assert isinstance(case, AccusedStep)
         assert Multihash.sha3_256(case.manifest.encode()) == case.manifest.id
         found = await recheck(case, world.LyingEngine(), tmp_path / "staging")
     assert (found.result, KeyDid(found.dataset)) == ("confirmed", world.PUBLISHER.did)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chain.statements import checkpoint, cosignature, submission
-from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, Checkpoint
+from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.submission import Submission
 from chain.statements.tree import Frontier, Tree
@@ -23,8 +23,8 @@ DATASET = SigningKey(b"d" * 32).dataset_id
 LEAVES = [bytes([number]) * 32 for number in range(13)]
 
 
-def tree_of(size: int) -> Checkpoint:
-    return Checkpoint(DATASET, 2, size, Frontier().extend(LEAVES[:size]).root)
+def tree_of(size: int) -> TreeCheckpoint:
+    return TreeCheckpoint(DATASET, 2, size, Frontier().extend(LEAVES[:size]).root)
 
 
 def test_keys_are_written_alike() -> None:

@@ -17,7 +17,7 @@ import pytest
 from chain.statements.statement import HEAD
 from chain.store.database import open_database
 from odfd.trust.admission import rules, statement_processor
-from odfd.trust.admission.rules import Outcome, Verdict
+from odfd.trust.admission.rules import AdmissionOutcome, Admitted
 from odfd.trust.ledger import retention
 from odfd.trust.ledger.log import Ledger
 
@@ -73,9 +73,13 @@ def noticed(trustnet: Any, realm: Any, first: int, **plan: Any) -> str:
 def test_heads_of_closed_epochs_that_count_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     honest = rules._rights_doubted
 
-    def forgetful(head: Any, signed: Any, newest: Any, ground: Any) -> Verdict | None:
+    def forgetful(head: Any, signed: Any, newest: Any, ground: Any) -> Admitted | None:
         found = honest(head, signed, newest, ground)
-        return None if found is not None and found.outcome in (Outcome.OLD_EPOCH, Outcome.OLDER) else found
+        return (
+            None
+            if found is not None and found.outcome in (AdmissionOutcome.OLD_EPOCH, AdmissionOutcome.OLDER)
+            else found
+        )
 
     monkeypatch.setattr(rules, "_rights_doubted", forgetful)
     assert noticed(trustnet, realm, 1000) in ("W", "S7")
@@ -91,7 +95,7 @@ def test_contradictions_of_a_root_let_pass_are_noticed(trustnet: Any, realm: Any
 
     def blind(*given: Any) -> Any:
         verdict, rights = honest(*given)
-        return (Verdict(Outcome.OLDER) if verdict.outcome is Outcome.FORK else verdict), rights
+        return (Admitted(AdmissionOutcome.OLDER) if verdict.outcome is AdmissionOutcome.FORK else verdict), rights
 
     monkeypatch.setattr(statement_processor, "admit_authority", blind)
     assert noticed(trustnet, realm, 3000, disputed=True) == "A"
@@ -112,6 +116,6 @@ def test_writers_of_no_version_are_noticed(trustnet: Any, realm: Any, monkeypatc
 
 
 def test_blaming_who_knows_another_form_of_a_version_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    strict = lambda _head, mistake: Verdict(Outcome.REJECTED, mistake)  # noqa: E731
+    strict = lambda _head, mistake: Admitted(AdmissionOutcome.REJECTED, mistake)  # noqa: E731
     monkeypatch.setattr(rules, "_not_of_my_version", strict)
     assert noticed(trustnet, realm, 6000, disputed=True) == "J"

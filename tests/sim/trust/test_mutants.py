@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from odfd.trust.admission import rules
-from odfd.trust.admission.rules import Outcome, Verdict
+from odfd.trust.admission.rules import AdmissionOutcome, Admitted
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_voice
 from odfd.trust.judgement.verdicts import Voice
 from odfd.trust.policy import policy as policies
 from odfd.trust.policy import witness_quorum
-from odfd.trust.policy.policy import Group
+from odfd.trust.policy.policy import KeyGroup
 
 SEEDS = 60
 """Within which a mutant must be found."""
@@ -116,7 +116,9 @@ def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest
 
 def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def by_key(policy: Any, heard: Any, step: int, suspended: Any = ()) -> dict[str, Voice]:
-        split = tuple(Group(f"{group.name}/{key}", frozenset({key})) for group in policy.groups for key in group.keys)
+        split = tuple(
+            KeyGroup(f"{group.name}/{key}", frozenset({key})) for group in policy.groups for key in group.keys
+        )
         return honest(policies.Policy(groups=split), heard, step, suspended)
 
     honest = verdicts.group_voices
@@ -155,9 +157,9 @@ def test_verdicts_on_another_branch_that_count_are_noticed(trustnet: Any, monkey
 def test_forks_overlooked_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = rules._against_mine
 
-    def blind(*given: Any) -> Verdict:
+    def blind(*given: Any) -> Admitted:
         verdict = honest(*given)
-        return Verdict(Outcome.OLDER) if verdict.outcome is Outcome.FORK else verdict
+        return Admitted(AdmissionOutcome.OLDER) if verdict.outcome is AdmissionOutcome.FORK else verdict
 
     monkeypatch.setattr(rules, "_against_mine", blind)
     assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "L"

@@ -19,7 +19,7 @@ from chain import instant
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
@@ -349,7 +349,7 @@ class World:
         liars = [liar.key for liar in self.liars.values() if liar.key.did in self.witnesses.groups]
         signs += [(liar, each, len(each)) for liar in liars for each in source.branches]
         for who, tree, blocks in signs:
-            checkpoint = Checkpoint(tree.dataset, 0, blocks, tree.root(blocks))
+            checkpoint = TreeCheckpoint(tree.dataset, 0, blocks, tree.root(blocks))
             source.cosignatures.append(cosigned(who, checkpoint, self.clock()))
         self.promises.no_two_quorums(source)
 

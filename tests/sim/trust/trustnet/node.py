@@ -19,7 +19,7 @@ from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Tree
 from odfd.trust.admission import rules
-from odfd.trust.admission.rules import Outcome
+from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_voice
 from odfd.trust.judgement.verdicts import Decision, Voice
@@ -122,12 +122,12 @@ class Node:
         newest = book.newest[0] if book.newest else None
         at = book.fork.index if book.fork else None
         outcome = rules.admit_head(head, signed, newest, book.root_at, self.world.clock(), forked_at=at).outcome
-        if outcome is Outcome.FORK and book.fork is None:
+        if outcome is AdmissionOutcome.FORK and book.fork is None:
             book.contested = (head, signed)
             self._prove_alone(book)
             self._ask(book, sender)
-        if outcome not in (Outcome.ADVANCE, Outcome.RENEWED):
-            return Judgement.REJECT if outcome is Outcome.REJECTED else Judgement.IGNORE
+        if outcome not in (AdmissionOutcome.ADVANCE, AdmissionOutcome.RENEWED):
+            return Judgement.REJECT if outcome is AdmissionOutcome.REJECTED else Judgement.IGNORE
         self._replace(Topic.HEADS, book.newest and book.newest[1], signed, head.dataset)
         book.newest = (head, signed)
         self._pass_on(Topic.HEADS, signed.envelope, sender)
@@ -139,10 +139,10 @@ class Node:
         before = book.said.get(said.validator)
         known = before[0] if before else None
         outcome = rules.admit_attestation(said, signed, known, self.world.clock()).outcome
-        if outcome is Outcome.FORK and before is not None:
+        if outcome is AdmissionOutcome.FORK and before is not None:
             self._keep(proofs.double_vote(before[1].envelope, signed.envelope), self.name)
-        if outcome is not Outcome.NEW:
-            return Judgement.REJECT if outcome is Outcome.REJECTED else Judgement.IGNORE
+        if outcome is not AdmissionOutcome.NEW:
+            return Judgement.REJECT if outcome is AdmissionOutcome.REJECTED else Judgement.IGNORE
         self._replace(Topic.ATTEST, before and before[1], signed, said.dataset)
         book.said[said.validator] = (said, signed)
         self._pass_on(Topic.ATTEST, signed.envelope, sender)
@@ -329,7 +329,9 @@ class Node:
 
     def view(self) -> suspension_rules.View:
         told = {
-            dataset: suspension_rules.Told(heard=book.heard(), own=self.own(book), steps=book.branch.steps(book.size))
+            dataset: suspension_rules.DatasetStatements(
+                heard=book.heard(), own=self.own(book), steps=book.branch.steps(book.size)
+            )
             for dataset, book in self.books.items()
             if book.branch is not None
         }
@@ -368,7 +370,7 @@ class Node:
 
     def reach(self, dataset: DatasetId, decisions: dict[int, Decision]) -> verdicts.Reach:
         book = self.book(dataset)
-        extent = verdicts.Extent(
+        extent = verdicts.ChainExtent(
             linked=book.size,
             chain=book.adopted[0].size if book.adopted else 0,
             data=book.size,

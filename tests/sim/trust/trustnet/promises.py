@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chain.ids import DatasetId
 from chain.statements.proof import Proof
-from odfd.trust.judgement.verdicts import Decision, Reach, Status
+from odfd.trust.judgement.verdicts import DatasetStatus, Decision, Reach
 from odfd.trust.policy.witness_quorum import witnessed
 from p2p.ports import PeerId
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from .network import Source, World
     from .node import Node
 
-REFUSALS = frozenset({Status.REFUTED, Status.SPLIT, Status.OWN_MISMATCH, Status.NONDETERMINISTIC})
-USABLE = frozenset({Status.REPRODUCED, Status.ATTESTED})
+REFUSALS = frozenset(
+    {DatasetStatus.REFUTED, DatasetStatus.SPLIT, DatasetStatus.OWN_MISMATCH, DatasetStatus.NONDETERMINISTIC}
+)
+USABLE = frozenset({DatasetStatus.REPRODUCED, DatasetStatus.ATTESTED})
 UNSURE = "not-reproducible-here"
 Answer = tuple[Reach, dict[int, Decision]]
 
@@ -83,9 +85,9 @@ class Promises:
         where = f"{node.name} on {self.world.source_of[dataset].kind} #{step}: {decision}"
         run = book.runs.get(step)
         self.expect(not decision.reproduced or (run is not None and run.verdict == "reproduced"), "R", where)
-        self.expect(status is not Status.PENDING or not decision.against, "D", where)
-        self.expect(status is not Status.REFUTED or decision.attested <= f, "T", where)
-        self.expect(status is not Status.REFUTED or self._equal_mismatches(node, dataset, step) > f, "U", where)
+        self.expect(status is not DatasetStatus.PENDING or not decision.against, "D", where)
+        self.expect(status is not DatasetStatus.REFUTED or decision.attested <= f, "T", where)
+        self.expect(status is not DatasetStatus.REFUTED or self._equal_mismatches(node, dataset, step) > f, "U", where)
 
     def _equal_mismatches(self, node: Node, dataset: DatasetId, step: int) -> int:
         """Groups behind one other value, counted without any of the judge's code."""
@@ -180,7 +182,7 @@ class Promises:
             return True
         answer = self.answers.get((node.name, source.dataset))
         decision = answer and answer[1].get(1)
-        return bool(decision) and decision.status in (Status.NONDETERMINISTIC, Status.OWN_MISMATCH)
+        return bool(decision) and decision.status in (DatasetStatus.NONDETERMINISTIC, DatasetStatus.OWN_MISMATCH)
 
     def told_alike(self) -> bool:
         """Whether all have heard what honest validators said last, and no node knows a proof that another lacks."""

@@ -28,7 +28,7 @@ from chain.store.base import Append
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.statement_store import LedgerNoticeboard
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.ledger import log as ledger
 from odfd.trust.ledger.authorities import Authorities
@@ -61,7 +61,7 @@ class Peer:
         self.chains = SqliteChains(database, DiskObjects(folder / f"objects-{name}", database))
         database.migrate(ledger.ROOM, ledger.STEPS)
         self.now = START
-        self.board = LedgerNoticeboard(database, self.chains, lambda: self.now, frozenset)
+        self.board = LedgerStatementStore(database, self.chains, lambda: self.now, frozenset)
 
     def hold(self, blocks: Sequence[Block], dataset: DatasetId) -> None:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=list(blocks))])
@@ -105,7 +105,7 @@ class Peer:
         found = [each for each in self.proofs(dataset) if (each.kind, each.epoch) == (AUTHORITY_FORK, len(walk) - 1)]
         held = walk[-1].sid
         assert held is not None
-        case = manual_resolution.Case(
+        case = manual_resolution.PendingDecision(
             dataset=dataset,
             name="realm",
             size=HELD,

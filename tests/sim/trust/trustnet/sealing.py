@@ -13,13 +13,13 @@ from chain.errors import Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, proof, statement
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement
-from odfd.trust.keys.journal import Entry, Journal, Order
+from odfd.trust.keys.journal import JournalEntry, Order, SigningJournal
 from odfd.trust.ledger.runs import Run
 from odfd.trust.validation import attestation
 from odfd.trust.validation.attestation import Subject, Tried
@@ -62,7 +62,7 @@ def opened(topic: Topic, raw: bytes) -> Opened | None:
 
 
 @lru_cache(maxsize=100_000)
-def cosigned(key: SigningKey, tree: Checkpoint, now: Instant) -> Cosignature:
+def cosigned(key: SigningKey, tree: TreeCheckpoint, now: Instant) -> Cosignature:
     return cosignature.cosign(key, tree, now)
 
 
@@ -84,15 +84,15 @@ def subject_of(branch: Branch, size: int) -> Subject:
     return Subject(dataset=branch.dataset, epoch=0, size=size, root_hash=branch.root(size), head=branch.head(size))
 
 
-class RememberedJournal(Journal):
+class RememberedJournal(SigningJournal):
     """The rules of the signing journal without its file; it survives what happens to the node's stores."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Entry] = {}
+        self._last: dict[str, JournalEntry] = {}
 
     def promise(self, topic: str, order: Order, subject: str) -> None:
         self.check(topic, order, subject)
-        self._last[topic] = Entry(order, subject)
+        self._last[topic] = JournalEntry(order, subject)
 
 
 def engine_of(machine: Machine) -> EngineUsed:

@@ -189,7 +189,7 @@ def test_most_slices_are_read_as_before(tmp_path: Path) -> None:
     for path in sorted(golden.glob("*/data/*")):
         with path.open("rb") as file:
             found = footprint.plan(file, path.stat().st_size, pq.ParquetFile(path).metadata)
-        assert found == footprint.Plan(parquet.READ_ROWS, {})
+        assert found == footprint.FootprintPlan(parquet.READ_ROWS, {})
 
 
 def test_a_footer_of_absurd_size(tmp_path: Path) -> None:

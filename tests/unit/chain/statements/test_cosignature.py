@@ -12,13 +12,13 @@ from chain import instant
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.statements import canonical, checkpoint, cosignature, envelope, proof
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier
 
 WITNESS = SigningKey(b"w" * 32)
 DATASET = SigningKey(b"d" * 32).dataset_id
-TREE = Checkpoint(DATASET, 2, 912, b"r" * 32)
+TREE = TreeCheckpoint(DATASET, 2, 912, b"r" * 32)
 NOW = instant.parse("2026-11-20T08:00:00.9Z")
 
 # github.com/transparency-dev/formats v0.1.1 (Go) made this line with the same key; it read ours, too.
@@ -51,7 +51,7 @@ def test_verifier_keys_are_written_as_others_write_them() -> None:
 
 
 def test_the_authority_is_a_log_of_its_own() -> None:
-    tree = Checkpoint(DATASET, None, 3, b"r" * 32)
+    tree = TreeCheckpoint(DATASET, None, 3, b"r" * 32)
     assert tree.origin == f"{DATASET}/authority"
     assert checkpoint.decode(tree.encode()) == tree
 
@@ -144,7 +144,7 @@ def branches() -> tuple[list[bytes], list[bytes]]:
 
 def cosigned(leaves: list[bytes], key: SigningKey = WITNESS, epoch: int = 2) -> bytes:
     tree = Frontier().extend(leaves)
-    return cosignature.cosign(key, Checkpoint(DATASET, epoch, tree.size, tree.root), NOW).encode()
+    return cosignature.cosign(key, TreeCheckpoint(DATASET, epoch, tree.size, tree.root), NOW).encode()
 
 
 def test_two_histories_cosigned_by_one_key_are_a_proof() -> None:

@@ -25,10 +25,10 @@ from chain.state import load_state
 from chain.store.base import Head, Rewrite
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
-from chain.store.rewriting import Plan, plan_merging, plan_metadata, plan_reset, prepare
+from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, plan_reset, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import import_dataset
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import verify_chain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 LATER = Instant(4_000_000_000 * 10**9)
@@ -54,15 +54,15 @@ class Store:
     def raws(self) -> list[bytes]:
         return list(self.chain.raw_blocks(0, 10**6))
 
-    def rewrite(self, plan: Plan | None, at: Instant = LATER, also: Any = None) -> Head:
+    def rewrite(self, plan: RewritePlan | None, at: Instant = LATER, also: Any = None) -> Head:
         assert plan is not None
         return self.chains.rewrite(prepare(self.chain, self.objects, plan, at), also)
 
-    def merging(self, rows: int = 10**9) -> Plan | None:
+    def merging(self, rows: int = 10**9) -> RewritePlan | None:
         return plan_merging(self.chain, self.dataset, Limits(rows=rows))
 
     def holds(self) -> bool:
-        return verify_chain(self.chain, self.objects, Request(ref="x", workers=1)).ok
+        return verify_chain(self.chain, self.objects, VerificationRequest(ref="x", workers=1)).ok
 
 
 @pytest.fixture(params=["flights", "orders", "airlines", "events"])
@@ -113,7 +113,7 @@ def test_reset_to_an_ancestor(store: Store) -> None:
     assert last is not None
     head = Head(target.hash, target.sequence_number)
     plan = plan_reset(store.chain, store.dataset, target.hash)
-    assert plan == Plan(dataset=store.dataset, after="nothing", base=head, last=last, size=head.size)
+    assert plan == RewritePlan(dataset=store.dataset, after="nothing", base=head, last=last, size=head.size)
     assert store.rewrite(plan) == head
     assert store.raws() == raws[:-2]
     assert store.holds()
@@ -226,7 +226,7 @@ def test_where_rows_go(seed: int, rows: int) -> None:
     batches = plan_compaction(blocks, Limits(rows=rows))
     head = Head(blocks[-1].hash, blocks[-1].sequence_number)
     owner = DatasetId.from_public_key(bytes(32))
-    plan = Plan(dataset=owner, after="merged", base=head, last=head, size=0, batches=batches)
+    plan = RewritePlan(dataset=owner, after="merged", base=head, last=head, size=0, batches=batches)
     number, expected = -1, []
     for old in range(len(blocks)):
         goes_on = any(old in batch and old != batch.start for batch in batches)

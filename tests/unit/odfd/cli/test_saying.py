@@ -15,7 +15,7 @@ from odfd.cli.meter import bar, describe
 from odfd.cli.offline.files import is_directory
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, socket_path
-from odfd.cli.table import Column, clean, fields, render, width
+from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.control import wire
 from odfd.errors import Usage
 
@@ -49,7 +49,10 @@ def test_names_of_things() -> None:
 
 
 def test_tables_line_up_and_hold_no_control_characters() -> None:
-    columns = (Column("NAME", lambda row: row[0], most=8), Column("N", lambda row: words.count(row[1]), right=True))
+    columns = (
+        TableColumn("NAME", lambda row: row[0], most=8),
+        TableColumn("N", lambda row: words.count(row[1]), right=True),
+    )
     text = render(columns, [("日本", 1), ("a\x1b[31m\nb", 336_776), ("a very long name", None)])
     assert text.splitlines() == ["NAME            N", "日本            1", "a�[31m b  336,776", "a very …        -"]
     assert fields([("a", "1"), ("long", "2"), ("none", "")]) == "a     1\nlong  2"

@@ -18,7 +18,7 @@ from chain.model.schema import Option
 from chain.state import load_state
 from chain.store.rewriting import plan_merging, prepare
 from odfd.datasets import reading
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import verify_chain
 from worlds.legacy_schema import legacy
 from worlds.transform_world import ROOT, World
 
@@ -83,7 +83,7 @@ class Grown:
         return [dict(zip(table.column_names, row, strict=True)) for row in reading.plain_rows(table)]
 
     def failures(self) -> list[str]:
-        report = verify_chain(self.chain, self.world.objects, Request(ref="x", workers=1))
+        report = verify_chain(self.chain, self.world.objects, VerificationRequest(ref="x", workers=1))
         return [failure.rule for failure in report.failures]
 
 

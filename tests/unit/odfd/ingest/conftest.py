@@ -26,7 +26,7 @@ from engines.contract import RowCounts
 from engines.fake import FakeEngine
 from odfd.datasets.pushes import Push
 from odfd.ingest.commit import Along
-from odfd.ingest.driver import Workshop
+from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 
@@ -120,9 +120,9 @@ class Bench:
         return instant.Instant(self.clock)
 
     @property
-    def shop(self) -> Workshop:
+    def shop(self) -> IngestDependencies:
         settings = IngestSettings(staging=self.folder / "staging", settle=self.settle)
-        return Workshop(self.chains, self.objects, self.engine, self, self.tick, settings, self.index)
+        return IngestDependencies(self.chains, self.objects, self.engine, self, self.tick, settings, self.index)
 
     def events(self) -> list[MetadataEvent]:
         reader = self.chains.chain(DATASET)

@@ -17,7 +17,7 @@ from chain.state import load_state
 from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
 from engines.fake import FakeEngine
-from odfd.ingest.driver import Ingested, UpToDate, pull_root
+from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.push import PushTerms, push_files
 
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -67,7 +67,7 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
         ("02.csv", "committed", 3),
     ]
     assert bench.leftovers() == []
-    assert await pull_root(bench.shop, DATASET) == UpToDate(reason="unchanged")
+    assert await pull_root(bench.shop, DATASET) == NothingNew(reason="unchanged")
 
 
 async def test_known_rows_move_the_source_state_only(polling: Callable[..., Any]) -> None:

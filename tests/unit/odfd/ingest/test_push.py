@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed
 from chain.model.source import MergeAppend, MergeLedger, MergeSnapshot, MergeStrategy, ReadCsv, ReadNdJson
 from engines.fake import FakeEngine
-from odfd.ingest.driver import Ingested, UpToDate
+from odfd.ingest.driver import Ingested, NothingNew
 from odfd.ingest.push import PushTerms, push_files
 
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -123,5 +123,5 @@ async def test_what_appended_nothing_is_looked_at_again(bench: Any) -> None:
     await push_files(bench.shop, DATASET, [bench.write("a.csv", ONE)], PushTerms(), bench)
     known = bench.write("b.csv", ONE)
     for _ in range(2):
-        assert isinstance(await push_files(bench.shop, DATASET, [known], PushTerms(), bench), UpToDate)
+        assert isinstance(await push_files(bench.shop, DATASET, [known], PushTerms(), bench), NothingNew)
     assert [push.sequence for push in bench.pushes] == [bench.chains.chain(DATASET).head().sequence_number]

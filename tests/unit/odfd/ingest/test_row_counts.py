@@ -14,7 +14,7 @@ from chain.model.source import MergeAppend, ReadCsv
 from engines.contract import RowCounts, SkippedFile, Success
 from engines.fake import FakeEngine
 from odfd.ingest import driver
-from odfd.ingest.driver import Ingested, UpToDate, pull_root
+from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.fetch.base import Unchanged
 from odfd.ingest.push import PushTerms, push_files
 
@@ -51,7 +51,7 @@ async def test_rows_for_which_nothing_is_committed_are_counted_too(bench: Any) -
     assert isinstance(done, Ingested)
     before = len(bench.events())
     again = await push_files(bench.shop, DATASET, [file])
-    assert isinstance(again, UpToDate)
+    assert isinstance(again, NothingNew)
     assert numbers(again.counts) == {}
     assert len(bench.counts) == 1, "no row was read, and that is not kept"
     assert len(bench.events()) == before
@@ -68,7 +68,7 @@ async def test_files_that_are_passed_over_are_told_though_nothing_is_new(
 
     monkeypatch.setattr(driver, "fetch", fetch)
     outcome = await pull_root(bench.shop, DATASET)
-    assert isinstance(outcome, UpToDate)
+    assert isinstance(outcome, NothingNew)
     assert outcome.counts.skipped == skipped
     assert [each.skipped for each in bench.counts] == [skipped]
 

@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from chain.state import load_state
 from engines.fake import FakeEngine
 from odfd.ingest import taken as module
-from odfd.ingest.driver import WRITTEN_TO, Ingested, UpToDate, pull_root
+from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
 from odfd.ingest.taken import Taken, TakenFiles
 
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -215,4 +215,4 @@ async def test_a_file_that_was_left_alone_is_not_waited_for(
     bench.write("01.csv", JANUARY)
     monkeypatch.setattr(trio, "sleep", None)
     assert isinstance(await pull_root(bench.shop, DATASET), Ingested)
-    assert isinstance(await pull_root(bench.shop, DATASET), UpToDate)
+    assert isinstance(await pull_root(bench.shop, DATASET), NothingNew)

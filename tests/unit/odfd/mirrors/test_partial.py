@@ -10,7 +10,7 @@ import pytest
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from odfd.mirrors.sinks import PartialObject
-from odfd.state.directory import open_home
+from odfd.state.directory import open_state_directory
 
 WHOLE = os.urandom(300_000)
 NAME = Multihash.sha3_256(WHOLE)
@@ -23,7 +23,7 @@ def fill(sink: PartialObject, until: int) -> None:
 
 
 def test_what_came_stays_and_is_gone_on_with(tmp_path: Path) -> None:
-    with open_home(tmp_path) as home:
+    with open_state_directory(tmp_path) as home:
         first = PartialObject(tmp_path, home.objects, NAME)
         fill(first, 170_000)
         first.close()
@@ -37,7 +37,7 @@ def test_what_came_stays_and_is_gone_on_with(tmp_path: Path) -> None:
 
 def test_bytes_that_are_another_object_are_gone(tmp_path: Path) -> None:
     other = Multihash.sha3_256(b"another")
-    with open_home(tmp_path) as home:
+    with open_state_directory(tmp_path) as home:
         sink = PartialObject(tmp_path, home.objects, other)
         fill(sink, len(WHOLE))
         with pytest.raises(Invalid, match="the bytes hash to"):

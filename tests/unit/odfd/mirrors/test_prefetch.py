@@ -13,7 +13,7 @@ from chain.errors import Remote
 from chain.state import ChainState
 from chain.statements.tree import Frontier
 from odfd.mirrors import prefetch
-from odfd.mirrors.prefetch import Ahead, Start
+from odfd.mirrors.prefetch import Prefetch, Start
 
 
 class Step:
@@ -39,8 +39,8 @@ class Source:
             raise Remote("nobody has it", rule="no-peer")
         return Step(start.state.size, self.sizes[start.state.size])
 
-    def way(self, size: int) -> Ahead:
-        return Ahead(self.fetch, Start(ChainState.EMPTY, Frontier()), size)
+    def way(self, size: int) -> Prefetch:
+        return Prefetch(self.fetch, Start(ChainState.EMPTY, Frontier()), size)
 
 
 async def test_so_many_wait_and_no_more() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
-from odfd.mirrors.data_retention import Place, replanned
+from odfd.mirrors.data_retention import RetainedRange, replanned
 from odfd.mirrors.retention import Keep, Piece, oldest_kept, parse_keep, parse_size, trimmed
 
 DAY = 86_400 * SECOND
@@ -88,7 +88,7 @@ def test_from_either_end_the_same_is_kept(
 def test_a_plan_claims_nothing_that_was_not_looked_at(seen: int, first: int, data: int, wanted: int) -> None:
     """Blocks from ``seen`` to ``data`` were looked at, and stay so; nothing wished is left out."""
     seen, first, data = sorted((seen, first, data))
-    after = replanned(Place(first, data, seen), wanted)
+    after = replanned(RetainedRange(first, data, seen), wanted)
     assert after.seen <= after.first <= after.data
     looked_at = set(range(seen, data))
     assert set(range(after.seen, after.data)) <= looked_at
@@ -99,4 +99,4 @@ def test_a_plan_claims_nothing_that_was_not_looked_at(seen: int, first: int, dat
 
 
 def test_a_plan_that_is_damaged_is_begun_anew() -> None:
-    assert replanned(Place(0, 7, 1 << 62), 3) == Place(3, 3, 3)
+    assert replanned(RetainedRange(0, 7, 1 << 62), 3) == RetainedRange(3, 3, 3)

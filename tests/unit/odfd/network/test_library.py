@@ -11,7 +11,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.store.base import Head
-from odfd.network.library import REACH_AGE, TOLD_AGE, ServingLibrary, Terms
+from odfd.network.library import REACH_AGE, TOLD_AGE, ServingLibrary, ServingTerms
 
 MANY = [DatasetId.from_public_key(bytes([number]) * 32) for number in range(5)]
 ONE = MANY[0]
@@ -30,7 +30,7 @@ class World:
             nothing,
             self,
             nothing,
-            Terms(frozenset, self.reach),
+            ServingTerms(frozenset, self.reach),
             lambda: self.now,  # type: ignore[arg-type]
         )
 

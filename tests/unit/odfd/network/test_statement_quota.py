@@ -20,9 +20,9 @@ from chain.statements.statement import Attestation, Authority, EngineUsed, HeadS
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.early_statements import MAX_OF_ONE, MAX_WAITING, Waiting
-from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, Room
-from odfd.network.statement_store import Hearers, LedgerNoticeboard
+from odfd.network.early_statements import MAX_OF_ONE, MAX_WAITING, EarlyStatements
+from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, StatementQuota
+from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
@@ -70,11 +70,13 @@ def authority(owner: SigningKey, version: int, previous: Multihash | None) -> tu
 
 
 class Board:
-    def __init__(self, database: Database, room: Room, folder: Path) -> None:
+    def __init__(self, database: Database, room: StatementQuota, folder: Path) -> None:
         self.database, self.now = database, NOW
         self.news: list[Any] = []
         chains: Any = SqliteChains(database, DiskObjects(folder / "objects", database))
-        self.board = LedgerNoticeboard(database, chains, lambda: self.now, frozenset, Hearers(self.news.append), room)
+        self.board = LedgerStatementStore(
+            database, chains, lambda: self.now, frozenset, Subscribers(self.news.append), room
+        )
 
     def hear(self, raw: bytes, peer: PeerId = PEER, topic: Topic = Topic.HEADS) -> Judgement:
         return self.board.judge(topic, raw, peer)
@@ -89,7 +91,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
     wished = key(5000).dataset_id
-    board = Board(database, Room(is_wished=lambda _connection, dataset: dataset == wished), tmp_path)
+    board = Board(database, StatementQuota(is_wished=lambda _connection, dataset: dataset == wished), tmp_path)
     burst = int(NEW_DATASETS.burst)
     heads = [head(key(number)) for number in range(1000, 1000 + burst + 2)]
     assert [board.hear(raw) for raw in heads[:burst]] == [Judgement.ACCEPT] * burst
@@ -102,20 +104,20 @@ def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path
 
 
 def test_datasets_not_held_make_room_for_others(database: Database, tmp_path: Path) -> None:
-    board = Board(database, Room(most=3), tmp_path)
+    board = Board(database, StatementQuota(most=3), tmp_path)
     for number in (1, 2, 3):
         board.hear(head(key(number)))
     board.hear(head(key(1), Instant(NOW + instant.SECOND)))
     board.hear(head(key(4)))
     assert {ref.dataset for ref in board.board.refs()} == {key(number).dataset_id for number in (1, 3, 4)}
-    again = Board(database, Room(most=3), tmp_path)
+    again = Board(database, StatementQuota(most=3), tmp_path)
     assert again.hear(head(key(2))) is Judgement.ACCEPT, "what had to go is new when it comes again"
 
 
 def test_listed_validators_have_room_that_others_cannot_take(database: Database, tmp_path: Path) -> None:
     owner = key(1)
     listed = {key(number).did for number in range(9000, 9000 + MAX_LISTED + 1)}
-    board = Board(database, Room(is_listed=lambda each: each in listed), tmp_path)
+    board = Board(database, StatementQuota(is_listed=lambda each: each in listed), tmp_path)
     board.hear(head(owner))
 
     def hear(number: int) -> Judgement:
@@ -128,7 +130,7 @@ def test_listed_validators_have_room_that_others_cannot_take(database: Database,
 
 
 def test_what_came_too_early_is_heard_later(database: Database, tmp_path: Path) -> None:
-    board = Board(database, Room(), tmp_path)
+    board = Board(database, StatementQuota(), tmp_path)
     raw = head(key(1), Instant(NOW + 3600 * instant.SECOND))
     assert board.hear(raw) is Judgement.IGNORE
     board.now = Instant(NOW + 3600 * instant.SECOND)
@@ -137,7 +139,7 @@ def test_what_came_too_early_is_heard_later(database: Database, tmp_path: Path) 
 
 def test_what_rests_on_a_later_version_waits_for_it(database: Database, tmp_path: Path) -> None:
     """A head under version 3, and the versions in the wrong order: all are taken once the first is there."""
-    board, owner = Board(database, Room(), tmp_path), key(77)
+    board, owner = Board(database, StatementQuota(), tmp_path), key(77)
     one, sid = authority(owner, 1, None)
     two, sid = authority(owner, 2, sid)
     three, _ = authority(owner, 3, sid)
@@ -155,7 +157,7 @@ def test_what_rests_on_a_later_version_waits_for_it(database: Database, tmp_path
 
 
 def test_two_versions_of_one_number_are_kept_as_a_proof(database: Database, tmp_path: Path) -> None:
-    board, owner = Board(database, Room(), tmp_path), key(77)
+    board, owner = Board(database, StatementQuota(), tmp_path), key(77)
     one, _ = authority(owner, 1, None)
     said = Authority(
         dataset=owner.dataset_id, version=1, issued_at=statement.when(NOW), head=Multihash.sha3_256(b"seed"),
@@ -169,7 +171,7 @@ def test_two_versions_of_one_number_are_kept_as_a_proof(database: Database, tmp_
 
 
 def test_waiting_is_bounded() -> None:
-    waiting = Waiting()
+    waiting = EarlyStatements()
     one = key(1).dataset_id
     for number in range(MAX_OF_ONE + 5):
         waiting.put(one, b"%d" % number, PEER)

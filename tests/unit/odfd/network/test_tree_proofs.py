@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from chain.statements.tree import GROUP, Frontier, Tree, is_consistent, root_from_inclusion
 from chain.store import schema
 from chain.store.database import Database
-from odfd.network.tree_proofs import Prover
+from odfd.network.tree_proofs import TreeProofs
 from odfd.trust.ledger.log import ROOM, STEPS, Checked, Ledger
 
 DATASET = DatasetId.from_public_key(b"p" * 32)
@@ -25,7 +25,7 @@ def leaf(text: str) -> bytes:
     return hashlib.sha3_256(text.encode()).digest()
 
 
-class Hashes(Prover):
+class Hashes(TreeProofs):
     """A prover over a list in place of a table."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Table:
         return prover.read
 
 
-class Counting(Prover):
+class Counting(TreeProofs):
     read = 0
 
     def _digests(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:

@@ -15,11 +15,11 @@ from chain.multihash import Multihash
 from chain.store.objects import SMALL
 from odfd.control import wire
 from odfd.runtime.supervision import Life
-from odfd.state.directory import open_home
+from odfd.state.directory import open_state_directory
 from odfd.trust.ledger import retention
 from odfd.trust.ledger.log import Ledger
 from odfd.workers import garbage_collection
-from odfd.workers.garbage_collection import CollectionService
+from odfd.workers.garbage_collection import GarbageCollection
 
 LARGE = b"x" * (SMALL + 1)
 
@@ -107,13 +107,13 @@ async def test_a_long_list_is_cut(world: Any, worlds: Any, monkeypatch: Any) -> 
 @asynccontextmanager
 async def left_over(worlds: Any, folder: Path, hours: float) -> AsyncIterator[tuple[Any, Any, Multihash]]:
     """A node's board and events, a collector at work, and an object that nobody names since the last start."""
-    with open_home(folder) as home:
+    with open_state_directory(folder) as home:
         name = home.objects.add_bytes(LARGE)
-    with open_home(folder) as home:
+    with open_state_directory(folder) as home:
         clock = worlds.Ticking()
         board = worlds.TaskBoard(clock, lambda: "t", worlds.Lines())
         events = worlds.EventLog(clock)
-        service = CollectionService(home, board, events, worlds.Lines(), hours, clock.now)
+        service = GarbageCollection(home, board, events, worlds.Lines(), hours, clock.now)
         lives = [Life(), Life()]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(board.run, lives[0])

@@ -23,7 +23,7 @@ from chain.state import load_state
 from odfd.api.doctor import Doctor
 from odfd.control import wire
 from odfd.datasets.references import objects_of
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import verify_chain
 
 FLIPS = int(os.environ.get("ODFD_FLIPS", "120"))
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -152,7 +152,9 @@ def findings(node: Any, truth: Truth, name: str) -> list[str]:
     found: list[str] = []
     for dataset in truth.datasets[name]:
         try:
-            report = verify_chain(node.home.chains.chain(dataset), node.home.objects, Request(ref="x", workers=1))
+            report = verify_chain(
+                node.home.chains.chain(dataset), node.home.objects, VerificationRequest(ref="x", workers=1)
+            )
             found += [f"verify: {failure.rule}: {failure.message}" for failure in report.failures]
         except Fault as fault:
             found.append(f"verify: {fault.rule}: {fault}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config import model
-from odfd.api.views import Views
+from odfd.api.views import DatasetViews
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
 from worlds.node_world import ROOT, Node, World
@@ -84,7 +84,7 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
                 writes = -1
                 while writes != node.home.database.writes:  # the node's own rounds write in between
                     writes = node.home.database.writes
-                    kept, new = views.all(), Views(node.home, node.parts.standing, node.parts.visibility).all()
+                    kept, new = views.all(), DatasetViews(node.home, node.parts.standing, node.parts.visibility).all()
                 assert kept == new
 
         agree()

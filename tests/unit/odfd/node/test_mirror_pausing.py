@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from chain.errors import NotFound, Refused
-from odfd.mirrors.scheduler import State
+from odfd.mirrors.scheduler import SchedulerState
 
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 
@@ -64,7 +64,7 @@ async def test_a_pause_in_the_middle_loses_nothing(world: Any, worlds: Any) -> N
             nursery.start_soon(bob.mirror, cities, "theirs")
             await begun.wait()
             assert (await bob.api.mirrors.pause("theirs")).state == "paused"
-        assert bob.parts.keeper.get(cities).state is State.PAUSED
+        assert bob.parts.keeper.get(cities).state is SchedulerState.PAUSED
         await bob.mirror(cities, "theirs")  # wishing it anew resumes it too
         assert bob.size("theirs") == alice.size("cities")
         assert bob.member.bytes <= whole + 2 * 4096

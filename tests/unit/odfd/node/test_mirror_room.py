@@ -15,9 +15,9 @@ from chain.instant import SECOND
 from chain.model.block import objects_of
 from chain.multihash import Multihash
 from config import model
-from odfd.mirrors.mirror_spec import Wish
-from odfd.mirrors.quota import Room
-from odfd.mirrors.scheduler import State
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.quota import MirrorQuota
+from odfd.mirrors.scheduler import SchedulerState
 
 ROWS = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(900))
 
@@ -112,8 +112,8 @@ def test_what_is_written_just_now_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (number, number))
     keeping: Any = Held()
-    room = Room(keeping, tmp_path, 100, lambda: ["busy"])
-    wish = Wish(dataset="did:odf:x", name="x")
+    room = MirrorQuota(keeping, tmp_path, 100, lambda: ["busy"])
+    wish = MirrorSpec(dataset="did:odf:x", name="x")
     with pytest.raises(Environment, match="60 are taken"):
         room.promise(wish, {Multihash.sha3_256(b"a"): 31})
     assert len(list(tmp_path.iterdir())) == 3, "nothing goes in vain"
@@ -130,8 +130,8 @@ def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
     for name, size in ((begun, 30), (whole, 90), (other, 1000)):
         (tmp_path / str(name)).write_bytes(bytes(size))
     keeping: Any = None
-    room = Room(keeping, tmp_path, 0)
-    wish = Wish(dataset="did:odf:x", name="x")
+    room = MirrorQuota(keeping, tmp_path, 0)
+    wish = MirrorSpec(dataset="did:odf:x", name="x")
     assert room.to_come({begun: 100, new: 7}) == 77
     room.promise(wish, {begun: 100, whole: 80})
     assert room.to_come({}) == 70
@@ -208,7 +208,7 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
             with pytest.raises(Environment, match="mirrors may hold"):
                 await bob.mirror(towns, "towns", priority=5)
             assert on_disk(bob) == held == first[-1]
-            assert bob.parts.keeper.get(towns).state is State.FAILED
+            assert bob.parts.keeper.get(towns).state is SchedulerState.FAILED
             with pytest.raises(Invalid, match="a priority of 101"):
                 await bob.mirror(towns, "towns", priority=101)
 

@@ -16,7 +16,7 @@ from chain.state import load_state
 from config import model
 from odfd.control import wire
 from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.mirrors.scheduler import State
+from odfd.mirrors.scheduler import SchedulerState
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HOUR = 3600 * instant.SECOND
@@ -146,7 +146,7 @@ async def test_blocks_of_a_liar_are_not_taken(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         alice.member.lies.blocks = lambda blocks: [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in blocks]
-        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
         alice.member.lies.blocks = list
         bob.parts.keeper.poke(cities)
@@ -261,10 +261,12 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
         with pytest.raises(Invalid, match="slice"):
             await bob.mirror(cities, "theirs")
         mirror = bob.parts.keeper.get(cities)
-        assert (mirror.state, bob.size("theirs")) == (State.REFUSED, 0)
+        assert (mirror.state, bob.size("theirs")) == (SchedulerState.REFUSED, 0)
         asked = bob.member.asked
         await bob.parts.keeper.pass_now(cities)
-        assert (mirror.state, bob.member.asked) == (State.REFUSED, asked + 1), "news were asked for, and no block"
+        assert (mirror.state, bob.member.asked) == (SchedulerState.REFUSED, asked + 1), (
+            "news were asked for, and no block"
+        )
 
 
 def lie(node: Any, dataset: Any) -> None:

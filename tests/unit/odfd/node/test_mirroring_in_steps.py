@@ -10,7 +10,7 @@ import trio
 
 from chain.errors import NotFound, Refused
 from odfd.mirrors import sinks, steps
-from odfd.mirrors.scheduler import State
+from odfd.mirrors.scheduler import SchedulerState
 
 DAYS = 9
 
@@ -115,7 +115,7 @@ async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_ste
         cities = await published(world, worlds, alice)
         library, prove = alice.parts.library, alice.parts.library.prove
         library.prove = lambda *args, **more: [bytes(32)] * 3
-        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
         library.prove = prove
         bob.parts.keeper.poke(cities)
@@ -133,7 +133,7 @@ async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any,
             return prove(dataset, size, old=old, index=index)  # type: ignore[no-any-return]
 
         library.prove = tired
-        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 6
         library.prove = prove
         bob.parts.keeper.poke(cities)

@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.datasets.references import references_to
 from odfd.mirrors import object_fetcher, steps
 from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.mirrors.scheduler import State
+from odfd.mirrors.scheduler import SchedulerState
 from odfd.trust.ledger.log import Ledger
 from worlds.linked_world import FILES, schema, slice_at
 
@@ -111,12 +111,12 @@ async def test_without_it_nothing_counts_and_what_came_stays(world: Any, worlds:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, tmp_path)
         alice.home.objects.remove(NAMES[1])
-        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert NAMES[1].short in mirror.message
         assert bob.size("theirs") == 0
         before = bob.member.bytes
         alice.home.objects.add_bytes(FILES[1])
-        await until(bob, "theirs", lambda: mirror.state is State.CURRENT)
+        await until(bob, "theirs", lambda: mirror.state is SchedulerState.CURRENT)
         assert whole(bob)
         assert bob.member.bytes - before <= len(FILES[1]) + len(b"a song") + 8192
 
@@ -139,7 +139,7 @@ async def test_one_that_is_too_large_is_not_asked_for(world: Any, worlds: Any, t
         assert "object-bytes allows" in mirror.message
         assert not bob.home.objects.has(NAMES[1])
         bob.parts.arrivals.limits = ObjectLimits(disk_reserve=1 << 60)
-        await until(bob, "theirs", lambda: mirror.state is State.FAILED)
+        await until(bob, "theirs", lambda: mirror.state is SchedulerState.FAILED)
         assert mirror.fault.rule == "disk-reserve"
         bob.parts.arrivals.limits = ObjectLimits()
         await until(bob, "theirs", lambda: whole(bob))

@@ -11,7 +11,7 @@ from chain.model.events import AddData
 from chain.store.objects import SMALL, DiskObjects
 from odfd.control import wire
 from odfd.mirrors.packs import together
-from odfd.mirrors.scheduler import State
+from odfd.mirrors.scheduler import SchedulerState
 from p2p.wire.limits import MAX_PACKED
 
 DAYS = 9
@@ -86,7 +86,7 @@ async def test_one_that_nobody_has_is_named_and_the_others_stay(world: Any, worl
         names = slices(alice, "cities")
         data = alice.home.objects.read(names[4])
         alice.home.objects.remove(names[4])
-        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
         assert [bob.home.objects.has(name) for name in names[:5]] == [True] * 4 + [False]
         alice.home.objects.add_bytes(data)
@@ -102,7 +102,7 @@ async def test_a_flipped_byte_is_never_kept(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         alice.member.lies.object = lambda data: bytes([data[0] ^ 1]) + data[1:]
-        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is State.STALLED)
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
         assert not any(bob.home.objects.has(name) for name in slices(alice, "cities"))
 

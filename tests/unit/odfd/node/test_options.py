@@ -14,7 +14,7 @@ from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
 from odfd.state.component_settings import engine_environ, ingest_settings, spark_options
-from odfd.state.directory import open_home
+from odfd.state.directory import open_state_directory
 from p2p.web.patience import Patience
 from worlds.manifests import ROOT
 
@@ -30,7 +30,7 @@ def test_the_java_of_the_settings_stands_for_that_of_the_person() -> None:
 def test_isolated_datasets_have_as_many_processes_as_is_said(tmp_path: Path) -> None:
     settings = Settings()
     apart = replace(settings, engine=replace(settings.engine, isolation="dataset", max_processes=7))
-    with open_home(tmp_path) as home:
+    with open_state_directory(tmp_path) as home:
         assert spark_options(settings, home).isolation is Isolation.SHARED
         options = spark_options(apart, home)
     assert (options.isolation, options.processes) == (Isolation.DATASET, 7)
@@ -38,14 +38,14 @@ def test_isolated_datasets_have_as_many_processes_as_is_said(tmp_path: Path) -> 
 
 def test_an_engine_starts_quickly_where_that_is_said(tmp_path: Path) -> None:
     settings = Settings()
-    with open_home(tmp_path) as home:
+    with open_state_directory(tmp_path) as home:
         assert not spark_options(settings, home).quick
         assert spark_options(replace(settings, engine=replace(settings.engine, quick_start=True)), home).quick
 
 
 def test_sources_see_the_variables_that_the_settings_name_and_no_other(tmp_path: Path) -> None:
     environ = {"TOKEN": "hush", "AWS_SECRET_ACCESS_KEY": "hush too"}
-    with open_home(tmp_path) as home:
+    with open_state_directory(tmp_path) as home:
         assert ingest_settings(Settings(), home, environ).variables == {}
         allowing = replace(Settings(), ingest=model.Ingest(variables=("TOKEN", "NOT_SET")))
         assert ingest_settings(allowing, home, environ).variables == {"TOKEN": "hush"}

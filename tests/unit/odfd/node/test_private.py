@@ -25,7 +25,7 @@ from odfd.datasets.references import objects_of
 from odfd.datasets.visibility import Mark, Marks
 from odfd.node.witness_parts import submissions_of
 from odfd.trust.policy.public_witness import read_witness
-from odfd.workers.witness_submission import Submissions
+from odfd.workers.witness_submission import WitnessSubmission
 from p2p.ports import Topic
 from p2p.wire import lan
 from worlds.memory_ipfs import MemoryIpfs, Swarm
@@ -210,7 +210,7 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
     async with world.running("alice", private=True) as alice:
         await made(world, worlds, alice)
         posts, like = Posts(), submissions_of(alice.parts)
-        asking = Submissions(
+        asking = WitnessSubmission(
             like._log, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.journal, posts
         )
         await asking._round()

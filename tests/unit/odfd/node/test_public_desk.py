@@ -16,7 +16,7 @@ from odfd.node.witness_parts import submissions_of
 from odfd.site.application import SUBMIT
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness
-from odfd.workers.witness_submission import PAUSE, Submissions
+from odfd.workers.witness_submission import PAUSE, WitnessSubmission
 from p2p.web.posting import Posts
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -37,7 +37,7 @@ async def test_a_node_is_a_public_witness_for_another(world: Any, worlds: Any) -
             vkey = checkpoint.verifier_key(str(key.did), COSIGNATURE_KEY, key.public)
             asked = read_witness(f"{vkey} {witness.parts.site.urls[0]}{SUBMIT.rpartition('/')[0]}")
             made = submissions_of(alice.parts)
-            log = Submissions(made._log, lambda: (asked,), world.clock, made._cosigned, alice.journal, posts)
+            log = WitnessSubmission(made._log, lambda: (asked,), world.clock, made._cosigned, alice.journal, posts)
             for number in range(3):
                 world.write("alice", f"b{number}.csv", f"2024-02-0{number + 1}T00:00:00Z,Wels,{number}")
                 await alice.pull("cities")

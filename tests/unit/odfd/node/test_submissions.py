@@ -10,18 +10,18 @@ from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements import checkpoint, cosignature, submission
-from chain.statements.checkpoint import COSIGNATURE_KEY, Checkpoint
+from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.node.witness_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness
 from odfd.trust.witness.consistency import Ruling, Seen, rule, shown_by
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW
-from odfd.workers.witness_submission import PAUSE, ROUND_SECONDS, Submissions
+from odfd.workers.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
 from p2p.web.posting import Answer
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -80,7 +80,7 @@ class Bench:
         """Anew, as after a restart: nothing is remembered but the database."""
         parts = self.node.parts
         made = submissions_of(parts)
-        self.made = Submissions(
+        self.made = WitnessSubmission(
             made._log, lambda: (read_witness(f"{VKEY} {URL}"),), self.world.clock, made._cosigned, parts.ground.journal,
             self.public,
         )  # fmt: skip
@@ -128,7 +128,7 @@ async def test_each_head_is_submitted_and_its_cosignature_spreads(world: Any, wo
             while cosigned(bob, bench.dataset) != [made]:
                 await bob.member.pull_statements(alice.member.peer_id, [bench.dataset])
         async with world.running("carol", LISTS) as carol:
-            await carol.parts.keeper.add(Wish(dataset=str(bench.dataset), name="theirs"))
+            await carol.parts.keeper.add(MirrorSpec(dataset=str(bench.dataset), name="theirs"))
             await carol.parts.keeper.pass_now(bench.dataset)
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
@@ -226,8 +226,8 @@ async def test_of_many_datasets_only_what_moved_is_looked_at(world: Any, worlds:
 async def test_garbage_is_kept_nowhere(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         bench = await bench_of(world, worlds, alice)
-        other = cosignature.cosign(KEY, Checkpoint(bench.dataset, 0, 1, b"?" * 32), world.clock.now())
-        early = cosignature.cosign(KEY, Checkpoint(bench.dataset, 0, 1, b"?" * 32), Instant(world.clock.now() * 2))
+        other = cosignature.cosign(KEY, TreeCheckpoint(bench.dataset, 0, 1, b"?" * 32), world.clock.now())
+        early = cosignature.cosign(KEY, TreeCheckpoint(bench.dataset, 0, 1, b"?" * 32), Instant(world.clock.now() * 2))
         for body in (b"", b"\xff" * 100, other.line.encode(), early.line.encode()):
             bench.public.answers = [Answer(200, body)]
             await bench.round(after=LONGEST)

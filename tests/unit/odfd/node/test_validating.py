@@ -16,8 +16,8 @@ from chain.multihash import Multihash
 from config import model
 from engines.errors import EngineLost, LimitExceeded
 from odfd.control import wire
-from odfd.mirrors.mirror_spec import Wish
-from odfd.trust.judgement.suspensions import Sanctions
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Runs
 from p2p.ports import Topic
@@ -347,14 +347,14 @@ async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) ->
     async with world.running("alice") as alice, world.running("bob") as bob:
         await published(world, worlds, alice)
         cities = alice.dataset("cities")
-        await bob.parts.keeper.add(Wish(dataset=str(cities), name="cities", use="data & witnessed:1"))
+        await bob.parts.keeper.add(MirrorSpec(dataset=str(cities), name="cities", use="data & witnessed:1"))
         await bob.parts.keeper.pass_now(cities)
         await bob.mirror(alice.dataset("towns"), "towns")
         await bob.pull("towns")
         view = await bob.api.datasets.get("towns")
         assert (view.conditions, view.rely_on.blocks, view.rely_on.fact) == (("Tainted",), 3, "inputs at #3")
         assert (await bob.api.datasets.get("cities")).conditions == ()
-        await bob.parts.keeper.add(Wish(dataset=str(cities), name="cities"))
+        await bob.parts.keeper.add(MirrorSpec(dataset=str(cities), name="cities"))
         assert (await bob.api.datasets.get("towns")).conditions == ()
 
 
@@ -384,7 +384,7 @@ async def test_too_few_left_to_ask_lower_nothing_and_are_told(world: Any, worlds
             assert "unreachable" not in (await carol.api.trust.show("towns")).why.message
             with carol.home.database.write() as connection:
                 for group in ("g0", "g1"):
-                    Sanctions(connection).suspend(group, [], carol.clock.now())
+                    Suspensions(connection).suspend(group, [], carol.clock.now())
             trust = await carol.api.trust.show("towns")
             assert (trust.why.rule, trust.reach.use) == ("pending", 3)
             assert "quorum unreachable: 2 groups must agree, of 1 the word counts" in trust.why.message

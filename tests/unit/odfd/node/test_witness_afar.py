@@ -11,20 +11,20 @@ from trio.testing import MockClock
 from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.statements import envelope, statement
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement, Roots, Writer
 from config import model
 from odfd.control import wire
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.profiles import policy_of
 from odfd.trust.witness.consistency import Seen
 from odfd.trust.witness.witness import Question
-from odfd.workers.witnessing import RETRY_SECONDS, Asked, Told, Witnessing
+from odfd.workers.witnessing import RETRY_SECONDS, WitnessEvents, Witnessing, WitnessRequest
 from p2p.ports import Topic, TreeHead
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -80,7 +80,7 @@ async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: Any, wor
             assert head is not None
             assert (made.checkpoint.size, made.checkpoint.root_hash) == (head.size, head.root_hash)
             assert witness.home.chains.datasets() == []
-            await carol.parts.keeper.add(Wish(dataset=str(cities), name="theirs"))
+            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs"))
             with trio.fail_after(20):
                 while carol.size("theirs") < alice.size("cities"):
                     await carol.parts.keeper.get(cities).turned.wait()
@@ -233,7 +233,7 @@ class Patient:
     consider_authority = consider
 
     def question(self, dataset: DatasetId) -> Question:
-        return Question(tree=Checkpoint(dataset, 0, 9, b"n" * 32), old=Seen(5, b"o" * 32), head=b"{}", kept=None)
+        return Question(tree=TreeCheckpoint(dataset, 0, 9, b"n" * 32), old=Seen(5, b"o" * 32), head=b"{}", kept=None)
 
     def settle(self, asked: Question) -> None:
         self.settled.append(asked.tree.dataset)
@@ -256,8 +256,8 @@ async def test_silent_peers_of_one_dataset_keep_no_other_waiting(autojump_clock:
 
     network: Any = Network()
     made = Witnessing(
-        Nothing(), witness, lambda: Asked(True, [silent, other]), (network, network),  # type: ignore[arg-type]
-        Told(lambda _: None, lambda _: None), journal,
+        Nothing(), witness, lambda: WitnessRequest(True, [silent, other]), (network, network),  # type: ignore[arg-type]
+        WitnessEvents(lambda _: None, lambda _: None), journal,
     )  # fmt: skip
     assert await made._round() == RETRY_SECONDS
     assert (proven.is_set(), witness.settled) == (True, [other])

@@ -14,12 +14,12 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Roots, Writer
 from chain.statements.tree import Frontier
 from config import model
-from odfd.mirrors.mirror_spec import Wish
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import MAX_WITNESSES, Cosignatures
 from odfd.trust.ledger.disputes import is_disputed
@@ -149,7 +149,7 @@ async def test_a_witness_believes_its_own_signature_that_others_show(world: Any,
     """Restored with its journal, as a copy of a whole disk is, it hears of what it cosigned since from who was told."""
     bob, cities = await mirrored(world, worlds)
     now, size = [world.clock.now()], bob.size("theirs")
-    later = Checkpoint(cities, 0, size + 2, b"?" * 32)
+    later = TreeCheckpoint(cities, 0, size + 2, b"?" * 32)
     raw = cosignature.cosign(bob.home.keys.node_key(), later, now[0]).encode()
     assert bob.parts.board.judge(Topic.HEADS, raw, PEER) is Judgement.ACCEPT
     with pytest.raises(Refused, match="not the beginning"):
@@ -171,7 +171,7 @@ async def test_only_sound_cosignatures_of_known_datasets_are_kept(world: Any, wo
         dataset = alice.dataset("cities")
 
         def hear(size: int, at: Instant = now, of: DatasetId = dataset) -> Judgement:
-            made = cosignature.cosign(key, Checkpoint(of, 0, size, b"r" * 32), at)
+            made = cosignature.cosign(key, TreeCheckpoint(of, 0, size, b"r" * 32), at)
             return board.judge(Topic.HEADS, made.encode(), PEER)
 
         assert [hear(5), hear(5), hear(4), hear(6)] == [
@@ -179,7 +179,7 @@ async def test_only_sound_cosignatures_of_known_datasets_are_kept(world: Any, wo
         ]  # fmt: skip
         assert hear(9, of=SigningKey(b"o" * 32).dataset_id) is Judgement.IGNORE
         assert hear(9, at=Instant(now + 3600 * instant.SECOND)) is Judgement.IGNORE
-        sound = cosignature.cosign(key, Checkpoint(dataset, 0, 7, b"r" * 32), now).encode()
+        sound = cosignature.cosign(key, TreeCheckpoint(dataset, 0, 7, b"r" * 32), now).encode()
         assert board.judge(Topic.HEADS, sound.replace(b'"size":7', b'"size":8'), PEER) is Judgement.REJECT
         assert board.judge(Topic.ATTEST, sound, PEER) is Judgement.REJECT
         assert [each.checkpoint.size for each in cosigned(alice, dataset)] == [6]
@@ -202,7 +202,7 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
         cities = await published(world, worlds, alice)
         async with world.running("carol", asks(bob.key, quorum=1)) as carol:
-            await carol.parts.keeper.add(Wish(dataset=str(cities), name="theirs"))
+            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs"))
             mirror = await carol.parts.keeper.pass_now(cities)
             assert (carol.size("theirs"), mirror.state.value) == (0, "waiting")
             assert mirror.message == "0 of the 1 witnesses that are asked for cosigned a head of it"
@@ -268,7 +268,7 @@ async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> Non
         expect = str(alice.home.chains.chain(cities).block_at(1).hash) if rung == "expected" else None
         async with world.running("carol", asks(bob.key, quorum=1)) as carol:
             assert carol.parts.board.judge(Topic.HEADS, false, PEER) is Judgement.ACCEPT
-            await carol.parts.keeper.add(Wish(dataset=str(cities), name="theirs", expect=expect))
+            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs", expect=expect))
             await carol.parts.keeper.pass_now(cities)
             assert carol.size("theirs") == 0
             world.wires.cut.clear()
@@ -342,7 +342,7 @@ async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds:
     key = SigningKey(b"w" * 32)
     async with world.running("alice", asks(str(key.did))) as alice:
         await alice.apply(worlds.ROOT)
-        tree = Checkpoint(alice.dataset("cities"), 0, 1, b"r" * 32)
+        tree = TreeCheckpoint(alice.dataset("cities"), 0, 1, b"r" * 32)
         strangers = [SigningKey(number.to_bytes(32, "big")) for number in range(1, MAX_WITNESSES + 2)]
         judged = [
             alice.parts.board.judge(Topic.HEADS, cosignature.cosign(each, tree, world.clock.now()).encode(), PEER)

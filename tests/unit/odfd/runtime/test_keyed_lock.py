@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from odfd.runtime.keyed_lock import Turns
+from odfd.runtime.keyed_lock import KeyedLocks
 
 
 async def test_one_at_a_time_and_in_order() -> None:
-    turns, done, waited = Turns(), list[str](), list[str]()
+    turns, done, waited = KeyedLocks(), list[str](), list[str]()
     gates = {name: trio.Event() for name in "abx"}
 
     async def work(thing: str, name: str) -> None:
@@ -31,7 +31,7 @@ async def test_one_at_a_time_and_in_order() -> None:
 
 
 async def test_whoever_fails_or_gives_up_leaves_no_trace() -> None:
-    turns = Turns()
+    turns = KeyedLocks()
     with pytest.raises(ZeroDivisionError):
         async with turns.of("it"):
             raise ZeroDivisionError

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from chain.errors import Remote
-from odfd.runtime.reconcile_loop import UNTIL_POKED, Rounds, TouchedRounds
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop, ReconcileLoop
 from odfd.runtime.supervision import Life
 
 
@@ -28,7 +28,7 @@ class Work:
         return self.pause
 
 
-async def begun(nursery: trio.Nursery, rounds: Rounds) -> Life:
+async def begun(nursery: trio.Nursery, rounds: ReconcileLoop) -> Life:
     life = Life()
     nursery.start_soon(rounds.run, life)
     await life.wait_ready()
@@ -40,7 +40,7 @@ async def test_the_first_is_at_once_and_the_next_after_the_pause(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     work = Work(30.0)
-    life = await begun(nursery, Rounds(work))
+    life = await begun(nursery, ReconcileLoop(work))
     start = work.began[0]
     await trio.sleep(65)
     assert [at - start for at in work.began] == [0.0, 30.0, 60.0]
@@ -49,7 +49,7 @@ async def test_the_first_is_at_once_and_the_next_after_the_pause(
 
 async def test_a_poke_ends_any_pause(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     work = Work(UNTIL_POKED)
-    rounds = Rounds(work)
+    rounds = ReconcileLoop(work)
     life = await begun(nursery, rounds)
     await trio.sleep(50_000)
     assert len(work.began) == 1
@@ -64,7 +64,7 @@ async def test_pokes_during_a_round_bring_one_more(autojump_clock: MockClock, nu
         await trio.sleep(10)
 
     work = Work(UNTIL_POKED, ten_seconds)
-    rounds = Rounds(work)
+    rounds = ReconcileLoop(work)
     life = await begun(nursery, rounds)
     for _ in range(3):
         rounds.poke()
@@ -76,7 +76,7 @@ async def test_pokes_during_a_round_bring_one_more(autojump_clock: MockClock, nu
 
 async def test_a_poke_before_the_start_is_the_first_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     work = Work(UNTIL_POKED)
-    rounds = Rounds(work)
+    rounds = ReconcileLoop(work)
     rounds.poke()
     life = await begun(nursery, rounds)
     assert len(work.began) == 1
@@ -87,7 +87,7 @@ async def test_a_round_under_way_is_cut_off_when_asked_to_stop(autojump_clock: M
     work = Work(UNTIL_POKED, trio.sleep_forever)
     with trio.fail_after(1):
         async with trio.open_nursery() as nursery:
-            life = await begun(nursery, Rounds(work))
+            life = await begun(nursery, ReconcileLoop(work))
             life.stopping.set()
 
 
@@ -96,7 +96,7 @@ async def test_what_a_round_raises_ends_it() -> None:
         raise Remote("the peer is gone")
 
     with pytest.raises(ExceptionGroup) as caught:
-        await Rounds(Work(1.0, fail)).run(Life())
+        await ReconcileLoop(Work(1.0, fail)).run(Life())
     assert caught.group_contains(Remote, match="the peer is gone")
 
 
@@ -104,7 +104,7 @@ class Looks:
     """Notes what each round looks at; ``leaves`` are left by it once."""
 
     def __init__(self, all_every: float) -> None:
-        self.rounds = TouchedRounds[str](self._round, all_every)
+        self.rounds = KeyedReconcileLoop[str](self._round, all_every)
         self.at: list[set[str] | None] = []
         self.leaves: list[str] = []
 

@@ -15,7 +15,7 @@ from chain.instant import Instant
 from odfd.errors import Bug
 from odfd.runtime.clock import FixedClock
 from odfd.runtime.supervision import Life
-from odfd.runtime.tasks import Bounds, Report, State, Task, TaskBoard, outside
+from odfd.runtime.tasks import Bounds, Report, Task, TaskBoard, TaskState, outside
 
 
 class Journal:
@@ -60,10 +60,10 @@ async def test_done_failed_and_bug(autojump_clock: MockClock) -> None:
 
     async with board() as tasks:
         done = await end(tasks.submit("pull", "a", good))
-        assert (done.state, done.result, done.started_at, done.finished_at) == (State.DONE, {"x": 1}, 7, 7)
+        assert (done.state, done.result, done.started_at, done.finished_at) == (TaskState.DONE, {"x": 1}, 7, 7)
         for work in (bad, grouped):
             failed = await end(tasks.submit("pull", "a", work))
-            assert failed.state is State.FAILED
+            assert failed.state is TaskState.FAILED
             assert isinstance(failed.fault, Remote)
         bug = (await end(tasks.submit("pull", "a", broken))).fault
         assert isinstance(bug, Bug)
@@ -77,10 +77,10 @@ async def test_cancel_while_running_and_while_waiting(autojump_clock: MockClock)
     async with board(Bounds(running=1)) as tasks:
         first, second = tasks.submit("pull", "a", forever), tasks.submit("pull", "b", forever)
         await trio.testing.wait_all_tasks_blocked()
-        assert {first.state, second.state} == {State.RUNNING, State.WAITING}
-        for task in sorted((first, second), key=lambda task: task.state is State.RUNNING):
+        assert {first.state, second.state} == {TaskState.RUNNING, TaskState.WAITING}
+        for task in sorted((first, second), key=lambda task: task.state is TaskState.RUNNING):
             tasks.cancel(task.id)
-            assert (await end(task)).state is State.CANCELLED
+            assert (await end(task)).state is TaskState.CANCELLED
         assert tasks.cancel(first.id) is first
 
 
@@ -123,7 +123,7 @@ async def test_a_follower_sees_the_start_changes_and_the_end(autojump_clock: Moc
         async with aclosing(tasks.follow(tasks.submit("pull", "a", work).id)) as snapshots:
             async for task in snapshots:
                 seen.append((task.state, task.report.message, task.report.done))
-        assert seen[-1] == (State.DONE, "two", 1000)
+        assert seen[-1] == (TaskState.DONE, "two", 1000)
         assert 8 <= len(seen) <= 14
 
 
@@ -135,7 +135,7 @@ async def test_a_follower_of_work_that_waits_is_told_so_again(autojump_clock: Mo
 
     async with board() as tasks:
         async with aclosing(tasks.follow(tasks.submit("mirror", "a", work).id)) as snapshots:
-            said = [task.report.message async for task in snapshots if task.state is State.RUNNING]
+            said = [task.report.message async for task in snapshots if task.state is TaskState.RUNNING]
         assert said == ["nobody has it"] * 5
 
 
@@ -155,7 +155,7 @@ async def test_draining_lets_work_end_and_takes_no_more(autojump_clock: MockCloc
         await trio.sleep(1)
         with pytest.raises(Environment, match="the daemon is stopping"):
             made.submit("pull", "b", work)
-    assert (task.state, task.result) == (State.DONE, "whole")
+    assert (task.state, task.result) == (TaskState.DONE, "whole")
 
 
 async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock) -> None:
@@ -170,7 +170,7 @@ async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock)
         task = made.submit("pull", "a", forever)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert task.state is State.CANCELLED
+    assert task.state is TaskState.CANCELLED
     assert task.finished.is_set()
 
 
@@ -198,7 +198,7 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
         queued = tasks.submit("pull", "c", waits)
         await trio.testing.wait_all_tasks_blocked()
     assert ended == {"waits": 0, "computes": 20}
-    assert queued.state is State.CANCELLED
+    assert queued.state is TaskState.CANCELLED
     for task in (waiting, computing):
         assert task.fault is not None
         assert (task.fault.rule, task.fault.message) == ("draining", "a server: the daemon is stopping")

@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.site import application
 from odfd.site.application import Site
-from odfd.site.ports import Shown
+from odfd.site.ports import ShownDataset
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BLOCK, OBJECT = b"block", bytes(range(250)) * 10
@@ -26,8 +26,8 @@ class Shelf:
     def __init__(self) -> None:
         self.fault: Exception | None = None
 
-    def datasets(self, limit: int) -> Sequence[Shown]:
-        return [Shown(name="x", id=str(DATASET), blocks=1)][:limit]
+    def datasets(self, limit: int) -> Sequence[ShownDataset]:
+        return [ShownDataset(name="x", id=str(DATASET), blocks=1)][:limit]
 
     def find(self, ref: str) -> DatasetId | None:
         return DATASET if ref == "x" else None

@@ -17,7 +17,7 @@ from chain.store.layout import DirectoryChain, DirectoryWriter, read_head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import NotVerified, Transfer, export_dataset, import_dataset
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import verify_chain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 NAMES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())
@@ -72,7 +72,7 @@ def test_what_goes_in_comes_out(name: str, store: Store, tmp_path: Path) -> None
     assert given == taken
     kept = referenced(source)
     assert tree(tmp_path / "out") == {path: raw for path, raw in tree(source).items() if path in kept}
-    report = verify_chain(store.chains.chain(taken.dataset), store.objects, Request(ref=name))
+    report = verify_chain(store.chains.chain(taken.dataset), store.objects, VerificationRequest(ref=name))
     assert report.ok
     assert report.checked.slices == sum(path.startswith("data/") for path in kept)
 

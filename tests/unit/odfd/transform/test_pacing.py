@@ -12,7 +12,7 @@ from chain.multihash import Multihash
 from chain.state import InputPosition, Vocab
 from engines.spark.checkpoint import Arranged, Checkpoint, OpenInput, encode_checkpoint
 from odfd.transform.pacing import up_to, within
-from odfd.transform.past import Past, read_past
+from odfd.transform.past import TransformProgress, read_past
 from odfd.transform.plan import DataBlock, InputView
 
 NAME = Multihash.sha3_256(b"")
@@ -53,19 +53,22 @@ BACKLOG = [(None, 5), (10, 5), (20, 5), (30, 5), (40, 5)]
 
 
 def test_a_backlog_is_cut_where_the_rows_are_too_many() -> None:
-    assert within(100)(Past(), [view(BACKLOG)]) is None
-    assert within(12)(Past(), [view(BACKLOG)]) == 20
-    assert within(12)(Past(), [view(BACKLOG), view(BACKLOG)]) == 10
-    assert within(12)(Past(emitted=Instant(25), settled=Instant(60), slowest=Instant(60)), [view(BACKLOG)]) == 30
+    assert within(100)(TransformProgress(), [view(BACKLOG)]) is None
+    assert within(12)(TransformProgress(), [view(BACKLOG)]) == 20
+    assert within(12)(TransformProgress(), [view(BACKLOG), view(BACKLOG)]) == 10
+    assert (
+        within(12)(TransformProgress(emitted=Instant(25), settled=Instant(60), slowest=Instant(60)), [view(BACKLOG)])
+        == 30
+    )
 
 
 def test_output_ahead_of_its_inputs_is_cut_ahead() -> None:
-    past = Past(emitted=Instant(100), settled=Instant(105), slowest=Instant(5))
+    past = TransformProgress(emitted=Instant(100), settled=Instant(105), slowest=Instant(5))
     assert within(12)(past, [view(BACKLOG)]) == 120
 
 
 def test_waiting_ticks_leave_by_their_share_of_the_rows() -> None:
-    past = Past(settled=Instant(9), due=tuple(Instant(n) for n in range(1, 9)), held=80)
+    past = TransformProgress(settled=Instant(9), due=tuple(Instant(n) for n in range(1, 9)), held=80)
     assert within(20)(past, []) == 2
     assert within(1)(past, []) == 1
     assert within(80)(past, []) is None
@@ -77,20 +80,20 @@ def test_waiting_ticks_leave_by_their_share_of_the_rows() -> None:
     st.integers(0, 60),
 )
 def test_a_limit_is_always_beyond_what_is_out(blocks: list[tuple[int | None, int]], rows: int, emitted: int) -> None:
-    past = Past(emitted=Instant(emitted), settled=Instant(emitted), slowest=Instant(emitted))
+    past = TransformProgress(emitted=Instant(emitted), settled=Instant(emitted), slowest=Instant(emitted))
     found = within(rows)(past, [view(blocks)])
     assert found is None or found > emitted
 
 
 def test_a_replay_settles_what_was_recorded() -> None:
-    assert up_to(Instant(7))(Past(), []) == 7
-    assert up_to(None)(Past(), []) is None
+    assert up_to(Instant(7))(TransformProgress(), []) == 7
+    assert up_to(None)(TransformProgress(), []) is None
 
 
 def test_a_checkpoint_tells_what_waits() -> None:
     inputs = tuple(OpenInput(id=str(ID), alias=alias, w=w) for alias, w in (("a", 9), ("b", 7)))
     known = Checkpoint(v=1, transform="t", mode="table", g=3, inputs=inputs, late={}, untimed={})
-    assert read_past(None) == Past()
+    assert read_past(None) == TransformProgress()
     out = read_past(encode_checkpoint(known))
     assert (out.emitted, out.settled, out.slowest) == (3 * MILLISECOND, 3 * MILLISECOND, 7 * MILLISECOND)
     assert not out.waits

@@ -15,7 +15,7 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
 from odfd.trust.admission.epoch_switch import turn_to
-from odfd.trust.admission.rules import Ground, Outcome, admit_authority, admit_head
+from odfd.trust.admission.rules import AdmissionContext, AdmissionOutcome, admit_authority, admit_head
 
 OWNER, NODE, NEW, STRANGER = (SigningKey(letter * 32) for letter in (b"d", b"n", b"m", b"s"))
 SEED = Multihash.sha3_256(b"seed")
@@ -75,46 +75,48 @@ def head(size: int, epoch: int = 0, authority: int = 0, root: bytes = ROOT, at: 
     )
 
 
-def admitted(said: HeadStatement, by: SigningKey, newest: HeadStatement | None = None, **ground: Any) -> Outcome:
+def admitted(
+    said: HeadStatement, by: SigningKey, newest: HeadStatement | None = None, **ground: Any
+) -> AdmissionOutcome:
     mine = ground.pop("mine", {})
     walk = ground.pop("walk", (ZERO, ONE, TWO))
-    terms = Ground(walk, **ground)
+    terms = AdmissionContext(walk, **ground)
     return admit_head(said, signed(said, by), newest, mine.get, ground.pop("now", NOW), ground=terms).outcome
 
 
 @pytest.mark.parametrize(
     ("said", "by", "outcome"),
     [
-        (head(9, epoch=1, authority=2), NEW, Outcome.ADVANCE),
-        (head(9, epoch=1, authority=2), STRANGER, Outcome.UNKNOWN_AUTHORITY),
-        (head(9, epoch=1, authority=2), NODE, Outcome.UNKNOWN_AUTHORITY),
-        (head(9, epoch=0, authority=1), NODE, Outcome.OLD_EPOCH),
-        (head(10**9, epoch=0, authority=1), NODE, Outcome.OLD_EPOCH),
-        (head(9, epoch=0, authority=0), NODE, Outcome.REJECTED),
-        (head(9, epoch=1, authority=0), OWNER, Outcome.REJECTED),
-        (head(9, epoch=0, authority=0), OWNER, Outcome.OLD_EPOCH),
-        (head(9, epoch=1, authority=1), NODE, Outcome.UNKNOWN_AUTHORITY),
-        (head(9, epoch=2, authority=2), NEW, Outcome.UNKNOWN_AUTHORITY),
-        (head(9, epoch=2, authority=3), NEW, Outcome.UNKNOWN_AUTHORITY),
-        (head(7, epoch=1, authority=2), NEW, Outcome.UNKNOWN_AUTHORITY),
-        (head(8, epoch=1, authority=2), NEW, Outcome.ADVANCE),
-        (head(8, epoch=1, authority=2, root=b"x" * 32), NEW, Outcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=1, authority=2), NEW, AdmissionOutcome.ADVANCE),
+        (head(9, epoch=1, authority=2), STRANGER, AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=1, authority=2), NODE, AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=0, authority=1), NODE, AdmissionOutcome.OLD_EPOCH),
+        (head(10**9, epoch=0, authority=1), NODE, AdmissionOutcome.OLD_EPOCH),
+        (head(9, epoch=0, authority=0), NODE, AdmissionOutcome.REJECTED),
+        (head(9, epoch=1, authority=0), OWNER, AdmissionOutcome.REJECTED),
+        (head(9, epoch=0, authority=0), OWNER, AdmissionOutcome.OLD_EPOCH),
+        (head(9, epoch=1, authority=1), NODE, AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=2, authority=2), NEW, AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (head(9, epoch=2, authority=3), NEW, AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (head(7, epoch=1, authority=2), NEW, AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (head(8, epoch=1, authority=2), NEW, AdmissionOutcome.ADVANCE),
+        (head(8, epoch=1, authority=2, root=b"x" * 32), NEW, AdmissionOutcome.UNKNOWN_AUTHORITY),
     ],
 )
-def test_who_may_write_and_in_which_epoch(said: HeadStatement, by: SigningKey, outcome: Outcome) -> None:
+def test_who_may_write_and_in_which_epoch(said: HeadStatement, by: SigningKey, outcome: AdmissionOutcome) -> None:
     assert admitted(said, by) is outcome
 
 
 def test_a_writer_added_since_may_name_the_version_it_knew() -> None:
-    assert admitted(head(9), OWNER, walk=(ZERO, ONE)) is Outcome.ADVANCE
-    assert admitted(head(9), NODE, walk=(ZERO, ONE)) is Outcome.ADVANCE
+    assert admitted(head(9), OWNER, walk=(ZERO, ONE)) is AdmissionOutcome.ADVANCE
+    assert admitted(head(9), NODE, walk=(ZERO, ONE)) is AdmissionOutcome.ADVANCE
 
 
 def test_a_right_that_has_ended_writes_no_more() -> None:
     late = Instant(NOW + 90 * DAY)
     said = head(9, authority=1, at=late)
-    verdict = admit_head(said, signed(said, NODE), None, {}.get, late, ground=Ground((ZERO, ONE)))
-    assert verdict.outcome is Outcome.UNKNOWN_AUTHORITY
+    verdict = admit_head(said, signed(said, NODE), None, {}.get, late, ground=AdmissionContext((ZERO, ONE)))
+    assert verdict.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY
 
 
 def test_who_knows_another_form_of_a_version_is_not_blamed() -> None:
@@ -124,41 +126,41 @@ def test_who_knows_another_form_of_a_version_is_not_blamed() -> None:
         (head(13, epoch=1, authority=2), STRANGER, (ZERO, ONE, TWO)),
         (head(9, epoch=1, authority=2), NEW, (ZERO, ONE, other)),
     ):
-        assert admitted(said, by, walk=walk) is Outcome.UNKNOWN_AUTHORITY
-        assert admitted(said, by, walk=(ZERO, ONE, other if walk[-1] is TWO else TWO)) is Outcome.ADVANCE
+        assert admitted(said, by, walk=walk) is AdmissionOutcome.UNKNOWN_AUTHORITY
+        assert admitted(said, by, walk=(ZERO, ONE, other if walk[-1] is TWO else TWO)) is AdmissionOutcome.ADVANCE
 
 
 def test_a_disputed_authority_stops_its_heads() -> None:
-    assert admitted(head(9, epoch=1, authority=2), NEW, conflict=True) is Outcome.OLDER
+    assert admitted(head(9, epoch=1, authority=2), NEW, conflict=True) is AdmissionOutcome.OLDER
 
 
 def test_fast_forward_is_undone_by_an_epoch() -> None:
     """The thief's head of a billion blocks is the newest known: the first head of the next epoch comes after it."""
     thief = head(10**9, authority=1)
-    assert admitted(head(9, epoch=1, authority=2), NEW, thief) is Outcome.ADVANCE
-    assert admitted(thief, NODE, head(9, epoch=1, authority=2)) is Outcome.OLD_EPOCH
+    assert admitted(head(9, epoch=1, authority=2), NEW, thief) is AdmissionOutcome.ADVANCE
+    assert admitted(thief, NODE, head(9, epoch=1, authority=2)) is AdmissionOutcome.OLD_EPOCH
 
 
 @pytest.mark.parametrize(
     ("size", "root", "outcome"),
     [
-        (3, ROOT, Outcome.ADVANCE),
-        (8, ROOT, Outcome.ADVANCE),
-        (8, b"x" * 32, Outcome.REWRITE),
-        (11, ROOT, Outcome.REWRITE),
+        (3, ROOT, AdmissionOutcome.ADVANCE),
+        (8, ROOT, AdmissionOutcome.ADVANCE),
+        (8, b"x" * 32, AdmissionOutcome.REWRITE),
+        (11, ROOT, AdmissionOutcome.REWRITE),
     ],
 )
-def test_blocks_that_an_epoch_gives_up_are_seen(size: int, root: bytes, outcome: Outcome) -> None:
+def test_blocks_that_an_epoch_gives_up_are_seen(size: int, root: bytes, outcome: AdmissionOutcome) -> None:
     said = head(12, epoch=1, authority=2)
     assert admitted(said, NEW, head(size), size=size, mine={size: root}) is outcome
 
 
 def test_heads_of_different_epochs_never_form_a_fork() -> None:
     said = head(11, epoch=1, authority=2, root=b"x" * 32)
-    assert admitted(said, NEW, head(11), size=11, mine={11: ROOT}) is Outcome.REWRITE
+    assert admitted(said, NEW, head(11), size=11, mine={11: ROOT}) is AdmissionOutcome.REWRITE
     in_epoch = head(11, epoch=1, authority=2)
-    assert admitted(said, NEW, in_epoch, size=11, epoch=1, mine={11: ROOT}) is Outcome.FORK
-    assert admitted(said, NEW, in_epoch) is Outcome.FORK
+    assert admitted(said, NEW, in_epoch, size=11, epoch=1, mine={11: ROOT}) is AdmissionOutcome.FORK
+    assert admitted(said, NEW, in_epoch) is AdmissionOutcome.FORK
 
 
 def test_a_turn_tells_what_is_kept_over_several_epochs() -> None:
@@ -178,14 +180,14 @@ def test_authorities_are_admitted_in_order() -> None:
     walk = [ZERO, ONE]
     new = version(ONE, [OWNER, NODE, NEW])
     verdict, rights = admit_authority(new, signed(new, OWNER), walk, NOW)
-    assert (verdict.outcome, rights.version) == (Outcome.NEW, 2)
+    assert (verdict.outcome, rights.version) == (AdmissionOutcome.NEW, 2)
     after = version(rights, [OWNER, NODE, NEW])
-    assert admit_authority(after, signed(after, OWNER), walk, NOW)[0].outcome is Outcome.UNKNOWN_AUTHORITY
+    assert admit_authority(after, signed(after, OWNER), walk, NOW)[0].outcome is AdmissionOutcome.UNKNOWN_AUTHORITY
     again = admit_authority(new, signed(new, OWNER), [*walk, rights], NOW)
-    assert (again[0].outcome, again[1]) == (Outcome.OLDER, rights)
+    assert (again[0].outcome, again[1]) == (AdmissionOutcome.OLDER, rights)
     other = version(ONE, [OWNER, NODE])
     disputed = admit_authority(other, signed(other, OWNER), [*walk, rights], NOW)
-    assert (disputed[0].outcome, disputed[1]) == (Outcome.FORK, rights)
+    assert (disputed[0].outcome, disputed[1]) == (AdmissionOutcome.FORK, rights)
 
 
 def test_an_authority_of_another_chain_is_not_taken() -> None:
@@ -193,10 +195,10 @@ def test_an_authority_of_another_chain_is_not_taken() -> None:
     said, other = version(ZERO, [OWNER, NODE]), Multihash.sha3_256(b"another seed").digest
     sealed = signed(said, OWNER)
     verdict, rights = admit_authority(said, sealed, [ZERO], NOW, other)
-    assert (verdict.outcome, verdict.lasts, rights) == (Outcome.OLDER, False, ZERO)
-    assert admit_authority(said, sealed, [ZERO], NOW, SEED.digest)[0].outcome is Outcome.NEW
+    assert (verdict.outcome, verdict.lasts, rights) == (AdmissionOutcome.OLDER, False, ZERO)
+    assert admit_authority(said, sealed, [ZERO], NOW, SEED.digest)[0].outcome is AdmissionOutcome.NEW
     again = version(ZERO, [OWNER, NEW])
-    assert admit_authority(again, signed(again, OWNER), [ZERO, ONE], NOW, other)[0].outcome is Outcome.FORK, (
+    assert admit_authority(again, signed(again, OWNER), [ZERO, ONE], NOW, other)[0].outcome is AdmissionOutcome.FORK, (
         "two of one version accuse the roots all the same"
     )
 
@@ -211,14 +213,14 @@ def test_retired_root_cannot_rotate() -> None:
     )  # fmt: skip
     two = follow(ONE, handed, signed(handed, OWNER, NEW))
     third = version(two, [STRANGER, OWNER, NODE])
-    assert admit_authority(third, signed(third, OWNER), [ZERO, ONE, two], NOW)[0].outcome is Outcome.REJECTED
+    assert admit_authority(third, signed(third, OWNER), [ZERO, ONE, two], NOW)[0].outcome is AdmissionOutcome.REJECTED
     stolen = version(ONE, [OWNER, NODE, STRANGER])
     verdict, rights = admit_authority(stolen, signed(stolen, OWNER), [ZERO, ONE, two], NOW)
-    assert (verdict.outcome, rights) == (Outcome.FORK, two)
+    assert (verdict.outcome, rights) == (AdmissionOutcome.FORK, two)
 
 
 def test_forged_and_early_authorities_are_not_taken() -> None:
     new = version(ONE, [OWNER, NODE, STRANGER])
-    assert admit_authority(new, signed(new, STRANGER), [ZERO, ONE], NOW)[0].outcome is Outcome.REJECTED
+    assert admit_authority(new, signed(new, STRANGER), [ZERO, ONE], NOW)[0].outcome is AdmissionOutcome.REJECTED
     early = version(ONE, [OWNER, NODE], at=Instant(NOW + 3600 * instant.SECOND))
-    assert admit_authority(early, signed(early, OWNER), [ZERO, ONE], NOW)[0].outcome is Outcome.EARLY
+    assert admit_authority(early, signed(early, OWNER), [ZERO, ONE], NOW)[0].outcome is AdmissionOutcome.EARLY

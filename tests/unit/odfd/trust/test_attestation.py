@@ -14,7 +14,7 @@ from chain import instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
-from odfd.trust.evidence.row_diff import Finding, compare
+from odfd.trust.evidence.row_diff import RowDifference, compare
 from odfd.trust.judgement.verdicts import Said, voice_on
 from odfd.trust.ledger.runs import Run
 from odfd.trust.validation.attestation import MAX_SPANS, Subject, Tried, attest, spans_of
@@ -108,7 +108,7 @@ def test_evidence_names_row_and_column() -> None:
     ]
     assert finding.cells[0].context["carrier"] == "AA"
     assert finding.cells[0].context["event_time"] == "2013-06-14T00:00:00Z"
-    assert Finding.from_bytes(finding.to_bytes()) == finding
+    assert RowDifference.from_bytes(finding.to_bytes()) == finding
 
 
 def test_evidence_of_other_shapes() -> None:

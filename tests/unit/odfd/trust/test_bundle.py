@@ -18,12 +18,12 @@ from chain.statements.keys import SigningKey
 from odfd.trust.evidence import bundle, bundle_writer
 from odfd.trust.evidence.bundle import Listed, Reader
 from odfd.trust.evidence.bundle_reader import Lacking, unpacked
-from odfd.trust.evidence.bundle_store import Room, Shelf
+from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore
 from odfd.trust.evidence.bundle_writer import Gathered, TooLarge
-from odfd.trust.validation.recheck import Answer, recheck
+from odfd.trust.validation.recheck import RecheckAnswer, recheck
 
 
-async def answer(raw: bytes, engine: Any, folder: Path) -> Answer:
+async def answer(raw: bytes, engine: Any, folder: Path) -> RecheckAnswer:
     (folder / "staging").mkdir(parents=True)
     with unpacked(io.BytesIO(raw), "lie.odfe", folder) as case:
         return await recheck(case, engine, folder / "staging")
@@ -220,7 +220,7 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     await accused.publish(1)
     made = await accused.gathered()
     (tmp_path / "shelf").mkdir()
-    shelf = Shelf(tmp_path / "shelf")
+    shelf = BundleStore(tmp_path / "shelf")
     kept = []
     for records in range(90, 95):
         each = with_manifest(made, actual=msgspec.structs.replace(made.manifest.actual, records=records))
@@ -228,7 +228,7 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     assert [shelf.has(name) for name in kept] == [False, True, True, True, True]
     with pytest.raises(NotFound):
         shelf.path(kept[0])
-    small = Shelf(tmp_path / "shelf", Room(total=100))
+    small = BundleStore(tmp_path / "shelf", BundleQuota(total=100))
     with pytest.raises(Environment, match="100 are kept"):
         small.keep(made.manifest, made.sources)
     assert small.has(kept[1]), "what does not fit pushes nothing out"
@@ -241,7 +241,7 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
 async def test_a_kept_bundle_is_the_same_file_again(accused: Any, accused_world: Any, tmp_path: Path) -> None:
     await accused.publish(2)
     made = await accused.gathered()
-    shelf = Shelf(tmp_path)
+    shelf = BundleStore(tmp_path)
     kept = shelf.keep(made.manifest, made.sources)
     assert kept == made.manifest.id == shelf.keep(made.manifest, made.sources)
     raw = shelf.path(kept).read_bytes()
@@ -253,7 +253,7 @@ async def test_a_damaged_object_is_not_kept_as_evidence(accused: Any, tmp_path: 
     made = await accused.gathered()
     spoiled = {name: b"x" * len(raw) if isinstance(raw, bytes) else raw for name, raw in made.sources.items()}
     with pytest.raises(Invalid, match="damaged"):
-        Shelf(tmp_path).keep(made.manifest, spoiled)
+        BundleStore(tmp_path).keep(made.manifest, spoiled)
     assert not found_in(tmp_path, "f1620*.odfe")
 
 

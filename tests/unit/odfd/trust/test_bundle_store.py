@@ -17,7 +17,7 @@ from chain.statements import canonical, envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, HeadStatement
 from odfd.trust.evidence.bundle import BUNDLE, Listed, Manifest
-from odfd.trust.evidence.bundle_store import Kept, Room, Shelf, leaving
+from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore, StoredBundle, leaving
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(3)]
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -58,14 +58,14 @@ def evidence(whom: int, size: int, number: int) -> tuple[Manifest, dict[Multihas
 
 names = st.binary(min_size=32, max_size=32).map(Multihash.sha3_256)
 kept = st.builds(
-    Kept,
+    StoredBundle,
     name=names,
     dataset=st.sampled_from([key.dataset_id for key in KEYS]),
     size=st.integers(1, 60),
     at=st.integers(0, 5),
     refuted=st.booleans(),
 )
-rooms = st.builds(Room, total=st.integers(60, 200), one=st.integers(60, 200), count=st.integers(1, 4))
+rooms = st.builds(BundleQuota, total=st.integers(60, 200), one=st.integers(60, 200), count=st.integers(1, 4))
 
 
 @given(
@@ -75,7 +75,7 @@ rooms = st.builds(Room, total=st.integers(60, 200), one=st.integers(60, 200), co
     room=rooms,
     seed=st.randoms(use_true_random=False),
 )
-def test_who_leaves(shelf: list[Kept], size: int, whom: int, room: Room, seed: object) -> None:
+def test_who_leaves(shelf: list[StoredBundle], size: int, whom: int, room: BundleQuota, seed: object) -> None:
     """What is left fits; the untrue go first, then the oldest; the order of looking is no matter."""
     dataset = KEYS[whom].dataset_id
     gone = leaving(shelf, dataset, size, room)
@@ -107,7 +107,7 @@ coming = st.tuples(st.integers(0, 2), st.integers(1, 3000), st.sampled_from(["",
 @given(brought=st.lists(coming, max_size=10), untrue=st.sets(st.integers(0, 9)), total=st.integers(8_000, 30_000))
 def test_never_over_budget(brought: list[tuple[int, int, str]], untrue: set[int], total: int) -> None:
     """Whatever comes and wherever it is cut off: after each the room is kept, also for who opens the shelf again."""
-    room = Room(total=total, one=total // 2, count=2)
+    room = BundleQuota(total=total, one=total // 2, count=2)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         refuted: set[Multihash] = set()
@@ -117,7 +117,7 @@ def test_never_over_budget(brought: list[tuple[int, int, str]], untrue: set[int]
                 if name == end:
                     raise Ended
 
-            shelf = Shelf(folder, room, lambda _: refuted, step)
+            shelf = BundleStore(folder, room, lambda _: refuted, step)
             manifest, sources = evidence(whom, size, number)
             try:
                 shelf.keep(manifest, sources)
@@ -126,7 +126,7 @@ def test_never_over_budget(brought: list[tuple[int, int, str]], untrue: set[int]
             except Environment:
                 assert size > room.one - 6000, "only what is too large for the room of one dataset"
             else:
-                assert Shelf(folder, room).path(manifest.id) == shelf.path(manifest.id)
+                assert BundleStore(folder, room).path(manifest.id) == shelf.path(manifest.id)
             if number in untrue:
                 refuted.add(manifest.id)
             files = [path for path in folder.iterdir() if path.suffix == ".odfe"]
@@ -141,7 +141,7 @@ def test_what_one_that_was_killed_left_is_cleared_away(tmp_path: Path) -> None:
     left = tmp_path / f"{Multihash.sha3_256(b'x')}.77.part"
     left.write_bytes(b"half")
     (tmp_path / "notes.odfe").write_bytes(b"not ours")
-    shelf = Shelf(tmp_path)
+    shelf = BundleStore(tmp_path)
     assert not left.exists()
     manifest, sources = evidence(0, 10, 1)
     assert shelf.has(shelf.keep(manifest, sources))
@@ -151,9 +151,9 @@ def test_what_one_that_was_killed_left_is_cleared_away(tmp_path: Path) -> None:
 def test_a_shelf_of_before_is_read_and_goes_with_the_oldest(tmp_path: Path) -> None:
     """Files that do not name whom they accuse are found by their id, and count for all."""
     manifest, sources = evidence(0, 10, 1)
-    made = Shelf(tmp_path).keep(manifest, sources)
-    size = Shelf(tmp_path).path(made).rename(tmp_path / f"{made}.odfe").stat().st_size
-    again = Shelf(tmp_path, Room(total=2 * size - 1))
+    made = BundleStore(tmp_path).keep(manifest, sources)
+    size = BundleStore(tmp_path).path(made).rename(tmp_path / f"{made}.odfe").stat().st_size
+    again = BundleStore(tmp_path, BundleQuota(total=2 * size - 1))
     assert again.path(made).name == f"{made}.odfe"
     again.keep(*evidence(1, 10, 2))
     assert not again.has(made)
@@ -162,5 +162,5 @@ def test_a_shelf_of_before_is_read_and_goes_with_the_oldest(tmp_path: Path) -> N
 def test_nobody_is_accused_without_his_signature(tmp_path: Path) -> None:
     manifest, sources = evidence(0, 10, 1)
     with pytest.raises(Invalid):
-        Shelf(tmp_path).keep(msgspec.structs.replace(manifest, head={}), sources)
+        BundleStore(tmp_path).keep(msgspec.structs.replace(manifest, head={}), sources)
     assert not list(tmp_path.iterdir())

@@ -16,18 +16,20 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from engines.contract import EngineIdentity
-from odfd.trust.judgement.evidence_claims import Claim, Desk, claims
+from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
 from odfd.trust.ledger.recheck_results import Recheck, with_rechecks
 from odfd.trust.ledger.runs import Run
-from odfd.trust.policy.policy import Group, Policy
+from odfd.trust.policy.policy import KeyGroup, Policy
 from odfd.trust.validation.evidence_rechecker import _run
-from odfd.trust.validation.recheck import Answer, Result
+from odfd.trust.validation.recheck import RecheckAnswer, Result
 
 DATASET = SigningKey(b"d" * 32).dataset_id
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(5)]
 NOW = instant.parse("2026-11-20T08:00:00Z")
 ENGINE = EngineUsed(name="spark", digest="sha256:e", pinned=True, sandbox="image", platform="linux/amd64")
-POLICY = Policy(tolerated=1, groups=tuple(Group(f"g{number}", frozenset({key})) for number, key in enumerate(KEYS[:4])))
+POLICY = Policy(
+    tolerated=1, groups=tuple(KeyGroup(f"g{number}", frozenset({key})) for number, key in enumerate(KEYS[:4]))
+)
 """The fifth key is a stranger's."""
 
 
@@ -60,8 +62,10 @@ def run(step: int, verdict: str = "reproduced", first: int | None = None) -> Run
     return Run(sequence_number=step, first=first, block=bundle_of(step), at=NOW, verdict=verdict, engine=ENGINE)
 
 
-def desk(**more: Any) -> Desk:
-    return Desk(**{"runs": {}, "done": {}, "resting": (), "engine": ENGINE.digest, "has": lambda _: False, **more})
+def desk(**more: Any) -> OwnFindings:
+    return OwnFindings(
+        **{"runs": {}, "done": {}, "resting": (), "engine": ENGINE.digest, "has": lambda _: False, **more}
+    )
 
 
 said = st.dictionaries(st.sampled_from(KEYS), st.dictionaries(st.integers(0, 9), st.integers(0, 1), max_size=3))
@@ -122,8 +126,8 @@ def test_a_bundle_is_looked_into_once_unless_the_engine_is_another() -> None:
         assert len(claims(POLICY, DATASET, heard, (), desk(done={claim.bundle: before}))) == again
 
 
-def answer(result: Result, state: str | None, reason: str = "") -> Answer:
-    return Answer(
+def answer(result: Result, state: str | None, reason: str = "") -> RecheckAnswer:
+    return RecheckAnswer(
         result=result.value,
         reason=reason,
         bundle=bundle_of("bundle"),

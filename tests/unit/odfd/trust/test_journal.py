@@ -20,12 +20,12 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Tree
 from odfd.trust.keys import journal_topics
-from odfd.trust.keys.journal import Entry, Journal
+from odfd.trust.keys.journal import JournalEntry, SigningJournal
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.journal_recovery import ENOUGH, PATIENCE, may_go_on, recall
@@ -133,7 +133,7 @@ def test_a_journal_begun_anew_knows_the_last_words(tmp_path: Path) -> None:
     for path in journals(tmp_path):
         path.unlink()
     keys = keys_in(tmp_path)
-    assert keys.renew(dataset.did, {"head": Entry((0, 8), "aa")}, "peers", NOW)
+    assert keys.renew(dataset.did, {"head": JournalEntry((0, 8), "aa")}, "peers", NOW)
     assert not keys.renew(dataset.did, {}, "alone", NOW), "it is not lost any more"
     for store in (keys, keys_in(tmp_path)):
         assert not store.is_new(dataset.dataset_id)
@@ -163,11 +163,11 @@ def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path, step: str, monke
     with monkeypatch.context() as patch:
         patch.setattr(step, fail)
         with pytest.raises(Environment, match="cannot write"):
-            keys.renew(dataset.did, {"head": Entry((0, 8), "aa")}, "peers", NOW)
+            keys.renew(dataset.did, {"head": JournalEntry((0, 8), "aa")}, "peers", NOW)
     assert keys.lost() != [], "what was not said to be durable does not count"
     again = keys_in(tmp_path)
-    again.renew(dataset.did, {"head": Entry((0, 8), "aa")}, "peers", NOW)
-    assert again.last_said(dataset.did, "head") == Entry((0, 8), "aa")
+    again.renew(dataset.did, {"head": JournalEntry((0, 8), "aa")}, "peers", NOW)
+    assert again.last_said(dataset.did, "head") == JournalEntry((0, 8), "aa")
 
 
 def test_a_journal_that_is_deleted_under_a_node_comes_back_whole(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_journal_that_is_deleted_under_a_node_comes_back_whole(tmp_path: Path)
     keys.sign(dataset, "head", (0, 9), "bb", b"{}")
     again = keys_in(tmp_path)
     assert again.lost() == [keys.node_key().did], "which said nothing meanwhile"
-    assert again.last_said(dataset.did, "authority") == Entry((1,), "cc")
-    assert again.last_said(dataset.did, "head") == Entry((0, 9), "bb")
+    assert again.last_said(dataset.did, "authority") == JournalEntry((1,), "cc")
+    assert again.last_said(dataset.did, "head") == JournalEntry((0, 9), "bb")
 
 
 # What is known of a key's words
@@ -252,7 +252,7 @@ def test_the_last_word_counts_in_whatever_order_it_came(
         record(db, head(size, epoch=1), BOB)
     found = recall(db, [ALICE.did, BOB.did])
     db.close()
-    mine = {"head": Entry((0, max(sizes)), (bytes([max(sizes)]) * 32).hex())} if sizes else {}
+    mine = {"head": JournalEntry((0, max(sizes)), (bytes([max(sizes)]) * 32).hex())} if sizes else {}
     assert found[ALICE.did] == mine
     assert {topic: entry.order for topic, entry in found[BOB.did].items()} == {
         **({journal_topics.attestation(ALICE.dataset_id, 0): (max(serials),)} if serials else {}),
@@ -264,7 +264,7 @@ def test_cosignatures_and_what_a_proof_shows_are_words_too(db: sqlite3.Connectio
     leaves = [[bytes([number]) * 32 for number in branch] for branch in ((1, 2, 3), (1, 9))]
     trees = [Tree(lambda start, stop, branch=branch: branch[start:stop]) for branch in leaves]
     made = [
-        cosignature.cosign(BOB, Checkpoint(ALICE.dataset_id, 0, len(branch), tree.root(len(branch))), NOW)
+        cosignature.cosign(BOB, TreeCheckpoint(ALICE.dataset_id, 0, len(branch), tree.root(len(branch))), NOW)
         for branch, tree in zip(leaves, trees, strict=True)
     ]
     topic = journal_topics.cosignature(made[0].checkpoint)
@@ -272,7 +272,7 @@ def test_cosignatures_and_what_a_proof_shows_are_words_too(db: sqlite3.Connectio
     assert recall(db, [BOB.did])[BOB.did][topic].order == (2,)
     ours, theirs = ((lambda start, stop, branch=branch: branch[start:stop]) for branch in leaves)
     Ledger(db).record_proof(proofs.double_cosign(made[0].encode(), made[1].encode(), ours, theirs), "", NOW)
-    assert recall(db, [BOB.did])[BOB.did][topic] == Entry((3,), trees[0].root(3).hex())
+    assert recall(db, [BOB.did])[BOB.did][topic] == JournalEntry((3,), trees[0].root(3).hex())
     votes = [envelope.seal(statement.encode(verdict(serial, BOB)), BOB) for serial in (4, 5)]
     Ledger(db).record_proof(proofs.double_vote(*votes), "", NOW)
     said = recall(db, [BOB.did, ALICE.did])
@@ -328,7 +328,7 @@ def test_keys_are_known_by_their_bytes() -> None:
     assert journal_topics.head(BOB.did, ALICE.dataset_id) == f"head/{ALICE.dataset_id.multibase}"
 
 
-def said(journal: Journal) -> list[tuple[str, Entry]]:
+def said(journal: SigningJournal) -> list[tuple[str, JournalEntry]]:
     return sorted((topic, entry) for topic in ("a", "b") if (entry := journal.last(topic)) is not None)
 
 
@@ -337,7 +337,7 @@ def test_a_full_disk_leaves_a_journal_that_is_read(tmp_path: Path) -> None:
     for reopened in (False, True):
         for written in range(200):
             path = tmp_path / f"{reopened}{written}.journal"
-            journal = Journal(path)
+            journal = SigningJournal(path)
             journal.promise("a", (0, 1), "aa" * 32)
             size = path.stat().st_size
             with room_for(size + written):
@@ -348,11 +348,11 @@ def test_a_full_disk_leaves_a_journal_that_is_read(tmp_path: Path) -> None:
                 else:
                     break
                 if reopened:
-                    journal = Journal(path, begun=True)
-                assert said(journal) == [("a", Entry((0, 1), "aa" * 32))]
+                    journal = SigningJournal(path, begun=True)
+                assert said(journal) == [("a", JournalEntry((0, 1), "aa" * 32))]
             journal.promise("b", (0, 9), "cc" * 32)
-            wanted = [("a", Entry((0, 1), "aa" * 32)), ("b", Entry((0, 9), "cc" * 32))]
-            assert said(journal) == said(Journal(path, begun=True)) == wanted
+            wanted = [("a", JournalEntry((0, 1), "aa" * 32)), ("b", JournalEntry((0, 9), "cc" * 32))]
+            assert said(journal) == said(SigningJournal(path, begun=True)) == wanted
         else:
             pytest.fail("no line is so long")
 
@@ -364,7 +364,7 @@ def test_whatever_fails_the_journal_is_read(
 ) -> None:
     """Also where a file cannot even be cut back: then it is written anew."""
     path = tmp_path / "one.journal"
-    journal = Journal(path)
+    journal = SigningJournal(path)
     journal.promise("a", (0, 1), "aa")
     real = getattr(os, call)
 
@@ -379,30 +379,30 @@ def test_whatever_fails_the_journal_is_read(
             patch.setattr(os, "fsync", fails)
         with suppress(Environment):
             journal.promise("b", (0, 2), "bb")
-    for one in (journal, Journal(path, begun=True)):
-        assert one.last("a") == Entry((0, 1), "aa")
+    for one in (journal, SigningJournal(path, begun=True)):
+        assert one.last("a") == JournalEntry((0, 1), "aa")
         one.promise("b", (0, 3), "cc")
-        assert Journal(path, begun=True).last("b") == Entry((0, 3), "cc")
+        assert SigningJournal(path, begun=True).last("b") == JournalEntry((0, 3), "cc")
 
 
 def test_a_part_that_an_earlier_version_left_in_a_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "one.journal"
-    journal = Journal(path)
+    journal = SigningJournal(path)
     for topic, number in (("a", 1), ("b", 2), ("a", 3)):
         journal.promise(topic, (0, number), "ab" * 32)
     lines = path.read_text().splitlines()
     for size in range(1, len(lines[2]) + 1):
         path.write_text("\n".join([*lines[:2], lines[2][:size] + lines[3], ""]))
-        found = Journal(path, begun=True)
-        assert found.last("a") == Entry((0, 3), "ab" * 32)
+        found = SigningJournal(path, begun=True)
+        assert found.last("a") == JournalEntry((0, 3), "ab" * 32)
         # A line of which only the end is missing may as well have been said.
-        assert found.last("b") == (Entry((0, 2), "ab" * 32) if size == len(lines[2]) else None)
+        assert found.last("b") == (JournalEntry((0, 2), "ab" * 32) if size == len(lines[2]) else None)
         found.promise("b", (0, 3), "cd")
 
 
 def test_a_bit_that_flips_forgets_nothing(tmp_path: Path) -> None:
     path = tmp_path / "one.journal"
-    journal = Journal(path)
+    journal = SigningJournal(path)
     for topic, number in (("a", 1), ("b", 2), ("a", 3)):
         journal.promise(topic, (0, number), "ab" * 32)
     raw, wanted = path.read_bytes(), said(journal)
@@ -410,7 +410,7 @@ def test_a_bit_that_flips_forgets_nothing(tmp_path: Path) -> None:
         for bit in range(8):
             path.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << bit]) + raw[place + 1 :])
             try:
-                found = Journal(path, begun=True)
+                found = SigningJournal(path, begun=True)
             except Environment:
                 continue
             assert said(found) == wanted

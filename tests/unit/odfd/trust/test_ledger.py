@@ -15,7 +15,7 @@ from chain.statements import envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Frontier
-from odfd.trust.admission.rules import Outcome, admit_attestation, admit_head
+from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.log import STEPS, Checked, Ledger
 from odfd.trust.ledger.runs import Run, Runs
@@ -45,7 +45,7 @@ def signed(predicate: statement.Predicate, key: SigningKey = ALICE) -> envelope.
 
 def admitted(
     new: HeadStatement, held: HeadStatement | None = None, *, key: SigningKey = ALICE, mine: bytes | None = None
-) -> Outcome:
+) -> AdmissionOutcome:
     return admit_head(new, signed(new, key), held, lambda _: mine, NOW).outcome
 
 
@@ -54,27 +54,27 @@ def later(seconds: int) -> Instant:
 
 
 def test_admission_table() -> None:
-    assert admitted(head(8)) is Outcome.ADVANCE
-    assert admitted(head(9), head(8)) is Outcome.ADVANCE
-    assert admitted(head(7), head(8)) is Outcome.OLDER
-    assert admitted(head(8), head(8)) is Outcome.OLDER
-    assert admitted(head(8, at=later(60)), head(8)) is Outcome.RENEWED
-    assert admitted(head(8, root=b"x"), head(8)) is Outcome.FORK
-    assert admitted(head(8, root=b"x"), mine=b"r" * 32) is Outcome.FORK
-    assert admitted(head(8, authority=3)) is Outcome.UNKNOWN_AUTHORITY
+    assert admitted(head(8)) is AdmissionOutcome.ADVANCE
+    assert admitted(head(9), head(8)) is AdmissionOutcome.ADVANCE
+    assert admitted(head(7), head(8)) is AdmissionOutcome.OLDER
+    assert admitted(head(8), head(8)) is AdmissionOutcome.OLDER
+    assert admitted(head(8, at=later(60)), head(8)) is AdmissionOutcome.RENEWED
+    assert admitted(head(8, root=b"x"), head(8)) is AdmissionOutcome.FORK
+    assert admitted(head(8, root=b"x"), mine=b"r" * 32) is AdmissionOutcome.FORK
+    assert admitted(head(8, authority=3)) is AdmissionOutcome.UNKNOWN_AUTHORITY
 
 
 def test_forged_head_refused() -> None:
-    assert admitted(head(8), key=BOB) is Outcome.REJECTED
+    assert admitted(head(8), key=BOB) is AdmissionOutcome.REJECTED
 
 
 def test_replay_is_older_whatever_its_date() -> None:
-    assert admitted(head(7, at=later(300)), head(8)) is Outcome.OLDER
+    assert admitted(head(7, at=later(300)), head(8)) is AdmissionOutcome.OLDER
 
 
 def test_far_date_locks_nobody_out() -> None:
-    assert admitted(head(8, at=later(3600))) is Outcome.EARLY
-    assert admitted(head(8, days=91)) is Outcome.REJECTED
+    assert admitted(head(8, at=later(3600))) is AdmissionOutcome.EARLY
+    assert admitted(head(8, days=91)) is AdmissionOutcome.REJECTED
 
 
 def attested(serial: int, *spans: Span, previous: Multihash | None = None) -> Attestation:
@@ -95,21 +95,21 @@ def attested(serial: int, *spans: Span, previous: Multihash | None = None) -> At
 
 
 def test_attestations_are_ordered_by_serial() -> None:
-    def outcome(new: Attestation, held: Attestation | None = None, key: SigningKey = BOB) -> Outcome:
+    def outcome(new: Attestation, held: Attestation | None = None, key: SigningKey = BOB) -> AdmissionOutcome:
         return admit_attestation(new, signed(new, key), held, NOW).outcome
 
-    assert outcome(attested(1)) is Outcome.NEW
+    assert outcome(attested(1)) is AdmissionOutcome.NEW
     first = envelope.sid(statement.encode(attested(1)))
-    assert outcome(attested(2, previous=first), attested(1)) is Outcome.NEW
-    assert outcome(attested(2), attested(1)) is Outcome.FORK
-    assert outcome(attested(3), attested(1)) is Outcome.NEW
-    assert outcome(attested(1), attested(2)) is Outcome.OLDER
-    assert outcome(attested(1), attested(1)) is Outcome.OLDER
+    assert outcome(attested(2, previous=first), attested(1)) is AdmissionOutcome.NEW
+    assert outcome(attested(2), attested(1)) is AdmissionOutcome.FORK
+    assert outcome(attested(3), attested(1)) is AdmissionOutcome.NEW
+    assert outcome(attested(1), attested(2)) is AdmissionOutcome.OLDER
+    assert outcome(attested(1), attested(1)) is AdmissionOutcome.OLDER
     other = Span(first=0, last=3, verdict="not-attempted", reason="engine-missing")
-    assert outcome(attested(1, other), attested(1)) is Outcome.FORK
-    assert outcome(attested(1), key=ALICE) is Outcome.REJECTED
+    assert outcome(attested(1, other), attested(1)) is AdmissionOutcome.FORK
+    assert outcome(attested(1), key=ALICE) is AdmissionOutcome.REJECTED
     gap = Span(first=1, last=3, verdict="reproduced", state="genesis", engine=0)
-    assert outcome(attested(1, gap)) is Outcome.REJECTED
+    assert outcome(attested(1, gap)) is AdmissionOutcome.REJECTED
 
 
 @pytest.fixture

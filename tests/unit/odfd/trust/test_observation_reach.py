@@ -23,16 +23,16 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Observation, Response
 from chain.store.base import Head
 from chain.store.database import open_database
-from odfd.trust.judgement.observation_reach import Sightings, electorate
+from odfd.trust.judgement.observation_reach import ObservationReach, electorate
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.ledger.observations import Observations
-from odfd.trust.policy.policy import Group, Policy
+from odfd.trust.policy.policy import KeyGroup, Policy
 
 OWNER = SigningKey(b"d" * 32)
 OBSERVERS = [SigningKey(bytes([number]) * 32) for number in (1, 2, 3)]
 NOW = instant.parse("2026-11-20T08:00:00Z")
 BLOCKS = 8
-POLICY = Policy(groups=tuple(Group(f"g{number}", frozenset({key.did})) for number, key in enumerate(OBSERVERS)))
+POLICY = Policy(groups=tuple(KeyGroup(f"g{number}", frozenset({key.did})) for number, key in enumerate(OBSERVERS)))
 WHO = electorate(POLICY, SigningKey(b"m" * 32).did, lambda _: False, ())
 
 
@@ -110,7 +110,7 @@ def test_what_is_remembered_is_what_would_be_found_anew(deeds: list[Any]) -> Non
     """Statements and histories come in any order, and between them it is asked; a chain may shrink and turn."""
     with TemporaryDirectory() as folder, closing(open_database(Path(folder) / "odfd.sqlite")) as database:
         database.migrate("trust", STEPS)
-        remembers = Sightings()
+        remembers = ObservationReach()
         with database.write() as connection:
             for deed in deeds:
                 if len(deed) == 5:
@@ -119,7 +119,7 @@ def test_what_is_remembered_is_what_would_be_found_anew(deeds: list[Any]) -> Non
                 mark, size, count = deed
                 chain: Any = Chain(history(mark)[:size])
                 found = remembers.reach(connection, chain, OWNER.dataset_id, count, WHO)
-                assert found == Sightings().reach(connection, chain, OWNER.dataset_id, count, WHO)
+                assert found == ObservationReach().reach(connection, chain, OWNER.dataset_id, count, WHO)
 
 
 def hear(connection: sqlite3.Connection, made: Observation, signed: envelope.Signed) -> None:
@@ -132,7 +132,7 @@ def test_it_ends_at_the_first_block_of_data_that_too_few_observed(tmp_path: Path
     with closing(open_database(tmp_path / "odfd.sqlite")) as database:
         database.migrate("trust", STEPS)
         chain: Any = Chain(history(""))
-        ask = Sightings().reach
+        ask = ObservationReach().reach
         with database.write() as connection:
             assert ask(connection, chain, OWNER.dataset_id, 1, WHO) == 2
             for number in (2, 3, 5, 6):

@@ -22,14 +22,14 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import ATTESTATION, Observation, Response
 from chain.store.database import Database, open_database
-from odfd.network.statement_quota import Room
-from odfd.trust.admission.rules import Outcome, admit_observation
+from odfd.network.statement_quota import StatementQuota
+from odfd.trust.admission.rules import AdmissionOutcome, admit_observation
 from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
-from odfd.trust.judgement.verdicts import Decision, Extent, Reach, Status, Why, reach
+from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, Reach, ReachBound, reach
 from odfd.trust.ledger import observations
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.ledger.observations import Observations, Sighting
-from odfd.trust.policy.policy import Group, Policy, load_policy, parse_expression
+from odfd.trust.policy.policy import KeyGroup, Policy, load_policy, parse_expression
 
 OWNER = SigningKey(b"d" * 32)
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 6)]
@@ -96,12 +96,12 @@ def test_a_response_is_there_unless_there_was_none(result: str, response: Respon
 
 def test_admission() -> None:
     made = said()
-    assert admit_observation(made, signed(made), NOW, is_news=True).outcome is Outcome.NEW
-    assert admit_observation(made, signed(made), NOW, is_news=False).outcome is Outcome.OLDER
+    assert admit_observation(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.NEW
+    assert admit_observation(made, signed(made), NOW, is_news=False).outcome is AdmissionOutcome.OLDER
     stolen = signed(made, KEYS[1])
-    assert admit_observation(made, stolen, NOW, is_news=True).outcome is Outcome.REJECTED
+    assert admit_observation(made, stolen, NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
     ahead = said(seconds=601)
-    assert admit_observation(ahead, signed(ahead), NOW, is_news=True).outcome is Outcome.EARLY
+    assert admit_observation(ahead, signed(ahead), NOW, is_news=True).outcome is AdmissionOutcome.EARLY
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_room_is_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_strangers_datasets_make_room_for_others(database: Database) -> None:
     """What is observed of a dataset that is not held goes with the rest that is said of it."""
-    room, made = Room(most=0), said()
+    room, made = StatementQuota(most=0), said()
     with database.write() as connection:
         assert room.admits(connection, made, "peer", NOW)
         Observations(connection).keep(made, signed(made), "new", "peer", NOW)
@@ -161,7 +161,8 @@ def test_strangers_datasets_make_room_for_others(database: Database) -> None:
 
 
 POLICY = Policy(
-    groups=(Group("one", frozenset({KEYS[0].did, KEYS[1].did})), Group("two", frozenset({KEYS[2].did}))), tolerated=0
+    groups=(KeyGroup("one", frozenset({KEYS[0].did, KEYS[1].did})), KeyGroup("two", frozenset({KEYS[2].did}))),
+    tolerated=0,
 )
 
 
@@ -206,16 +207,16 @@ def test_who_is_near_or_suspended_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("text", "observed", "found"),
     [
-        ("data & observed:2", {2: 5}, Reach(5, Why("observed", 5))),
-        ("data & observed:2", {2: 9}, Reach(9, Why("head"))),
-        ("data & (observed:2 | fresh)", {2: 5}, Reach(9, Why("head"))),
-        ("observed:1 & observed:2", {1: 7, 2: 3}, Reach(3, Why("observed", 3))),
-        ("data & observed:2", None, Reach(9, Why("head"))),
+        ("data & observed:2", {2: 5}, Reach(5, ReachBound("observed", 5))),
+        ("data & observed:2", {2: 9}, Reach(9, ReachBound("head"))),
+        ("data & (observed:2 | fresh)", {2: 5}, Reach(9, ReachBound("head"))),
+        ("observed:1 & observed:2", {1: 7, 2: 3}, Reach(3, ReachBound("observed", 3))),
+        ("data & observed:2", None, Reach(9, ReachBound("head"))),
     ],
 )
 def test_reach_ends_where_too_few_observed(text: str, observed: dict[int, int] | None, found: Reach) -> None:
-    extent = Extent(linked=9, chain=9, data=9, observed=observed)
-    assert reach(parse_expression(text), extent, (), lambda _: Decision(Status.PENDING)) == found
+    extent = ChainExtent(linked=9, chain=9, data=9, observed=observed)
+    assert reach(parse_expression(text), extent, (), lambda _: Decision(DatasetStatus.PENDING)) == found
 
 
 @given(st.dictionaries(st.integers(1, 3), st.integers(1, 9)), st.integers(1, 3), st.integers(1, 9))
@@ -223,8 +224,8 @@ def test_more_observations_never_lower_reach(observed: dict[int, int], count: in
     asked = parse_expression(f"chain & observed:{count}")
 
     def found(extents: dict[int, int]) -> int:
-        extent = Extent(linked=9, chain=9, data=9, observed=extents)
-        return reach(asked, extent, (), lambda _: Decision(Status.PENDING)).blocks
+        extent = ChainExtent(linked=9, chain=9, data=9, observed=extents)
+        return reach(asked, extent, (), lambda _: Decision(DatasetStatus.PENDING)).blocks
 
     more = observed | {count: max(size, observed.get(count, 0))}
     assert found(more) >= found(observed)

@@ -21,11 +21,11 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from chain.store.database import Database, open_database
 from odfd.resources import store as resources
-from odfd.trust.admission.rules import Outcome, admit_policy
+from odfd.trust.admission.rules import AdmissionOutcome, admit_policy
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.policy import network_policies
 from odfd.trust.policy.network_policies import NetworkPolicies
-from odfd.trust.policy.policy import AllOf, AnyOf, Expression, Fact, Group, Policy, holds, parse_expression
+from odfd.trust.policy.policy import AllOf, AnyOf, Expression, Fact, KeyGroup, Policy, holds, parse_expression
 from odfd.trust.policy.policy_merge import accepted, check_rules, implies, in_force, tightened, waiting
 from odfd.trust.policy.witness_quorum import Witnesses
 
@@ -35,8 +35,8 @@ NOW = instant.parse("2026-11-20T08:00:00Z")
 DAY = 86400
 
 
-def group(name: str, *keys: int) -> Group:
-    return Group(name, frozenset(KEYS[number] for number in keys))
+def group(name: str, *keys: int) -> KeyGroup:
+    return KeyGroup(name, frozenset(KEYS[number] for number in keys))
 
 
 def listed(*groups: tuple[str, int]) -> tuple[RuleGroup, ...]:
@@ -222,7 +222,7 @@ def test_rules_that_are_none(rules: Rules) -> None:
     with pytest.raises(Invalid):
         check_rules(rules)
     made = said(1, rules)
-    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is Outcome.REJECTED
+    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
 
 
 def said(version: int, rules: Rules = Rules(use="reproduced"), **more: Any) -> PolicyStatement:  # noqa: B008  frozen
@@ -244,12 +244,12 @@ def signed(made: PolicyStatement, key: SigningKey = NETWORK) -> Signed:
 def test_admission() -> None:
     made = said(1)
     assert statement.decode_any(statement.encode(made)) == made
-    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is Outcome.NEW
-    assert admit_policy(made, signed(made), NOW, is_news=False).outcome is Outcome.OLDER
+    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.NEW
+    assert admit_policy(made, signed(made), NOW, is_news=False).outcome is AdmissionOutcome.OLDER
     stolen = signed(made, SigningKey(b"s" * 32))
-    assert admit_policy(made, stolen, NOW, is_news=True).outcome is Outcome.REJECTED
+    assert admit_policy(made, stolen, NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
     early = said(1, issued_at=statement.when(instant.Instant(NOW + 3600 * instant.SECOND)))
-    assert admit_policy(early, signed(early), NOW, is_news=True).outcome is Outcome.EARLY
+    assert admit_policy(early, signed(early), NOW, is_news=True).outcome is AdmissionOutcome.EARLY
 
 
 BAD = {

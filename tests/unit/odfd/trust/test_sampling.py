@@ -13,14 +13,14 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from odfd.trust.validation.sampling import Picks
+from odfd.trust.validation.sampling import Sample
 
 OWNER, ME, OTHER = (SigningKey(letter * 32) for letter in (b"d", b"m", b"o"))
 HASHES = [Multihash.sha3_256(number.to_bytes(4, "big")) for number in range(4000)]
 
 
 def test_about_so_many_are_picked() -> None:
-    picks = Picks(ME)
+    picks = Sample(ME)
     for share in (0.01, 0.1, 0.5):
         count = sum(picks.is_picked(name, share) for name in HASHES)
         assert 0.5 * share < count / len(HASHES) < 1.5 * share
@@ -29,14 +29,14 @@ def test_about_so_many_are_picked() -> None:
 
 
 def test_nobody_else_knows_which() -> None:
-    mine, theirs = ({name for name in HASHES if Picks(key).is_picked(name, 0.5)} for key in (ME, OTHER))
+    mine, theirs = ({name for name in HASHES if Sample(key).is_picked(name, 0.5)} for key in (ME, OTHER))
     assert 0.3 < len(mine & theirs) / len(mine) < 0.7
-    assert mine == {name for name in HASHES if Picks(ME).is_picked(name, 0.5)}
+    assert mine == {name for name in HASHES if Sample(ME).is_picked(name, 0.5)}
 
 
 @given(st.sampled_from(HASHES), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_share_picks_all_that_a_smaller_one_does(name: Multihash, one: float, other: float) -> None:
-    picks = Picks(ME)
+    picks = Sample(ME)
     assert picks.is_picked(name, min(one, other)) <= picks.is_picked(name, max(one, other))
 
 
@@ -75,7 +75,7 @@ def chain_of(kinds: list[bool]) -> Chain:
 def test_however_often_it_is_asked_the_answer_is_the_last_picked_step(
     kinds: list[bool], share: float, sizes: list[int]
 ) -> None:
-    chain, picks = chain_of(kinds), Picks(ME)
+    chain, picks = chain_of(kinds), Sample(ME)
     for size in (*(min(each, len(chain.blocks)) for each in sizes), len(chain.blocks)):
         wanted = [
             number
@@ -86,7 +86,7 @@ def test_however_often_it_is_asked_the_answer_is_the_last_picked_step(
 
 
 def test_what_was_looked_at_is_not_looked_at_again() -> None:
-    chain, picks = chain_of([True] * 50), Picks(ME)
+    chain, picks = chain_of([True] * 50), Sample(ME)
     assert picks.last(chain, OWNER.dataset_id, 40, 0.0) is None  # type: ignore[arg-type]
     chain.read = 0
     picks.last(chain, OWNER.dataset_id, 41, 0.0)  # type: ignore[arg-type]

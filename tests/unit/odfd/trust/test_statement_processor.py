@@ -16,8 +16,8 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import GROUP, Frontier
-from odfd.trust.admission.rules import Outcome
-from odfd.trust.admission.statement_processor import Hearing
+from odfd.trust.admission.rules import AdmissionOutcome
+from odfd.trust.admission.statement_processor import StatementProcessor
 from odfd.trust.ledger.log import STEPS, Checked, Ledger
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -56,12 +56,12 @@ def test_an_old_head_is_compared_without_a_walk(size: int) -> None:
         groups: list[bytes] = []
         tree = Frontier().extend(LEAVES, groups)
         Ledger(connection).grow(OWNER.dataset_id, Frontier(), Checked(tree, tree.size), groups)
-        hearing = Hearing(connection, leaves_of, "", NOW)
-        assert hearing.hear(*head_of(LEAVES)).outcome is Outcome.ADVANCE
-        assert hearing.hear(*head_of(LEAVES[:size])).outcome is Outcome.OLDER
+        hearing = StatementProcessor(connection, leaves_of, "", NOW)
+        assert hearing.hear(*head_of(LEAVES)).outcome is AdmissionOutcome.ADVANCE
+        assert hearing.hear(*head_of(LEAVES[:size])).outcome is AdmissionOutcome.OLDER
         assert read <= 2 * GROUP
         forged = hearing.hear(*head_of([*LEAVES[: size - 1], bytes(32)]))
-        assert forged.outcome is Outcome.FORK, "and yet by all that is here"
+        assert forged.outcome is AdmissionOutcome.FORK, "and yet by all that is here"
         assert forged.proof is not None
         assert forged.proof.index == size - 1
         assert read <= 12 * GROUP

@@ -10,12 +10,12 @@ from chain import instant
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.statements import checkpoint, cosignature, submission
-from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, Checkpoint, VerifierKey
+from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, TreeCheckpoint, VerifierKey
 from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier, Tree
 from odfd.trust.policy.public_witness import PublicWitness, read_witness
 from odfd.trust.policy.witness_quorum import load_witnesses
-from odfd.trust.witness.submission import LATE, SOON, Asking, Effect, Got, Post, Trouble
+from odfd.trust.witness.submission import LATE, SOON, Effect, Got, SubmissionRequest, Submitting, Trouble
 
 LOG, KEY, OTHER = SigningKey(b"o" * 32), SigningKey(b"w" * 32), SigningKey(b"x" * 32)
 DATASET = SigningKey(b"d" * 32).dataset_id
@@ -26,11 +26,11 @@ WITNESS = read_witness(f"{VKEY} https://witness.example/base/")
 NOW = instant.parse("2026-11-20T08:00:00Z")
 
 
-def tree(size: int = 13) -> Checkpoint:
-    return Checkpoint(DATASET, 0, size, Frontier().extend(LEAVES[:size]).root)
+def tree(size: int = 13) -> TreeCheckpoint:
+    return TreeCheckpoint(DATASET, 0, size, Frontier().extend(LEAVES[:size]).root)
 
 
-def line(key: SigningKey = KEY, of: Checkpoint | None = None, at: Instant = NOW, name: str = NAME) -> bytes:
+def line(key: SigningKey = KEY, of: TreeCheckpoint | None = None, at: Instant = NOW, name: str = NAME) -> bytes:
     data = checkpoint.decode_line(cosignature.cosign(key, of or tree(), at).line).data
     return cosignature.line_of(VerifierKey(name, COSIGNATURE_KEY, key.public), data).encode()
 
@@ -39,12 +39,12 @@ def prove(old: int) -> Sequence[bytes]:
     return Tree(lambda start, stop: LEAVES[start:stop]).consistency(old, 13)
 
 
-def asking(old: int = 5) -> Asking:
-    return Asking(WITNESS, tree(), submission.sign_note(LOG, tree()), old, prove, NOW)
+def asking(old: int = 5) -> Submitting:
+    return Submitting(WITNESS, tree(), submission.sign_note(LOG, tree()), old, prove, NOW)
 
 
 def sent(effect: Effect) -> submission.Submission:
-    assert isinstance(effect, Post)
+    assert isinstance(effect, SubmissionRequest)
     return submission.decode(effect.body)
 
 

@@ -14,13 +14,22 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from odfd.trust.judgement import suspension_rules
-from odfd.trust.judgement.suspension_rules import GRACE, Machine, Told, View, look_again, remembered, standing, strikes
+from odfd.trust.judgement.suspension_rules import (
+    GRACE,
+    DatasetStatements,
+    Machine,
+    View,
+    look_again,
+    remembered,
+    standing,
+    strikes,
+)
 from odfd.trust.judgement.verdicts import Said, Voice
-from odfd.trust.policy.policy import Group, Policy
+from odfd.trust.policy.policy import KeyGroup, Policy
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(6)]
 SETS = [SigningKey(b"set%29d" % number).dataset_id for number in range(3)]
-POLICY = Policy(groups=tuple(Group(f"g{at}", frozenset({key})) for at, key in enumerate(KEYS[:5])), tolerated=1)
+POLICY = Policy(groups=tuple(KeyGroup(f"g{at}", frozenset({key})) for at, key in enumerate(KEYS[:5])), tolerated=1)
 NOW = instant.parse("2026-11-20T08:00:00Z")
 LATER = Instant(NOW + GRACE + instant.SECOND)
 AMD, ARM = "linux/amd64", "linux/arm64"
@@ -59,7 +68,7 @@ def view(*words: str, sets: int = 2, platforms: str = "", own: str = "") -> View
             if word
         }
         mine = {3: Voice(Said.REPRODUCED) if own == "R" else Voice(Said.MISMATCH, b"mine")} if own else {}
-        told[SETS[number]] = Told(heard=heard, own=mine, steps=(3,))
+        told[SETS[number]] = DatasetStatements(heard=heard, own=mine, steps=(3,))
     found = View(datasets=told, own_machine=Machine("sha256:0", AMD))
     return msgspec.structs.replace(found, since=dict.fromkeys(strikes(POLICY, found), NOW))
 
@@ -109,7 +118,7 @@ def test_a_double_voter_is_out_at_once_and_no_longer_counts_against_others() -> 
 
 def test_unlisted_keys_accuse_nobody_and_are_not_accused() -> None:
     heard = {key: says(at, 0, "R" if at < 5 else "v") for at, key in enumerate(KEYS)}
-    assert not strikes(POLICY, View(datasets={SETS[0]: Told(heard=heard, steps=(3,))}, accused=(KEYS[5],)))
+    assert not strikes(POLICY, View(datasets={SETS[0]: DatasetStatements(heard=heard, steps=(3,))}, accused=(KEYS[5],)))
 
 
 def test_a_strike_that_was_withdrawn_begins_anew() -> None:
@@ -135,7 +144,7 @@ def test_order_of_hearing_does_not_matter(words: list[str], rng) -> None:
     for dataset, one in reversed(first.datasets.items()):
         heard: list[tuple[KeyDid, Attestation]] = list(one.heard.items())
         rng.shuffle(heard)
-        told[dataset] = Told(heard=dict(heard), steps=one.steps)
+        told[dataset] = DatasetStatements(heard=dict(heard), steps=one.steps)
     shuffled = msgspec.structs.replace(first, datasets=told)
     assert standing(POLICY, shuffled, LATER) == standing(POLICY, first, LATER)
 

@@ -27,24 +27,24 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
-from odfd.network.statement_store import LedgerNoticeboard
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import FixedClock
-from odfd.trust.judgement.suspension_review import Reviewing, contradicted
+from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.suspension_rules import GRACE
-from odfd.trust.judgement.suspensions import Sanctions
-from odfd.trust.judgement.trust_evaluator import Standing
-from odfd.trust.judgement.verdicts import Status
+from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.judgement.verdicts import DatasetStatus
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.ledger.runs import Run, Runs
-from odfd.trust.policy.policy import Group, Policy, parse_expression
+from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 6)]
 OWNERS = [SigningKey(b"owner%27d" % number) for number in range(3)]
-POLICY = Policy(groups=tuple(Group(f"g{at}", frozenset({key.did})) for at, key in enumerate(KEYS)), tolerated=1)
+POLICY = Policy(groups=tuple(KeyGroup(f"g{at}", frozenset({key.did})) for at, key in enumerate(KEYS)), tolerated=1)
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 
 
@@ -71,8 +71,8 @@ class Node:
             database.migrate(room.ROOM, room.STEPS)
         self.database, self.now = database, NOW
         self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
-        self.board = LedgerNoticeboard(database, self.chains, self.clock, frozenset)
-        self.standing = Standing(database, self.chains, lambda: POLICY, SigningKey(b"n" * 32).did, self.clock)
+        self.board = LedgerStatementStore(database, self.chains, self.clock, frozenset)
+        self.standing = TrustEvaluator(database, self.chains, lambda: POLICY, SigningKey(b"n" * 32).did, self.clock)
         self.changes = 0
         self.events = EventLog(FixedClock(NOW))
         self.reviewing = self.reviewer()
@@ -86,8 +86,8 @@ class Node:
     def clock(self) -> Instant:
         return self.now
 
-    def reviewer(self) -> Reviewing:
-        return Reviewing(self.database, self.chains, self.standing, self.events, self.clock, lambda: None)
+    def reviewer(self) -> SuspensionReview:
+        return SuspensionReview(self.database, self.chains, self.standing, self.events, self.clock, lambda: None)
 
     def later(self, by: int) -> None:
         self.now = Instant(self.now + by)
@@ -119,17 +119,17 @@ class Node:
         raw = envelope.seal(statement.encode(said), KEYS[validator])
         return self.board.judge(Topic.ATTEST, raw, PeerId("peer"))
 
-    def status(self, owner: SigningKey = OWNERS[0]) -> tuple[Status, int]:
+    def status(self, owner: SigningKey = OWNERS[0]) -> tuple[DatasetStatus, int]:
         found = self.standing.decision(self.standing.known(owner.dataset_id), 1)
         return found.status, found.attested
 
     def suspended(self) -> dict[str, str]:
         with self.database.read() as connection:
-            return {each.group: each.reason for each in Sanctions(connection).all(POLICY)}
+            return {each.group: each.reason for each in Suspensions(connection).all(POLICY)}
 
     def lift(self, group: str) -> None:
         with self.database.write() as connection:
-            Sanctions(connection).lift(POLICY, group, self.now)
+            Suspensions(connection).lift(POLICY, group, self.now)
 
 
 @pytest.fixture
@@ -244,10 +244,10 @@ def test_only_what_was_touched_is_looked_at(node: Node) -> None:
     contradict(node)
     assert node.reviewing.review({OWNERS[2].dataset_id}) == {}
     with node.database.read() as connection:
-        assert Sanctions(connection).since() == {}
+        assert Suspensions(connection).since() == {}
     node.reviewing.review({OWNERS[0].dataset_id})
     with node.database.read() as connection:
-        assert {strike.dataset for strike in Sanctions(connection).since()} == {OWNERS[0].dataset_id}
+        assert {strike.dataset for strike in Suspensions(connection).since()} == {OWNERS[0].dataset_id}
 
 
 def test_who_voted_twice_is_out_at_once_until_a_person_lifts_it(node: Node) -> None:
@@ -281,7 +281,7 @@ def test_a_flipped_bit_in_a_suspension_is_told(node: Node) -> None:
     with node.database.write() as connection:
         connection.execute("UPDATE trust_strikes SET since = since - 1")
     with pytest.raises(Environment, match="damaged on disk"), node.database.read() as connection:
-        Sanctions(connection).since()
+        Suspensions(connection).since()
 
 
 def test_tables_of_an_older_node_are_grown(tmp_path: Path) -> None:
@@ -291,4 +291,4 @@ def test_tables_of_an_older_node_are_grown(tmp_path: Path) -> None:
             old.executescript(step)
         for step in ledger_room.STEPS[6:]:
             old.executescript(step)
-        assert Sanctions(old).groups() == frozenset()
+        assert Suspensions(old).groups() == frozenset()

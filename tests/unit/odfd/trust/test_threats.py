@@ -36,16 +36,16 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
-from odfd.network.statement_store import Hearers, LedgerNoticeboard
-from odfd.trust.admission.rules import Outcome, admit_attestation, admit_head
-from odfd.trust.judgement.trust_evaluator import Standing
-from odfd.trust.judgement.verdicts import Said, Status, Voice, group_voices, judge, value_id, voice_on
-from odfd.trust.keys.journal import Journal
+from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.judgement.verdicts import DatasetStatus, Said, Voice, group_voices, judge, value_id, voice_on
+from odfd.trust.keys.journal import SigningJournal
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.policy.policy import Group, Policy, parse_expression
+from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from odfd.trust.signing import authority_drafts
 from odfd.trust.validation import sampling
 from p2p.ports import Judgement, PeerId, Topic
@@ -137,11 +137,11 @@ class Node:
         self.now = NOW
         self.policy = policy
         self.told: list[tuple[proof.Proof, bool]] = []
-        self.board = LedgerNoticeboard(
-            database, self.chains, lambda: self.now, frozenset, Hearers(proof=lambda *told: self.told.append(told))
+        self.board = LedgerStatementStore(
+            database, self.chains, lambda: self.now, frozenset, Subscribers(proof=lambda *told: self.told.append(told))
         )
         me = SigningKey(b"n" * 32).did
-        self.standing = Standing(database, self.chains, lambda: self.policy, me, lambda: self.now)
+        self.standing = TrustEvaluator(database, self.chains, lambda: self.policy, me, lambda: self.now)
 
     def hold(self, blocks: list[Block], dataset: DatasetId = DATASET) -> None:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=blocks)])
@@ -160,7 +160,7 @@ class Node:
 
 
 def policy(groups: int = 3, f: int = 0) -> Policy:
-    listed = tuple(Group(f"g{n}", frozenset({key.did})) for n, key in enumerate(VALIDATORS[:groups]))
+    listed = tuple(KeyGroup(f"g{n}", frozenset({key.did})) for n, key in enumerate(VALIDATORS[:groups]))
     return Policy(groups=listed, tolerated=f)
 
 
@@ -339,9 +339,9 @@ def test_lie_refuted_within_bound(f: int, data: Any) -> None:
     """f+1 equal mismatches refute, whatever f liars say; unlike ones never add up."""
     liars = data.draw(st.lists(st.sampled_from([R, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * (f + 1), *liars])}
-    assert judge(f, None, said, 0).status is Status.REFUTED
+    assert judge(f, None, said, 0).status is DatasetStatus.REFUTED
     unlike = {f"g{n}": Voice(Said.MISMATCH, bytes([n])) for n in range(2 * f + 2)}
-    refutes = judge(f, None, unlike, 0).status is Status.REFUTED
+    refutes = judge(f, None, unlike, 0).status is DatasetStatus.REFUTED
     assert refutes == (f == 0)
 
 
@@ -353,7 +353,7 @@ def test_opaque_never_counts() -> None:
 @given(st.integers(0, 3))
 def test_f_liars_cannot_attest(f: int) -> None:
     said = {f"g{n}": R for n in range(f)}
-    assert judge(f, None, said, f + 1).status is Status.PENDING
+    assert judge(f, None, said, f + 1).status is DatasetStatus.PENDING
 
 
 @given(st.integers(0, 3), st.data())
@@ -361,26 +361,26 @@ def test_f_deniers_cannot_veto(f: int, data: Any) -> None:
     deniers = data.draw(st.lists(st.sampled_from([LIE, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[R] * (f + 1), *deniers])}
     decision = judge(f, None, said, f + 1)
-    assert (decision.status, decision.attested) == (Status.ATTESTED, f + 1)
+    assert (decision.status, decision.attested) == (DatasetStatus.ATTESTED, f + 1)
 
 
 @given(st.integers(0, 3), st.integers(0, 20))
 def test_own_mismatch_beats_quorum(f: int, colluders: int) -> None:
     said = {f"g{n}": R for n in range(colluders)}
-    assert judge(f, LIE, said, 1).status is Status.OWN_MISMATCH
+    assert judge(f, LIE, said, 1).status is DatasetStatus.OWN_MISMATCH
 
 
 @given(st.integers(1, 3), st.data())
 def test_excuse_needs_f_plus_one(f: int, data: Any) -> None:
     excuses = data.draw(st.integers(0, f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * (f + 1), *[N] * excuses])}
-    assert judge(f, None, said, 0).status is Status.REFUTED
+    assert judge(f, None, said, 0).status is DatasetStatus.REFUTED
     said |= {f"h{n}": N for n in range(f + 1)}
-    assert judge(f, None, said, 0).status is Status.NONDETERMINISTIC
+    assert judge(f, None, said, 0).status is DatasetStatus.NONDETERMINISTIC
 
 
 def test_group_votes_once() -> None:
-    one = Policy(groups=(Group("one", frozenset(key.did for key in VALIDATORS)),))
+    one = Policy(groups=(KeyGroup("one", frozenset(key.did for key in VALIDATORS)),))
     heard = {key.did: vote(key, BLOCKS)[0] for key in VALIDATORS}
     assert group_voices(one, heard, 2) == {"one": R}
     heard[VALIDATORS[0].did] = vote(VALIDATORS[0], BLOCKS, verdict="mismatch")[0]
@@ -389,7 +389,7 @@ def test_group_votes_once() -> None:
 
 def test_self_attestation_ignored(node: Node) -> None:
     """A group that shares a key with the dataset's writers has no say on it."""
-    node.policy = Policy(groups=(Group("owner", frozenset({OWNER.did, VALIDATORS[0].did})), policy(3).groups[1]))
+    node.policy = Policy(groups=(KeyGroup("owner", frozenset({OWNER.did, VALIDATORS[0].did})), policy(3).groups[1]))
     node.hold(BLOCKS)
     for key in (OWNER, VALIDATORS[0], VALIDATORS[1]):
         assert node.hear(Topic.ATTEST, vote(key, BLOCKS)[1]) is Judgement.ACCEPT
@@ -431,7 +431,7 @@ def test_a_validator_speaks_of_a_new_epoch_with_any_serial(node: Node) -> None:
 def test_double_vote_suspends(node: Node) -> None:
     """Two faces of one serial, or a successor that does not follow: proven, told to all, and the group is silent."""
     liar, honest = VALIDATORS[0], VALIDATORS[1]
-    node.policy = Policy(groups=(Group("g", frozenset({liar.did, VALIDATORS[2].did})), policy(3).groups[1]))
+    node.policy = Policy(groups=(KeyGroup("g", frozenset({liar.did, VALIDATORS[2].did})), policy(3).groups[1]))
     node.hold(BLOCKS)
     for key in (liar, honest, VALIDATORS[2]):
         node.hear(Topic.ATTEST, vote(key, BLOCKS)[1])
@@ -457,8 +457,8 @@ def test_honest_never_suspended(data: Any) -> None:
     for one, raw in data.draw(st.lists(st.sampled_from(said), max_size=12)):
         signed = envelope.unseal(raw, statement.limit_of(one))
         outcome = admit_attestation(one, signed, newest, NOW).outcome
-        assert outcome in (Outcome.NEW, Outcome.OLDER)
-        newest = one if outcome is Outcome.NEW else newest
+        assert outcome in (AdmissionOutcome.NEW, AdmissionOutcome.OLDER)
+        newest = one if outcome is AdmissionOutcome.NEW else newest
     for (_, one), (_, other) in itertools.combinations(said, 2):
         with pytest.raises(Invalid):
             proof.double_vote(one, other)
@@ -469,9 +469,9 @@ def test_honest_never_suspended(data: Any) -> None:
 
 def test_restored_signer_refuses(tmp_path: Path) -> None:
     """A database restored from a backup does not make its key contradict itself: the journal remembers."""
-    journal = Journal(tmp_path / "key.journal")
+    journal = SigningJournal(tmp_path / "key.journal")
     journal.promise("head", (0, 8), "new")
-    again = Journal(tmp_path / "key.journal")
+    again = SigningJournal(tmp_path / "key.journal")
     for order, subject in (((0, 7), "older"), ((0, 8), "another of the same size")):
         with pytest.raises(Refused) as caught:
             again.promise("head", order, subject)
@@ -609,4 +609,4 @@ def test_a_head_far_from_ours_is_no_answer() -> None:
     """Admission alone, without a database: one ``now``, one verdict."""
     head, raw = head_of(BLOCKS, days=91)
     verdict = admit_head(head, envelope.unseal(raw, 4096), None, lambda _: None, NOW)
-    assert verdict.outcome is Outcome.REJECTED
+    assert verdict.outcome is AdmissionOutcome.REJECTED

@@ -11,7 +11,7 @@ import pytest
 from chain import instant
 from chain.instant import Instant
 from chain.statements import cosignature, submission
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from chain.statements.submission import Submission
@@ -19,7 +19,7 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.database import open_database
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.log import ROOM, STEPS, WITNESSED
-from odfd.trust.witness.tlog_witness import RATE, PublicDesk
+from odfd.trust.witness.tlog_witness import RATE, TlogWitness
 from odfd.trust.witness.witness import AGAIN, Witness
 from p2p.web.posting import Answer
 
@@ -41,7 +41,7 @@ class Office:
         self.made: list[Cosignature] = []
         witness = Witness(self.database, self.keys, lambda *_: [], self.clock)
         rooms = (self.database, self.keys, witness)
-        self.desk = PublicDesk(rooms, lambda: {OWNER.dataset_id}, self.clock, self.made.append)
+        self.desk = TlogWitness(rooms, lambda: {OWNER.dataset_id}, self.clock, self.made.append)
 
     def clock(self) -> Instant:
         return Instant(self.now)
@@ -54,8 +54,8 @@ class Office:
         return self
 
 
-def tree(size: int, leaves: Sequence[bytes] = LEAVES) -> Checkpoint:
-    return Checkpoint(OWNER.dataset_id, 0, size, Frontier().extend(leaves[:size]).root)
+def tree(size: int, leaves: Sequence[bytes] = LEAVES) -> TreeCheckpoint:
+    return TreeCheckpoint(OWNER.dataset_id, 0, size, Frontier().extend(leaves[:size]).root)
 
 
 def request(

@@ -20,15 +20,15 @@ from chain.store.database import Database, open_database
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import FixedClock
 from odfd.trust.evidence.bundle_reader import unpacked
-from odfd.trust.evidence.bundle_store import Shelf
+from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.ledger.runs import Runs
-from odfd.trust.signing.signer_context import Post
+from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import recheck
 from odfd.trust.validation.reexecution import RUNS, RUNS_AGAIN
-from odfd.trust.validation.validator import Settings, Validator
+from odfd.trust.validation.validator import Validator, ValidatorSettings
 
 
 class Silence:
@@ -55,10 +55,10 @@ class Node:
         """Which of the fresh engines give another answer, by their number."""
         self.journal = Silence()
         self.determinism = "strict"
-        self.shelf = Shelf(folder / "evidence")
+        self.shelf = BundleStore(folder / "evidence")
         (folder / "evidence").mkdir()
         self.clock = clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
-        settings = Settings(
+        settings = ValidatorSettings(
             shop=accused.world.shop,
             fresh_engine=self._fresh_engine,
             determinism=self._determinism,
@@ -66,7 +66,7 @@ class Node:
             shelf=self.shelf,
         )
         keys = KeyStore(folder / "keys", lambda count: b"v" * count)
-        post = Post(
+        post = SignerContext(
             database=database,
             keys=keys,
             events=EventLog(clock),

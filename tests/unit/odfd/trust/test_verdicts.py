@@ -17,10 +17,10 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch
 from engines.sandbox.base import Level
 from odfd.trust.judgement.verdicts import (
     Bench,
+    ChainExtent,
+    DatasetStatus,
     Decision,
-    Extent,
     Said,
-    Status,
     Voice,
     decide,
     group_voices,
@@ -28,7 +28,7 @@ from odfd.trust.judgement.verdicts import (
     reach,
     voice_on,
 )
-from odfd.trust.policy.policy import SANDBOXES, Group, Policy, parse_expression
+from odfd.trust.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 
 R = Voice(Said.REPRODUCED)
 N = Voice(Said.NONDETERMINISTIC)
@@ -43,24 +43,24 @@ def others(*voices: Voice) -> dict[str, Voice]:
 @pytest.mark.parametrize(
     ("tolerated", "own", "said", "quorum", "status"),
     [
-        (0, V, [R, R], 1, Status.OWN_MISMATCH),
-        (1, V, [], 2, Status.OWN_MISMATCH),
-        (0, N, [R, R], 1, Status.NONDETERMINISTIC),
-        (1, None, [N, N, R], 2, Status.NONDETERMINISTIC),
-        (1, None, [R, R, V, V], 2, Status.SPLIT),
-        (0, R, [V], 1, Status.SPLIT),
-        (1, None, [V, V, R], 2, Status.REFUTED),
-        (1, None, [V, W, R], 2, Status.DISPUTED),
-        (0, None, [V], 1, Status.REFUTED),
-        (1, R, [V], 2, Status.REPRODUCED),
-        (1, None, [R, R, V], 2, Status.ATTESTED),
-        (0, None, [R], 1, Status.ATTESTED),
-        (1, None, [V], 2, Status.DISPUTED),
-        (1, None, [R], 2, Status.PENDING),
-        (0, None, [], 0, Status.PENDING),
+        (0, V, [R, R], 1, DatasetStatus.OWN_MISMATCH),
+        (1, V, [], 2, DatasetStatus.OWN_MISMATCH),
+        (0, N, [R, R], 1, DatasetStatus.NONDETERMINISTIC),
+        (1, None, [N, N, R], 2, DatasetStatus.NONDETERMINISTIC),
+        (1, None, [R, R, V, V], 2, DatasetStatus.SPLIT),
+        (0, R, [V], 1, DatasetStatus.SPLIT),
+        (1, None, [V, V, R], 2, DatasetStatus.REFUTED),
+        (1, None, [V, W, R], 2, DatasetStatus.DISPUTED),
+        (0, None, [V], 1, DatasetStatus.REFUTED),
+        (1, R, [V], 2, DatasetStatus.REPRODUCED),
+        (1, None, [R, R, V], 2, DatasetStatus.ATTESTED),
+        (0, None, [R], 1, DatasetStatus.ATTESTED),
+        (1, None, [V], 2, DatasetStatus.DISPUTED),
+        (1, None, [R], 2, DatasetStatus.PENDING),
+        (0, None, [], 0, DatasetStatus.PENDING),
     ],
 )
-def test_rows(tolerated: int, own: Voice | None, said: list[Voice], quorum: int, status: Status) -> None:
+def test_rows(tolerated: int, own: Voice | None, said: list[Voice], quorum: int, status: DatasetStatus) -> None:
     assert judge(tolerated, own, others(*said), quorum).status is status
 
 
@@ -79,14 +79,14 @@ def test_a_confirmation_never_lowers_and_a_mismatch_never_raises(said, tolerated
     """S1 and its mirror image, but for a split, which is an alarm and not an answer."""
 
     def usable(decision: Decision) -> int:
-        if decision.status in (Status.OWN_MISMATCH, Status.SPLIT, Status.REFUTED):
+        if decision.status in (DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED):
             return 0
-        return 2 if decision.reproduced or decision.status is Status.ATTESTED else 1
+        return 2 if decision.reproduced or decision.status is DatasetStatus.ATTESTED else 1
 
     before = judge(tolerated, own, others(*said), quorum)
     confirmed = judge(tolerated, own, others(*said, R), quorum)
     denied = judge(tolerated, own, others(*said, V), quorum)
-    assert usable(confirmed) >= usable(before) or before.status is Status.REFUTED
+    assert usable(confirmed) >= usable(before) or before.status is DatasetStatus.REFUTED
     assert usable(denied) <= usable(before)
 
 
@@ -145,7 +145,7 @@ def test_no_pin_no_blame(pinned: bool, strict: bool) -> None:
 
 def test_group_votes_once_and_a_group_that_disagrees_is_silent() -> None:
     keys = [SigningKey(bytes([n]) * 32).did for n in range(4)]
-    policy = Policy(groups=(Group("one", frozenset(keys[:2])), Group("two", frozenset(keys[2:3]))))
+    policy = Policy(groups=(KeyGroup("one", frozenset(keys[:2])), KeyGroup("two", frozenset(keys[2:3]))))
     yes = attestation(Span(first=0, last=3, verdict="reproduced", state="genesis", engine=0))
     no = attestation(Span(first=0, last=3, verdict="mismatch", state="genesis", engine=0), mismatch=(LIE,))
     heard: dict[KeyDid, Attestation] = dict(zip(keys, [yes, yes, yes, yes], strict=True))
@@ -155,15 +155,15 @@ def test_group_votes_once_and_a_group_that_disagrees_is_silent() -> None:
 
 
 def reproduced(_: int) -> Decision:
-    return Decision(Status.REPRODUCED, reproduced=True, attested=1)
+    return Decision(DatasetStatus.REPRODUCED, reproduced=True, attested=1)
 
 
 def pending(_: int) -> Decision:
-    return Decision(Status.PENDING)
+    return Decision(DatasetStatus.PENDING)
 
 
 def test_reach() -> None:
-    extent = Extent(linked=10, chain=10, data=8)
+    extent = ChainExtent(linked=10, chain=10, data=8)
     steps = [3, 5, 7, 9]
     assert reach(parse_expression("chain"), extent, [], pending).blocks == 10
     assert reach(parse_expression("data"), extent, steps, pending).blocks == 8
@@ -174,21 +174,21 @@ def test_reach() -> None:
     assert reach(parse_expression("chain & (data | attested:1)"), extent, steps, reproduced).blocks == 10
 
     def refuted(step: int) -> Decision:
-        return Decision(Status.REFUTED if step == 5 else Status.REPRODUCED, reproduced=step != 5)
+        return Decision(DatasetStatus.REFUTED if step == 5 else DatasetStatus.REPRODUCED, reproduced=step != 5)
 
     found = reach(parse_expression("chain"), extent, steps, refuted)
     assert (found.blocks, found.why.rule, found.why.block) == (5, "refuted", 5)
 
 
 def test_reach_stops_at_a_fork_and_at_inputs() -> None:
-    extent = Extent(linked=10, chain=10, data=10, forked_at=6, inputs=7)
+    extent = ChainExtent(linked=10, chain=10, data=10, forked_at=6, inputs=7)
     assert reach(parse_expression("data"), extent, [], pending).blocks == 6
-    extent = Extent(linked=10, chain=10, data=10, inputs=7)
+    extent = ChainExtent(linked=10, chain=10, data=10, inputs=7)
     assert reach(parse_expression("data"), extent, [], pending).why.rule == "inputs"
 
 
 def test_root_data_passes_what_does_not_apply_to_it() -> None:
-    extent = Extent(linked=4, chain=4, data=4)
+    extent = ChainExtent(linked=4, chain=4, data=4)
     for expression in ("reproduced", "attested:5", "data & reproduced & attested:2"):
         assert reach(parse_expression(expression), extent, [], pending).blocks == 4
     assert reach(parse_expression("witnessed:1"), extent, [], pending).blocks == 0
@@ -199,11 +199,11 @@ def test_no_quorum_of_liars_of_at_most_f_attests_alone(said, tolerated, quorum) 
     quorum = max(quorum, tolerated + 1)
     liars = dict(itertools.islice(others(*said).items(), tolerated))
     only_lies = dict.fromkeys(liars, R)
-    assert judge(tolerated, None, only_lies, quorum).status is not Status.ATTESTED
+    assert judge(tolerated, None, only_lies, quorum).status is not DatasetStatus.ATTESTED
 
 
 def bench_of(keys: list[KeyDid], **more: Any) -> Bench:
-    groups = tuple(Group(f"g{number}", frozenset({key})) for number, key in enumerate(keys))
+    groups = tuple(KeyGroup(f"g{number}", frozenset({key})) for number, key in enumerate(keys))
     policy = Policy(groups=groups, **more)
     return Bench(policy=policy, me=SigningKey(b"m" * 32).did, quorum=2)
 
@@ -229,7 +229,7 @@ def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested:
     assert decide(bench_of(KEYS, min_sandbox=least), heard, None, 3).attested == attested
     lies = {key: on("none", lie=True) for key in KEYS}
     status = decide(bench_of(KEYS, min_sandbox=least), lies, None, 3).status
-    assert status is (Status.REFUTED if least == "none" else Status.PENDING), "nor do they refute"
+    assert status is (DatasetStatus.REFUTED if least == "none" else DatasetStatus.PENDING), "nor do they refute"
     assert decide(bench_of(KEYS, min_sandbox="host"), {KEYS[0]: on("a new word")}, None, 3).attested == 0
 
 
@@ -237,12 +237,12 @@ def test_as_many_engines_must_agree_as_are_asked_for() -> None:
     alike, another = on(digest="sha256:0"), on(digest="sha256:1")
     bench = bench_of(KEYS, min_engines=2)
     same = decide(bench, dict.fromkeys(KEYS, alike), None, 3)
-    assert (same.status, same.attested) == (Status.PENDING, 0)
+    assert (same.status, same.attested) == (DatasetStatus.PENDING, 0)
     mixed = decide(bench, {KEYS[0]: alike, KEYS[1]: another}, None, 3)
-    assert (mixed.status, mixed.attested) == (Status.ATTESTED, 2)
+    assert (mixed.status, mixed.attested) == (DatasetStatus.ATTESTED, 2)
     mine = msgspec.structs.replace(bench, engine="sha256:1")
     assert decide(mine, {KEYS[0]: alike}, R, 3).attested == 2
     assert decide(mine, {KEYS[0]: another}, R, 3).attested == 0
     assert decide(mine, {KEYS[0]: another}, R, 3).reproduced, "what I ran myself needs no second engine"
     lies = dict.fromkeys(KEYS, on(lie=True))
-    assert decide(bench, lies, None, 3).status is Status.REFUTED, "one engine is enough against it"
+    assert decide(bench, lies, None, 3).status is DatasetStatus.REFUTED, "one engine is enough against it"

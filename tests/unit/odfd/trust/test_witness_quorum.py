@@ -12,12 +12,12 @@ from chain import instant
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, statement
-from chain.statements.checkpoint import Checkpoint
+from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
-from odfd.trust.judgement.verdicts import Decision, Extent, Status, reach
+from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, reach
 from odfd.trust.policy.policy import parse_expression
 from odfd.trust.policy.witness_quorum import Roots, Witnesses, behind, witnessed
 
@@ -34,7 +34,7 @@ def root(leaves: Sequence[bytes]) -> bytes:
 
 
 def made(key: SigningKey, size: int, at: int = NOW, leaves: Sequence[bytes] = LEAVES, epoch: int = 0) -> Cosignature:
-    return cosignature.cosign(key, Checkpoint(DATASET, epoch, size, root(leaves[:size])), Instant(at))
+    return cosignature.cosign(key, TreeCheckpoint(DATASET, epoch, size, root(leaves[:size])), Instant(at))
 
 
 def three(**more: int) -> Witnesses:
@@ -73,10 +73,10 @@ def test_a_tree_beyond_mine_is_not_mine_yet() -> None:
 
 
 def test_reach_ends_where_the_quorum_ends() -> None:
-    extent = Extent(linked=10, chain=10, data=9, witnessed=(10, 7, 3))
+    extent = ChainExtent(linked=10, chain=10, data=9, witnessed=(10, 7, 3))
 
     def pending(_: int) -> Decision:
-        return Decision(Status.PENDING)
+        return Decision(DatasetStatus.PENDING)
 
     for expression, blocks, rule in [
         ("witnessed:1", 10, "head"),

@@ -43,7 +43,7 @@ from chain.rules import RULES, Binds
 from chain.rules.rule import Rule
 from chain.store.base import Head, Snapshot, StoredBlock, StoredPage
 from odfd.verify.report import Level
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.verify import verify_chain
 
 INPUTS = [DatasetId.from_public_key(bytes([n]) * 32) for n in (8, 9)]
 
@@ -226,7 +226,7 @@ class NoObjects:
 def test_columns_and_single_blocks_give_one_answer(seed: int, page: int) -> None:
     chain = Listed(chain_of(seed), page)
     quick, slow = (
-        verify_chain(chain, NoObjects(), Request(ref="x", level=Level.CHAIN, columns=each))  # type: ignore[arg-type]
+        verify_chain(chain, NoObjects(), VerificationRequest(ref="x", level=Level.CHAIN, columns=each))  # type: ignore[arg-type]
         for each in (True, False)
     )
     assert quick == slow
@@ -254,7 +254,7 @@ def test_what_comes_after_a_value_beyond_columns_is_looked_at(rule: str, page: i
         block = encode_block(content)
         rows.append((block.hash, block.raw))
     answers = [
-        verify_chain(Listed(rows, page), NoObjects(), Request(ref="x", level=Level.CHAIN, columns=each))  # type: ignore[arg-type]
+        verify_chain(Listed(rows, page), NoObjects(), VerificationRequest(ref="x", level=Level.CHAIN, columns=each))  # type: ignore[arg-type]
         for each in (True, False)
     ]
     assert answers[0] == answers[1]
@@ -266,7 +266,7 @@ def test_the_generator_makes_chains_that_hold_and_many_that_do_not() -> None:
     broken = set()
     held = 0
     for seed in range(250):
-        answer = verify_chain(Listed(chain_of(seed), 64), NoObjects(), Request(ref="x", level=Level.CHAIN))  # type: ignore[arg-type]
+        answer = verify_chain(Listed(chain_of(seed), 64), NoObjects(), VerificationRequest(ref="x", level=Level.CHAIN))  # type: ignore[arg-type]
         held += answer.ok
         broken |= {failure.rule for failure in answer.failures}
     assert 20 < held < 230

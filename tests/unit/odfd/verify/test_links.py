@@ -15,14 +15,14 @@ from chain.store.layout import DirectoryChain, DirectoryObjects
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
-from odfd.verify.report import Verification
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.report import VerificationResult
+from odfd.verify.verify import verify_chain
 from worlds.legacy_schema import legacy
 from worlds.linked_world import FILES, linked, made, rows
 
 
-def verify(folder: Path) -> Verification:
-    return verify_chain(DirectoryChain(folder), DirectoryObjects(folder), Request(ref="x", workers=1))
+def verify(folder: Path) -> VerificationResult:
+    return verify_chain(DirectoryChain(folder), DirectoryObjects(folder), VerificationRequest(ref="x", workers=1))
 
 
 def told(folder: Path) -> list[str]:

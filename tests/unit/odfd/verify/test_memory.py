@@ -20,8 +20,8 @@ from chain.store.sqlite import SqliteChain, SqliteChains
 from odfd.transfer.folders import import_dataset
 from odfd.verify import fold, memory, objects
 from odfd.verify.memory import Remembered, StoredMemory
-from odfd.verify.report import Progress, Verification
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.report import Progress, VerificationResult
+from odfd.verify.verify import verify_chain
 
 FLIGHTS = Path(__file__).parents[3] / "golden" / "kamu" / "flights"
 
@@ -42,14 +42,14 @@ class Node:
     def chain(self) -> SqliteChain:
         return self.chains.chain(self.dataset)
 
-    def verify(self, forget: bool = False, stop_after: int | None = None) -> Verification:
+    def verify(self, forget: bool = False, stop_after: int | None = None) -> VerificationResult:
         def show(progress: Progress) -> None:
             if stop_after is not None and progress.objects >= stop_after:
                 self.cut.set()
                 raise KeyboardInterrupt
 
         kept = StoredMemory(self.database, self.dataset, forget)
-        return verify_chain(self.chain, self.objects, Request(ref="x", workers=1), show, kept)
+        return verify_chain(self.chain, self.objects, VerificationRequest(ref="x", workers=1), show, kept)
 
 
 @pytest.fixture

@@ -23,14 +23,14 @@ from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.state import Vocab
 from odfd.verify import together
 from odfd.verify.objects import check_event
-from odfd.verify.terms import Terms
+from odfd.verify.terms import ChainTerms
 from odfd.verify.together import sound_of
 
 MADE = 1_700_000_000
 FAR = 65_000_000_000
 """The year 4029, whose nanoseconds no int64 holds."""
 OTHER = Multihash.from_digest(ARROW0_SHA3_256, bytes(32))
-TERMS = Terms(vocab=Vocab())
+TERMS = ChainTerms(vocab=Vocab())
 
 
 class Shelf:
@@ -193,13 +193,13 @@ def block_of(made: Made, shelf: Shelf) -> Block:
     )
 
 
-def group_of(seed: int) -> tuple[Shelf, list[tuple[Terms, Block]]]:
+def group_of(seed: int) -> tuple[Shelf, list[tuple[ChainTerms, Block]]]:
     lot, shelf, group = random.Random(seed), Shelf(), []
     for number in range(lot.randrange(1, 9)):
         made = slice_of(lot, 10 * number)
         if lot.random() < 0.4:
             lot.choice(WAYS)(made, lot)
-        terms = lot.choice([TERMS, TERMS, TERMS, Terms()])
+        terms = lot.choice([TERMS, TERMS, TERMS, ChainTerms()])
         group.append((terms, block_of(made, shelf)))
     return shelf, group
 

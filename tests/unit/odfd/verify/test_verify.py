@@ -21,20 +21,22 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter, read_head
-from odfd.verify.report import Failure, Level, Progress, Verification
-from odfd.verify.verify import Request, verify_chain
+from odfd.verify.report import Level, Progress, VerificationResult, VerifyFailure
+from odfd.verify.verify import verify_chain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 NAMES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())
 
 
-def verify(folder: Path, level: Level = Level.DATA, start: int = 0) -> Verification:
+def verify(folder: Path, level: Level = Level.DATA, start: int = 0) -> VerificationResult:
     return verify_chain(
-        DirectoryChain(folder), DirectoryObjects(folder), Request(ref="x", level=level, start=start, workers=2)
+        DirectoryChain(folder),
+        DirectoryObjects(folder),
+        VerificationRequest(ref="x", level=level, start=start, workers=2),
     )
 
 
-def told(report: Verification) -> list[tuple[int, str]]:
+def told(report: VerificationResult) -> list[tuple[int, str]]:
     assert report.ok == (not report.failures)
     return [(failure.block.sequence_number, failure.rule) for failure in report.failures]
 
@@ -139,7 +141,7 @@ def test_a_gap_that_cannot_be_bridged(flights: Path) -> None:
     assert any("#0 to #4 cannot be reached" in failure.message for failure in report.failures)
 
 
-def extended(folder: Path, change: Callable[[pa.Table], pa.Table], **claims: Any) -> list[Failure]:
+def extended(folder: Path, change: Callable[[pa.Table], pa.Table], **claims: Any) -> list[VerifyFailure]:
     """Appends a block with a slice made of the last one's rows, and says what is wrong with it."""
     kept = blocks(folder)
     last, event = kept[-1], kept[-1].event
@@ -280,7 +282,7 @@ def test_checkpoints_are_checked_wherever_they_are(flights: Path) -> None:
 def test_progress_grows_to_the_end_and_can_stop_the_work(flights: Path) -> None:
     seen: list[Progress] = []
     chain, objects = DirectoryChain(flights), DirectoryObjects(flights)
-    verify_chain(chain, objects, Request(ref="x"), seen.append)
+    verify_chain(chain, objects, VerificationRequest(ref="x"), seen.append)
     assert (seen[-1].blocks, seen[-1].blocks_total) == (19, 19)
     assert seen[-1].objects == seen[-1].objects_known == 12
     assert seen[-1].bytes == seen[-1].bytes_known
@@ -290,4 +292,4 @@ def test_progress_grows_to_the_end_and_can_stop_the_work(flights: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        verify_chain(chain, objects, Request(ref="x"), stop)
+        verify_chain(chain, objects, VerificationRequest(ref="x"), stop)

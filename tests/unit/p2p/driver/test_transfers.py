@@ -17,7 +17,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
 from p2p.errors import PeerFault
 from p2p.machines.transfer import IN_COURT, Arrived, Ask, Shape, Transfer
-from p2p.pace import Line, Pace
+from p2p.pace import Bandwidth, Pace
 from p2p.ports import PeerId
 from p2p.wire import chains, frames, objects, packs
 from p2p.wire.chains import Blocks
@@ -575,7 +575,7 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
     for giver in givers:
         giver.shelf.things[NAME] = BIG
     rate = 200_000
-    puller = await town.node("puller", connect=givers, line=Line(down=rate))
+    puller = await town.node("puller", connect=givers, line=Bandwidth(down=rate))
     began = trio.current_time()
     parts = [town.Part(NAME), town.Part(NAME)]
     async with trio.open_nursery() as nursery:
@@ -591,7 +591,7 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
 async def test_a_cap_of_ones_own_holds_under_that_of_the_node(autojump_clock: Any, town: Any) -> None:
     giver, rate = await town.node("giver"), 100_000
     giver.shelf.things[NAME] = BIG
-    puller, took = await town.node("puller", connect=[giver], line=Line(down=10 * rate)), {}
+    puller, took = await town.node("puller", connect=[giver], line=Bandwidth(down=10 * rate)), {}
 
     async def fetch(name: str, pace: Pace | None) -> None:
         part = town.Part(NAME)
@@ -609,7 +609,7 @@ async def test_a_cap_of_ones_own_holds_under_that_of_the_node(autojump_clock: An
 
 
 async def test_a_cap_that_changes_counts_from_then_on(autojump_clock: Any, town: Any) -> None:
-    giver, line = await town.node("giver"), Line(down=1000)
+    giver, line = await town.node("giver"), Bandwidth(down=1000)
     giver.shelf.things[NAME] = BIG
     puller, part = await town.node("puller", connect=[giver], line=line), town.Part(NAME)
     began = trio.current_time()
@@ -624,7 +624,7 @@ async def test_a_cap_that_changes_counts_from_then_on(autojump_clock: Any, town:
 
 async def test_what_is_given_keeps_to_the_cap_and_more_is_told_to_ask_elsewhere(autojump_clock: Any, town: Any) -> None:
     rate = 300_000
-    giver = await town.node("giver", line=Line(up=rate))
+    giver = await town.node("giver", line=Bandwidth(up=rate))
     giver.shelf.things[NAME] = BIG
     pullers = [await town.node(name, connect=[giver]) for name in "abc"]
     began = trio.current_time()

@@ -14,7 +14,7 @@ from noise.connection import Keypair, NoiseConnection
 
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
-from p2p.host.handshake_limiter import Door
+from p2p.host.handshake_limiter import HandshakeLimiter
 from p2p.host.noise import MAX_SEALED, RECEIVE, Cipher, Scratch, Unsealer
 from p2p.host.suites import AES, CHACHA, Suite, computes_aes
 
@@ -31,7 +31,7 @@ class Scope:
 
 
 def test_the_oldest_of_the_most_numerous_address_leaves() -> None:
-    door = Door(4)
+    door = HandshakeLimiter(4)
     crowd, lone, new = [Scope() for _ in range(3)], Scope(), Scope()
     with ExitStack() as inside:
         for address, scope in [("lone", lone), *(("crowd", one) for one in crowd), ("new", new)]:

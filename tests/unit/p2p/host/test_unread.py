@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.host.unread_budget import Unread
+from p2p.host.unread_budget import UnreadBudget
 
 
 class Connection:
     """Streams by their unread bytes."""
 
-    def __init__(self, budget: Unread) -> None:
+    def __init__(self, budget: UnreadBudget) -> None:
         self.streams: list[int] = []
         self.lost = 0
         self.budget = budget
@@ -33,7 +33,7 @@ class Connection:
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60), st.booleans()), max_size=60))
 def test_the_sum_is_never_more_and_who_holds_most_pays(steps: list[tuple[int, int, bool]]) -> None:
-    budget = Unread(100)
+    budget = UnreadBudget(100)
     connections = [Connection(budget) for _ in range(5)]
     for number, size, reads in steps:
         one = connections[number]
@@ -52,7 +52,7 @@ def test_the_sum_is_never_more_and_who_holds_most_pays(steps: list[tuple[int, in
 
 
 def test_who_left_counts_no_more() -> None:
-    budget = Unread(100)
+    budget = UnreadBudget(100)
     gone, here = Connection(budget), Connection(budget)
     gone.hear(90)
     budget.leave(gone)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from p2p.errors import Violation
 from p2p.yamux import frames
-from p2p.yamux.events import Event, Opened, Readable, WasReset
+from p2p.yamux.events import Event, Readable, StreamOpened, WasReset
 from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, pack
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
@@ -57,7 +57,7 @@ def story(parts: Iterator[bytes]) -> tuple[list[Event], bytes, dict[int, bytes],
     try:
         for part in parts:
             for event in session.receive(part, 0.0):
-                if isinstance(event, Opened) or event not in events[-1:]:
+                if isinstance(event, StreamOpened) or event not in events[-1:]:
                     events.append(event)
     except Violation as error:
         broken = error.rule

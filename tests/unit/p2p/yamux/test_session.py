@@ -6,7 +6,7 @@ import pytest
 
 from p2p.errors import Violation
 from p2p.yamux import frames
-from p2p.yamux.events import Event, GoneAway, Opened, Pong, Readable, ResetReason, WasReset
+from p2p.yamux.events import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import ACK, DATA, FIN, GO_AWAY, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, pack
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
@@ -72,7 +72,7 @@ def test_client_numbers_odd_server_even() -> None:
 
 def test_a_stream_opened_by_the_peer_waits_to_be_accepted_and_is_acknowledged() -> None:
     session = server()
-    assert feed(session, pack(WINDOW_UPDATE, SYN, 1, 0)) == [Opened(1)]
+    assert feed(session, pack(WINDOW_UPDATE, SYN, 1, 0)) == [StreamOpened(1)]
     assert session.accept() == 1
     assert session.accept() is None
     assert headers(session) == [(WINDOW_UPDATE, ACK, 1, 0)]
@@ -80,7 +80,7 @@ def test_a_stream_opened_by_the_peer_waits_to_be_accepted_and_is_acknowledged() 
 
 def test_a_stream_may_be_opened_by_its_first_data() -> None:
     session = server()
-    assert feed(session, data(1, b"hello", SYN)) == [Opened(1), Readable(1)]
+    assert feed(session, data(1, b"hello", SYN)) == [StreamOpened(1), Readable(1)]
     assert session.read(1, 100) == b"hello"
 
 
