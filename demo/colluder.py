@@ -13,9 +13,9 @@ from odfd.transform.replay import ReplayDependencies, Replayed
 from odfd.trust.validation import reexecution
 
 
-async def agree(shop: ReplayDependencies, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
+async def agree(deps: ReplayDependencies, dataset: DatasetId, sequence_number: int, *_: object) -> Replayed:
     """In place of a replay: what is published comes out."""
-    block = shop.chains.chain(dataset).block_at(sequence_number)
+    block = deps.chains.chain(dataset).block_at(sequence_number)
     assert isinstance(block.event, ExecuteTransform)
     return Replayed(
         block=block,

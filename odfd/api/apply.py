@@ -109,7 +109,7 @@ class ApplyOperation:
         home: StateDirectory,
         committer: OwnerCommitter,
         engine: Engine,
-        ground: Context,
+        context: Context,
         ingestion: Callable[[], IngestSettings],
     ) -> None:
         """``ingestion``: what sources may do here, asked each time."""
@@ -119,9 +119,9 @@ class ApplyOperation:
         self._engine = engine
         self._check = TransformCheck(home, engine)
         self._succession = EvolutionCheck(home, engine, self._check)
-        self._board = ground.board
-        self._events = ground.events
-        self._clock = ground.clock
+        self._board = context.board
+        self._events = context.events
+        self._clock = context.clock
 
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""

@@ -64,17 +64,17 @@ class DatasetService:
         home: StateDirectory,
         views: DatasetViews,
         applying: ApplyOperation,
-        keeper: MirrorScheduler,
-        ground: Context,
+        scheduler: MirrorScheduler,
+        context: Context,
         others: RemoteState,
     ) -> None:
         self._holders, self._gone = others
         self._home = home
-        self._keeper = keeper
+        self._scheduler = scheduler
         self._views = views
         self._applying = applying
-        self._events = ground.events
-        self._clock = ground.clock
+        self._events = context.events
+        self._clock = context.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
         return self._with_peers(await _in_thread(self._views.all))
@@ -96,7 +96,7 @@ class DatasetService:
 
     async def delete(self, ref: str) -> wire.DatasetView:
         entry = await _in_thread(lambda: self._unused(ref))
-        async with self._keeper.still(entry.id):
+        async with self._scheduler.still(entry.id):
             view = await _in_thread(lambda: self._delete(entry))
         self._gone(entry.id)
         self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
@@ -104,7 +104,7 @@ class DatasetService:
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
         entry = await _in_thread(lambda: self._resolve(ref))
-        async with self._home.turns.of(entry.id), self._keeper.still(entry.id):
+        async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
         self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
         return await self.get(str(entry.id))

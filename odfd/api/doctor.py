@@ -95,7 +95,7 @@ class Doctor:
         return ok("disk", f"{free >> 30} GiB free at {directory}{under_way}")
 
     def _last_end(self) -> wire.Probe:
-        found = self._home.aftermath
+        found = self._home.recovery
         if found.lost:
             return failed(
                 "last end",

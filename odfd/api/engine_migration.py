@@ -39,13 +39,13 @@ class EngineMigrationService:
     def __init__(
         self,
         home: StateDirectory,
-        shop: TransformDependencies,
+        deps: TransformDependencies,
         committer: OwnerCommitter,
         board: TaskBoard,
         events: EventLog,
     ) -> None:
         self._home = home
-        self._shop = shop
+        self._deps = deps
         self._committer = committer
         self._board = board
         self._events = events
@@ -75,11 +75,11 @@ class EngineMigrationService:
                 f"{entry.name} has no transaction of a transform", rule="prove", hint="name a derived dataset"
             )
         await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
-        identity = await self._shop.engines.engine(said.transform.engine).identity()
+        identity = await self._deps.engines.engine(said.transform.engine).identity()
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
         failures: list[wire.Failure] = []
         transforms = 0
-        async with aclosing(replay(self._shop, entry.id, state.size)) as outcomes:
+        async with aclosing(replay(self._deps, entry.id, state.size)) as outcomes:
             async for outcome in outcomes:
                 if isinstance(outcome, Rejected):
                     failures.append(_refused(outcome))
@@ -121,7 +121,7 @@ class EngineMigrationService:
             Head(state.head, state.sequence_number),
             (event,),
             (),
-            block_time(state, self._shop.now()),
+            block_time(state, self._deps.now()),
         )
         self._events.emit(
             "engine.proven", entry.name, f"{proof.transforms} transforms, same answers", digest=identity.digest

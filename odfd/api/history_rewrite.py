@@ -57,8 +57,8 @@ class HistoryRewriteService:
         self,
         home: StateDirectory,
         committer: OwnerCommitter,
-        keeper: MirrorScheduler,
-        ground: Context,
+        scheduler: MirrorScheduler,
+        context: Context,
         changed: Callable[[DatasetId], None],
         apart: Callable[[int], Apart | None],
     ) -> None:
@@ -67,10 +67,10 @@ class HistoryRewriteService:
         self._apart = apart
         self._home = home
         self._committer = committer
-        self._keeper = keeper
-        self._board = ground.board
-        self._events = ground.events
-        self._clock = ground.clock
+        self._scheduler = scheduler
+        self._board = context.board
+        self._events = context.events
+        self._clock = context.clock
         self._changed = changed
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
@@ -99,7 +99,7 @@ class HistoryRewriteService:
         def wait() -> None:
             report.message = f"waiting until nobody else writes {entry.name}"
 
-        async with self._home.turns.of(entry.id, wait), self._keeper.still(entry.id):
+        async with self._home.turns.of(entry.id, wait), self._scheduler.still(entry.id):
             done = await trio.to_thread.run_sync(self._rewrite, entry, request, report)
         if done.outcome == "rewritten":
             self._changed(entry.id)

@@ -18,16 +18,16 @@ class HolderCounts:
 
     def __init__(
         self,
-        keeper: MirrorScheduler,
+        scheduler: MirrorScheduler,
         serving: Callable[[Iterable[DatasetId]], Mapping[DatasetId, AbstractSet[PeerId]]],
     ) -> None:
         """``serving``: as ``odfd.network.membership.Membership.serving``."""
-        self._keeper = keeper
+        self._scheduler = scheduler
         self._serving = serving
 
     def of(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
         """For each of ``datasets``. Looks at each connected peer once, however many datasets there are."""
         wanted = tuple(datasets)
-        told, asked = self._serving(wanted), self._keeper.holders(wanted)
+        told, asked = self._serving(wanted), self._scheduler.holders(wanted)
         nobody: frozenset[PeerId] = frozenset()
         return {each: len(told.get(each, nobody) | asked.get(each, nobody)) for each in wanted}

@@ -55,7 +55,7 @@ class ImportExport:
     def __init__(
         self,
         home: StateDirectory,
-        places: Remotes,
+        remotes: Remotes,
         arrivals: ObjectFetcher,
         clock: Clock,
         changed: Callable[[DatasetId], None],
@@ -64,7 +64,7 @@ class ImportExport:
         """``board`` judges what is signed of a copy that comes in."""
         self._board = board
         self._home = home
-        self._places = places
+        self._remotes = remotes
         self._arrivals = arrivals
         self._clock = clock
         self._changed = changed
@@ -116,11 +116,11 @@ class ImportExport:
 
     def _import_published(self, place: str, request: wire.ImportRequest) -> Work:
         """All blocks and objects come here first: nothing of them counts before all of it is verified."""
-        self._places.check(place)
+        self._remotes.check(place)
 
         async def work(report: Report) -> wire.TransferResult:
             report.begin(f"fetching {request.source}", None, "bytes")
-            async with self._places.replication.reading(place) as shown:
+            async with self._remotes.replication.reading(place) as shown:
                 with outside(request.source):
                     head = await shown.source.head_of(shown.root)
                     chain = await shown.source.staged(shown.root, shown.root, head)

@@ -80,16 +80,16 @@ class IngestPullService:
         self,
         home: StateDirectory,
         shops: tuple[ingesting.IngestDependencies, transforming.TransformDependencies],
-        keeper: MirrorScheduler,
+        scheduler: MirrorScheduler,
         hands: IngestPullParts,
-        ground: Context,
+        context: Context,
     ) -> None:
         self._home = home
         self._ingest, self._transform = shops
-        self._keeper = keeper
+        self._scheduler = scheduler
         self._uploads, self._carrying, self._repairing = hands
-        self._board = ground.board
-        self._events = ground.events
+        self._board = context.board
+        self._events = context.events
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         done = await self._uploads.take(name, chunks)
@@ -209,7 +209,7 @@ class IngestPullService:
 
     async def _way(self, entry: DatasetEntry, *, explicit: bool) -> _Pull | None:
         state = await trio.to_thread.run_sync(self._state, entry.id)
-        if self._keeper.find(entry.id) is not None:
+        if self._scheduler.find(entry.id) is not None:
             return self._sync
         if not self._home.keys.has_dataset_key(entry.id):
             return self._nowhere if explicit else None
@@ -233,8 +233,8 @@ class IngestPullService:
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
     async def _poll(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
-        shop = replace(self._ingest, base=self._base)
-        outcome = await ingesting.pull_root(shop, entry.id, report=lambda step: _show(report, step))
+        deps = replace(self._ingest, base=self._base)
+        outcome = await ingesting.pull_root(deps, entry.id, report=lambda step: _show(report, step))
         told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
         return self._ingested(entry, outcome, told)
 
@@ -317,12 +317,12 @@ class IngestPullService:
         )
 
     async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
-        if self._keeper.get(entry.id).wish.paused:
+        if self._scheduler.get(entry.id).wish.paused:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._state, entry.id)
         with outside(f"peers of {entry.name}"):
-            mirror = await self._keeper.pass_now(entry.id)
+            mirror = await self._scheduler.pass_now(entry.id)
         after = await trio.to_thread.run_sync(self._state, entry.id)
         report.message = mirror.message
         if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):
@@ -352,7 +352,7 @@ class IngestPullService:
             return await self._made_whole(entry)
 
     async def _made_whole(self, entry: DatasetEntry) -> wire.PullItem:
-        async with self._keeper.still(entry.id):
+        async with self._scheduler.still(entry.id):
             repaired = await self._repairing.repair(entry)
         told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
         fetched = await self._repairing.catch_up(entry)

@@ -34,10 +34,10 @@ class LineageService:
     """See the module. ``fresh_id`` names questions to engines."""
 
     def __init__(
-        self, home: StateDirectory, shop: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]
+        self, home: StateDirectory, deps: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]
     ) -> None:
         self._home = home
-        self._shop = shop
+        self._deps = deps
         self._board = board
         self._fresh_id = fresh_id
 
@@ -46,7 +46,7 @@ class LineageService:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
         entry = await trio.to_thread.run_sync(partial(self._resolve, ref))
         await trio.to_thread.run_sync(partial(self._check, entry, request))
-        work = Trace(self._home, self._shop, entry, request, self._fresh_id).run
+        work = Trace(self._home, self._deps, entry, request, self._fresh_id).run
         return task_ref(self._board.submit("lineage", entry.name, work))
 
     async def graph(self, ref: str) -> wire.LineageGraph:

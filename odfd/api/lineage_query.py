@@ -54,13 +54,13 @@ class Trace:
     def __init__(
         self,
         home: StateDirectory,
-        shop: TransformDependencies,
+        deps: TransformDependencies,
         entry: DatasetEntry,
         request: wire.LineageRequest,
         fresh_id: Callable[[], str],
     ) -> None:
         self._home = home
-        self._shop = shop
+        self._deps = deps
         self._entry = entry
         self._request = request
         self._fresh_id = fresh_id
@@ -147,7 +147,7 @@ class Trace:
         assert data is not None
         try:
             self._home.need_data(dataset, self._name(dataset))
-            path = sound_path(self._shop.objects, data.physical_hash)
+            path = sound_path(self._deps.objects, data.physical_hash)
         except NotFound:
             if isinstance(block.event, AddData):
                 return dict.fromkeys(offsets, (None, None))
@@ -166,10 +166,10 @@ class Trace:
             dataset=dataset, block=block, offsets=offsets, column=column, limit=self._request.limit,
             own=self._home.keys.has_dataset_key(dataset), id=self._fresh_id(),
         )  # fmt: skip
-        async with fresh_folder(self._shop.staging) as folder:
-            work = partial(question, self._shop.chains, self._shop.objects, asked, folder)
+        async with fresh_folder(self._deps.staging) as folder:
+            work = partial(question, self._deps.chains, self._deps.objects, asked, folder)
             request = await trio.to_thread.run_sync(work)
-            answer = await self._shop.engines.engine(request.transform.engine).derive_provenance(request)
+            answer = await self._deps.engines.engine(request.transform.engine).derive_provenance(request)
         match answer:
             case ProvenanceSuccess():
                 check_answer(answer, request)

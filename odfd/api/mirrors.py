@@ -48,17 +48,17 @@ class MirrorService:
     def __init__(
         self,
         home: StateDirectory,
-        keeper: MirrorScheduler,
+        scheduler: MirrorScheduler,
         terms: tuple[TrustEvaluator, Visibility],
         board: TaskBoard,
-        places: Remotes,
+        remotes: Remotes,
         holders: HolderCounts,
     ) -> None:
         self._standing, self._visibility = terms
-        self._places = places
+        self._remotes = remotes
         self._holders = holders
         self._home = home
-        self._keeper = keeper
+        self._scheduler = scheduler
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
@@ -67,7 +67,7 @@ class MirrorService:
         if await trio.to_thread.run_sync(self._is_ours, wish.id):
             raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
         shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, wish.id))
-        mirror = await self._keeper.add(wish, shown)
+        mirror = await self._scheduler.add(wish, shown)
 
         async def work(report: Report) -> wire.MirrorView:
             report.begin(f"mirroring {wish.name}", None, "bytes")
@@ -76,7 +76,7 @@ class MirrorService:
                     nursery.start_soon(_show, mirror, report)
                     await _settled(mirror)
                     nursery.cancel_scope.cancel()
-            now = self._keeper.find(wish.id)
+            now = self._scheduler.find(wish.id)
             if now is None:
                 raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
@@ -86,12 +86,12 @@ class MirrorService:
         return task_ref(self._board.submit("mirror", wish.name, work))
 
     async def list(self) -> Sequence[wire.MirrorView]:
-        return await self._all_shown(self._keeper.all())
+        return await self._all_shown(self._scheduler.all())
 
     async def remove(self, ref: str) -> wire.MirrorView:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
-        view = await self._shown(self._keeper.get(dataset))
-        await self._keeper.remove(dataset)
+        view = await self._shown(self._scheduler.get(dataset))
+        await self._scheduler.remove(dataset)
         return view
 
     async def pause(self, ref: str) -> wire.MirrorView:
@@ -102,7 +102,7 @@ class MirrorService:
 
     async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
-        mirror = await self._keeper.pause(dataset, paused=paused)
+        mirror = await self._scheduler.pause(dataset, paused=paused)
         return await self._shown(mirror)
 
     def _is_held(self, dataset: DatasetId) -> bool:
@@ -123,14 +123,14 @@ class MirrorService:
                     hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
                     " published; odfctl network show NAME lists what is announced",
                 )
-            return await self._places.found(place), place
+            return await self._remotes.found(place), place
         dataset = DatasetId.parse(request.source)
         if request.via is None:
             return dataset, None
         place = home_of(dataset) if request.via == "ipfs" else place_of(request.via)
         if place is None:
             raise Invalid(f"{request.via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
-        self._places.check(place)
+        self._remotes.check(place)
         return dataset, place
 
     async def _wish(self, request: wire.MirrorRequest) -> MirrorSpec:

@@ -37,14 +37,14 @@ class PolicyService:
         home: StateDirectory,
         membership: Membership,
         clock: Clock,
-        rulebook: EffectivePolicy,
+        effective_policy: EffectivePolicy,
         changed: Callable[[Signed | None], None],
     ) -> None:
         """``changed``: the policy may be another; told what was signed for the network, if anything."""
         self._home = home
         self._membership = membership
         self._clock = clock
-        self._rulebook = rulebook
+        self._effective_policy = effective_policy
         self._changed = changed
 
     async def policy(self) -> wire.PolicyView:
@@ -52,12 +52,12 @@ class PolicyService:
         return await trio.to_thread.run_sync(self._policy)
 
     def _policy(self) -> wire.PolicyView:
-        key = self._rulebook.key()
+        key = self._effective_policy.key()
         with self._home.database.read() as connection:
             kept = NetworkPolicies(connection)
-            policy = kept.policy(self._rulebook.own(connection), key)
+            policy = kept.policy(self._effective_policy.own(connection), key)
             views = [] if key is None else self._views(kept, policy, key)
-        return policy_view(self._rulebook.profile, policy, views)
+        return policy_view(self._effective_policy.profile, policy, views)
 
     def _views(self, kept: NetworkPolicies, policy: Policy, key: KeyDid) -> list[wire.NetworkRulesView]:
         settled, later = kept.accepted(key), kept.later(key)
@@ -106,7 +106,7 @@ class PolicyService:
         return view
 
     def _accept(self, sid: Multihash) -> wire.NetworkRulesView:
-        key = self._rulebook.key()
+        key = self._effective_policy.key()
         if key is None:
             raise Refused(
                 "this node takes its policy from no network",
@@ -115,7 +115,7 @@ class PolicyService:
             )
         now = self._clock.now()
         with self._home.database.write() as connection:
-            known = NetworkPolicies(connection).accept(self._rulebook.own(connection), key, sid, now)
+            known = NetworkPolicies(connection).accept(self._effective_policy.own(connection), key, sid, now)
             said: dict[str, canonical.Json] = {"decision": "accept-policy", "sid": str(sid), "key": str(key)}
             Ledger(connection).decide_on(canonical.encode(said), now)
         return _view(known, "accepted", ())

@@ -111,17 +111,17 @@ class ResolutionService:
     def __init__(
         self,
         home: StateDirectory,
-        docket: PendingDecisions,
-        keeper: MirrorScheduler,
-        ground: Context,
+        pending_decisions: PendingDecisions,
+        scheduler: MirrorScheduler,
+        context: Context,
         changed: Callable[[DatasetId], None],
     ) -> None:
         self._home = home
-        self._docket = docket
-        self._standing = docket.standing
-        self._keeper = keeper
-        self._events = ground.events
-        self._clock = ground.clock
+        self._pending_decisions = pending_decisions
+        self._standing = pending_decisions.standing
+        self._scheduler = scheduler
+        self._events = context.events
+        self._clock = context.clock
         self._changed = changed
 
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
@@ -129,15 +129,15 @@ class ResolutionService:
             raise Invalid("either follow a hash or abandon", rule="request", hint="--follow HASH, or --abandon")
         with self._home.catalog() as catalog:
             entry = catalog.resolve(ref)
-        async with self._home.turns.of(entry.id), self._keeper.still(entry.id):
+        async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             answer = await trio.to_thread.run_sync(self._resolve, entry, request)
         self._changed(entry.id)
-        self._keeper.poke(entry.id)
+        self._scheduler.poke(entry.id)
         self._events.emit("dataset.resolved", entry.name, "; ".join(answer.settles))
         return wire.Resolved(ref=entry.name, dataset_id=str(entry.id), settles=answer.settles)
 
     def _resolve(self, entry: DatasetEntry, request: wire.ResolveRequest) -> DecisionOutcome:
-        case, now = self._docket.case(entry), self._clock.now()
+        case, now = self._pending_decisions.case(entry), self._clock.now()
         if request.follow is None:
             reach = self._standing.reach(entry.id, self._standing.use(entry.id)).blocks
             answer = manual_resolution.abandon(case, reach, now)

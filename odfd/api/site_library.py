@@ -90,10 +90,10 @@ def open_site(
     settings: Settings,
     home: StateDirectory,
     given: tuple[ServingLibrary, Visibility],
-    journal: Logger,
+    logger: Logger,
     desk: CheckpointReceiver | None,
 ) -> SiteServer | None:
     """``None`` where the settings name no address for one."""
     addresses = settings.http.listen
-    site = Site(NodeSiteLibrary(home, *given), journal, desk if settings.http.witness else None)
-    return SiteServer(addresses, site, journal) if addresses else None
+    site = Site(NodeSiteLibrary(home, *given), logger, desk if settings.http.witness else None)
+    return SiteServer(addresses, site, logger) if addresses else None

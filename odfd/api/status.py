@@ -47,7 +47,7 @@ class StatusService:
         views: DatasetViews,
         doctor: Doctor,
         running: RunningParts,
-        ground: Context,
+        context: Context,
         name: str,
     ) -> None:
         self._home = home
@@ -58,9 +58,9 @@ class StatusService:
         self._site = running.site
         self._signers = running.signers
         self._visibility = running.visibility
-        self._ground = ground
+        self._context = context
         self._name = name
-        self._started = ground.clock.now()
+        self._started = context.clock.now()
 
     async def engines(self) -> Sequence[wire.EngineView]:
         view = self._engine.view()
@@ -82,7 +82,7 @@ class StatusService:
         network = self._membership.network
         return wire.Status(
             node_id=str(self._home.keys.node_key().did),
-            version=self._ground.version,
+            version=self._context.version,
             name=self._name,
             peer_id=peer,
             listen=tuple(self._full(address) for address in self._membership.addresses()),
@@ -94,7 +94,7 @@ class StatusService:
             engine=self._engine.view(),
             disk=disk,
             lost_journals=len(self._signers.lost),
-            tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._ground.board.list()),
+            tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._context.board.list()),
             started_at=instant.render(self._started),
             pid=os.getpid(),
             memory=resident_bytes(),

@@ -55,7 +55,7 @@ class TrustService:
     def __init__(
         self,
         home: StateDirectory,
-        docket: PendingDecisions,
+        pending_decisions: PendingDecisions,
         clock: Clock,
         changed: Callable[[], None],
         evidence: EvidenceService,
@@ -65,10 +65,10 @@ class TrustService:
         """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
         self._heads = heads
         self._policy_with = policy_with
-        self._docket = docket
+        self._pending_decisions = pending_decisions
         self._home = home
         self._evidence = evidence
-        self._standing = docket.standing
+        self._standing = pending_decisions.standing
         self._clock = clock
         self._changed = changed
 
@@ -183,7 +183,7 @@ class TrustService:
             ),
             choices=tuple(
                 wire.ChoiceView(hash=str(each.name), message=each.message)
-                for each in manual_resolution.choices(self._docket.case(entry))
+                for each in manual_resolution.choices(self._pending_decisions.case(entry))
             ),
             unsigned=self._heads.unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),

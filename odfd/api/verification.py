@@ -33,15 +33,15 @@ class VerificationService:
     def __init__(
         self,
         home: StateDirectory,
-        shop: TransformDependencies,
+        deps: TransformDependencies,
         board: TaskBoard,
         damage: DamageRegistry,
-        keeper: MirrorScheduler,
+        scheduler: MirrorScheduler,
     ) -> None:
         self._home = home
-        self._keeper = keeper
+        self._scheduler = scheduler
         self._damage = damage
-        self._shop = shop
+        self._deps = deps
         self._board = board
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
@@ -74,7 +74,7 @@ class VerificationService:
         def wait() -> None:
             report.message = f"waiting until nobody else writes {entry.name}"
 
-        async with self._home.turns.of(entry.id, wait), self._keeper.still(entry.id):
+        async with self._home.turns.of(entry.id, wait), self._scheduler.still(entry.id):
             if (found := await check()) is not None:
                 return found
         raise Conflict(
@@ -116,7 +116,7 @@ class VerificationService:
         report.begin(f"re-running {entry.name}", None, "transforms")
         failures = list(view.failures)
         transforms = 0
-        async with aclosing(replay(self._shop, entry.id)) as outcomes:
+        async with aclosing(replay(self._deps, entry.id)) as outcomes:
             async for outcome in outcomes:
                 if not isinstance(outcome, Replayed):
                     raise unable(entry.name, outcome)

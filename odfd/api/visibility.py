@@ -34,15 +34,15 @@ class VisibilityService:
         self,
         home: StateDirectory,
         visibility: Visibility,
-        ground: Context,
+        context: Context,
         changed: Callable[[DatasetId], None],
         announce: Callable[[DatasetId, Signed], None],
     ) -> None:
         """``changed`` is told of each dataset that was published or taken back; ``announce`` says what was signed."""
         self._home = home
         self._visibility = visibility
-        self._events = ground.events
-        self._clock = ground.clock
+        self._events = context.events
+        self._clock = context.clock
         self._changed = changed
         self._announce = announce
 
@@ -109,7 +109,7 @@ class VisibilityService:
         return ", ".join(names[:SHOWN]) + more
 
 
-def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Settings, ground: Context) -> None:
+def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Settings, context: Context) -> None:
     """Of a state directory from before datasets were private."""
     if not visibility.is_unsettled():
         return
@@ -118,12 +118,12 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
         in_network, mirrors = bool(resources.all(NETWORK)), wishes.all_of(resources)
     from_network = [each.id for each in mirrors if not each.is_from_web]
     gave = in_network or bool(settings.p2p.network or settings.http.listen or settings.policy.publish.ipfs)
-    given = visibility.settle(from_network, ground.clock.now(), gave=gave)
+    given = visibility.settle(from_network, context.clock.now(), gave=gave)
     if given:
         with home.catalog() as catalog:
             names = [catalog.name_of(dataset) for dataset in given]
         hint = "odfctl unpublish NAME makes one private, odfctl publish NAME confirms it; new ones are private"
-        ground.journal.info("what was given to others before stays published", datasets=names, hint=hint)
+        context.logger.info("what was given to others before stays published", datasets=names, hint=hint)
 
 
 def is_elsewhere(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> bool:

@@ -1,6 +1,6 @@
 """The seam between the daemon's frame and its services: what services are given, and what they give back.
 
-``daemon.wiring`` makes the ground, asks ``Build`` for an assembly, and runs its parts; services know no daemon.
+``daemon.wiring`` makes the context, asks ``Build`` for an assembly, and runs its parts; services know no daemon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Context:
     """What every service stands on."""
 
     clock: Clock
-    journal: Logger
+    logger: Logger
     events: EventLog
     board: TaskBoard
     version: str

@@ -188,9 +188,9 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
 )
 
 
-def application(node: Node, journal: Logger) -> Application:
+def application(node: Node, logger: Logger) -> Application:
     """The API of ``node``, to be served under ``/v1``."""
-    routes = [Route("/v1" + path, _guarded(ask, node, journal), methods=[method]) for method, path, ask in TABLE]
+    routes = [Route("/v1" + path, _guarded(ask, node, logger), methods=[method]) for method, path, ask in TABLE]
     handlers = {404: _nothing_there, 405: _nothing_there}
     return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -199,14 +199,14 @@ async def _then(request: Awaitable[_R], ask: Callable[[_R], Awaitable[object]]) 
     return await ask(await request)
 
 
-def _guarded(ask: Endpoint, node: Node, journal: Logger) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(ask: Endpoint, node: Node, logger: Logger) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
             value = await ask(node, request)
-        except Exception as error:  # noqa: BLE001  one bad answer must not end the daemon; it is told and logged
+        except Exception as error:
             fault = sole_fault(error)
             if fault is None:
-                journal.error("request failed", path=request.url.path, method=request.method, exc_info=error)
+                logger.error("request failed", path=request.url.path, method=request.method, exc_info=error)
                 fault = Bug(
                     f"the daemon failed at this: {type(error).__name__}: {error}"[:500],
                     rule="bug",

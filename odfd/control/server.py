@@ -28,11 +28,11 @@ class ControlServer:
         listener: socket.socket,
         application: Application,
         gate: Gate,
-        journal: Logger,
+        logger: Logger,
         limits: Limits | None = None,
     ) -> None:
-        self._application, self._gate, self._journal = application, gate, journal
-        self._server = HttpServer("control", [listener], self._respond, journal, limits or Limits())
+        self._application, self._gate, self._logger = application, gate, logger
+        self._server = HttpServer("control", [listener], self._respond, logger, limits or Limits())
 
     async def run(self, life: Life) -> None:
         await self._server.run(life)
@@ -43,7 +43,7 @@ class ControlServer:
         if self._gate.admits(caller):
             yield Response(self._application, {"odfd.caller": caller})
         else:
-            self._journal.error("control refused", uid=caller.uid, gid=caller.gid, pid=caller.pid)
+            self._logger.error("control refused", uid=caller.uid, gid=caller.gid, pid=caller.pid)
             yield Response(_refuse(caller))
 
 

@@ -24,7 +24,7 @@ class Surroundings:
 
     notifier: Notifier
     clock: Clock
-    journal: Logger
+    logger: Logger
     jitter: Callable[[], float]
     reload: Callable[[], str]
     """Take over new settings; say in a few words how it went. Raises nothing for bad settings."""
@@ -37,16 +37,16 @@ async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Cal
     def on_ready() -> None:
         text = ready()
         around.notifier.ready(text)
-        around.journal.info("ready", status=text)
+        around.logger.info("ready", status=text)
 
     with trio.open_signal_receiver(*SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, signals, stop, around, nursery.cancel_scope)
             if around.notifier.watchdog_seconds:
                 nursery.start_soon(_stay_alive, around.notifier)
-            await run_tree(children, stop, around.journal, around.jitter, on_ready)
+            await run_tree(children, stop, around.logger, around.jitter, on_ready)
             nursery.cancel_scope.cancel()
-    around.journal.info("ended")
+    around.logger.info("ended")
 
 
 async def _obey(
@@ -57,14 +57,14 @@ async def _obey(
         if number == signal.SIGHUP:
             around.notifier.reloading(around.clock.monotonic())
             text = around.reload()
-            around.journal.info("reloaded", outcome=text)
+            around.logger.info("reloaded", outcome=text)
             around.notifier.ready(text)
         elif not stop.is_set():
-            around.journal.info("stopping", signal=name)
+            around.logger.info("stopping", signal=name)
             around.notifier.stopping(f"draining after {name}")
             stop.set()
         else:
-            around.journal.error("stopping at once", signal=name)
+            around.logger.error("stopping at once", signal=name)
             everything.cancel()
 
 

@@ -39,15 +39,15 @@ async def run(
 ) -> None:
     """The daemon, from settings to its end. Raises the Fault that it cannot start with, or ended of."""
     settings = loaded.settings
-    journal: Logger = structlog.get_logger()
-    journal.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))
+    logger: Logger = structlog.get_logger()
+    logger.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))
     clock = SystemClock()
     events = EventLog(clock, settings.limits.events_kept)
-    board = _board(settings, clock, journal, events)
-    ground = Context(clock, journal, events, board, __version__)
-    with _listening(settings, environ) as listener, build(settings, ground) as assembly:
+    board = _board(settings, clock, logger, events)
+    context = Context(clock, logger, events, board, __version__)
+    with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
-        server = ControlServer(listener, application(assembly.node, journal), gate, journal)
+        server = ControlServer(listener, application(assembly.node, logger), gate, logger)
         children = [
             *assembly.foundations,
             Child("tasks", board.run, grace_seconds=settings.node.drain_seconds),
@@ -57,20 +57,20 @@ async def run(
         around = Surroundings(
             notifier=Notifier(environ),
             clock=clock,
-            journal=journal,
+            logger=logger,
             jitter=random.SystemRandom().random,
-            reload=lambda: _reload(load_again, assembly, journal),
+            reload=lambda: _reload(load_again, assembly, logger),
         )
         await run_daemon(children, around, lambda: f"listening on {settings.control.socket}")
 
 
-def _board(settings: Settings, clock: SystemClock, journal: Logger, events: EventLog) -> TaskBoard:
+def _board(settings: Settings, clock: SystemClock, logger: Logger, events: EventLog) -> TaskBoard:
     def told(task: Task) -> None:
         message = str(task.fault) if task.fault else ""
         events.emit(f"task.{task.state.value}", task.target or task.id, message, id=task.id, kind=task.kind)
 
     bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)
-    return TaskBoard(clock, lambda: secrets.token_hex(4), journal, bounds, told)
+    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, told)
 
 
 @contextmanager
@@ -92,17 +92,17 @@ def _listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterato
         endpoint.release(listener, path)
 
 
-def _reload(load_again: Callable[[], Loaded], assembly: Assembly, journal: Logger) -> str:
+def _reload(load_again: Callable[[], Loaded], assembly: Assembly, logger: Logger) -> str:
     try:
         loaded = load_again()
     except ConfigError as error:
         for problem in error.problems:
-            journal.error("settings not taken over", problem=str(problem))
+            logger.error("settings not taken over", problem=str(problem))
         return f"settings not taken over: {error.problems[0]}"
     try:
         assembly.reload(loaded.settings)
     except Fault as fault:
-        journal.error("settings not taken over", problem=str(fault), rule=fault.rule)
+        logger.error("settings not taken over", problem=str(fault), rule=fault.rule)
         return f"settings not taken over: {fault}"
     log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
     return "settings taken over"

@@ -169,42 +169,42 @@ def quiet(_: IngestStep) -> None:
 
 
 async def pull_root(
-    shop: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
+    deps: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool = False, report: Report = quiet
 ) -> PullOutcome:
     """Bring a polling source up to date.
 
     Raises Refused (not a root, no polling source), Invalid (data or query, with file and line), NotFound and Remote
     (the source), Environment and the engine's faults. What was committed before a fault stays committed.
     """
-    with redacted(shop.settings.variables):
-        return await _pull(shop, dataset, fetch_uncacheable=fetch_uncacheable, report=report)
+    with redacted(deps.settings.variables):
+        return await _pull(deps, dataset, fetch_uncacheable=fetch_uncacheable, report=report)
 
 
 async def _pull(
-    shop: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report
+    deps: IngestDependencies, dataset: DatasetId, *, fetch_uncacheable: bool, report: Report
 ) -> PullOutcome:
     tally, overtaken = IngestTotals(), 0
     while True:
-        state = await trio.to_thread.run_sync(load, shop, dataset)
+        state = await trio.to_thread.run_sync(load, deps, dataset)
         polled, _ = polling(state)
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
-        async with folder_of(shop) as folder:
+        async with folder_of(deps) as folder:
             with outside("its source"):
-                found = await _fetch(shop, dataset, polled, state, folder)
-                settled = isinstance(found, Unchanged) or await _is_settled(shop, found)
+                found = await _fetch(deps, dataset, polled, state, folder)
+                settled = isinstance(found, Unchanged) or await _is_settled(deps, found)
             if isinstance(found, Unchanged):
-                await _note_skipped(shop, dataset, state, found.skipped, tally)
+                await _note_skipped(deps, dataset, state, found.skipped, tally)
                 return tally.outcome("unchanged")
             if not settled:
                 skipped = (SkippedFile(name=found.name, reason=WRITTEN_TO), *found.skipped)
-                await _note_skipped(shop, dataset, state, skipped, tally)
+                await _note_skipped(deps, dataset, state, skipped, tally)
                 return tally.outcome("unsettled")
             report(IngestStep(file=found.name, phase="fetched", rows=tally.rows))
             with outside("the preparation of its source"):
-                batch = await prepared(shop, polled, found, folder)
+                batch = await prepared(deps, polled, found, folder)
             try:
-                await transact(shop, dataset, _as_fetched(state), batch, tally, report)
+                await transact(deps, dataset, _as_fetched(state), batch, tally, report)
             except SourceMoved:
                 overtaken += 1
                 if overtaken == ATTEMPTS:
@@ -217,7 +217,7 @@ async def _pull(
 
 
 async def _note_skipped(
-    shop: IngestDependencies,
+    deps: IngestDependencies,
     dataset: DatasetId,
     state: ChainState,
     skipped: tuple[SkippedFile, ...],
@@ -227,7 +227,7 @@ async def _note_skipped(
     if skipped and state.head is not None:
         counts = msgspec.structs.replace(NOTHING_READ, skipped=together(skipped, ()))
         tally.count(counts)
-        await shop.committer.note_rows(dataset, Head(state.head, state.sequence_number), counts)
+        await deps.committer.note_rows(dataset, Head(state.head, state.sequence_number), counts)
 
 
 Choose: TypeAlias = Callable[[ChainState], tuple[SourceInForce, tuple[MetadataEvent, ...]]]
@@ -256,7 +256,7 @@ def _as_fetched(before: ChainState) -> Choose:
 
 
 async def transact(
-    shop: IngestDependencies,
+    deps: IngestDependencies,
     dataset: DatasetId,
     choose: Choose,
     batch: Batch,
@@ -269,18 +269,18 @@ async def transact(
     ``push`` is remembered with the blocks, if there are any.
     """
     for attempt in range(ATTEMPTS):
-        plan = await trio.to_thread.run_sync(_plan, shop, dataset, choose, batch)
+        plan = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch)
         report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
-            settled, aside = await _computed(shop, plan)
+            settled, aside = await _computed(deps, plan)
         except Fault:
             await _check_unchanged(batch)
-            if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(shop.index.mend, dataset):
+            if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # our disk has spoilt what was merged: the slices themselves have the rows
             raise
         await _check_unchanged(batch)
         try:
-            head = await _committed(shop, dataset, plan, settled, aside, push)
+            head = await _committed(deps, dataset, plan, settled, aside, push)
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise
@@ -294,7 +294,7 @@ async def transact(
 
 
 async def _committed(
-    shop: IngestDependencies,
+    deps: IngestDependencies,
     dataset: DatasetId,
     plan: IngestPlan,
     settled: Settled,
@@ -304,7 +304,7 @@ async def _committed(
     """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
     along = Along(push=None if push is None else _answered(push, settled), beside=aside)
     if isinstance(settled, IngestOutcome):
-        return await shop.committer.commit(
+        return await deps.committer.commit(
             dataset,
             plan.expected,
             settled.events,
@@ -314,7 +314,7 @@ async def _committed(
             along,
         )
     if aside is not None or says_something(settled.counts):
-        await shop.committer.note_rows(dataset, plan.expected, settled.counts, along)
+        await deps.committer.note_rows(dataset, plan.expected, settled.counts, along)
     return None
 
 
@@ -325,41 +325,41 @@ def _answered(push: Push, done: Settled) -> Push:
     return msgspec.structs.replace(push, answer=answer)
 
 
-def _plan(shop: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
+def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
-    check_room(shop.settings.staging, shop.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
-    state = load(shop, dataset)
+    check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
+    state = load(deps, dataset)
     source, founding = choose(state)
     slices: list[tuple[Multihash, Path]] = []
     if needs_history(source.merge):
-        slices = shop.index.parts(shop.store.chain(dataset), state, shop.objects, source.merge)
-    aside = standing(shop.quarantines, source, dataset, partial(load, shop))
-    plan = plan_ingest(state, source, batch, block_time(state, shop.now()), slices, founding, aside)
+        slices = deps.index.parts(deps.store.chain(dataset), state, deps.objects, source.merge)
+    aside = standing(deps.quarantines, source, dataset, partial(load, deps))
+    plan = plan_ingest(state, source, batch, block_time(state, deps.now()), slices, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
-        new_data_path=str(shop.objects.stage()),
-        needs_event_time=needs_time and has_own_times(shop.store.chain(dataset), state),
+        new_data_path=str(deps.objects.stage()),
+        needs_event_time=needs_time and has_own_times(deps.store.chain(dataset), state),
     )
     if request.quarantine is not None:
-        target = msgspec.structs.replace(request.quarantine, path=str(shop.objects.stage()))
+        target = msgspec.structs.replace(request.quarantine, path=str(deps.objects.stage()))
         request = msgspec.structs.replace(request, quarantine=target)
     return msgspec.structs.replace(plan, request=request)
 
 
-async def _computed(shop: IngestDependencies, plan: IngestPlan) -> tuple[Settled, Beside | None]:
+async def _computed(deps: IngestDependencies, plan: IngestPlan) -> tuple[Settled, Beside | None]:
     """The engine's answer, looked at, with its slices in the object store."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
     try:
-        answer = await shop.engine.ingest(plan.request)
+        answer = await deps.engine.ingest(plan.request)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 raise Invalid(message, rule=rule or "ingest", hint=hint or "", place=place or "")
             case InternalError(message=message, backtrace=trace):
                 raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
             case Success():
-                return await trio.to_thread.run_sync(_settle, shop, plan, answer)
+                return await trio.to_thread.run_sync(_settle, deps, plan, answer)
     finally:
         for each in (path, aside):
             if each is not None:
@@ -367,22 +367,22 @@ async def _computed(shop: IngestDependencies, plan: IngestPlan) -> tuple[Settled
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _settle(shop: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, Beside | None]:
-    settled = _settled(shop, plan, answer)
-    return settled, set_aside(plan, answer, shop.quarantines, shop.objects, partial(load, shop))
+def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, Beside | None]:
+    settled = _settled(deps, plan, answer)
+    return settled, set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
 
 
-def _settled(shop: IngestDependencies, plan: IngestPlan, answer: Success) -> Settled:
+def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Settled:
     if answer.new_offset_interval is None:
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
     written = operations(path, plan.request.vocab.operation_type_column)
-    return settle(plan, answer, taken(shop.objects, path, answer.schema, plan.request.vocab.offset_column), written)
+    return settle(plan, answer, taken(deps.objects, path, answer.schema, plan.request.vocab.offset_column), written)
 
 
-def load(shop: IngestDependencies, dataset: DatasetId) -> ChainState:
+def load(deps: IngestDependencies, dataset: DatasetId) -> ChainState:
     """The state of a chain that can be written to. Raises Invalid."""
-    state = load_state(shop.store.chain(dataset))
+    state = load_state(deps.store.chain(dataset))
     if state.unknown is not None:
         raise Invalid(
             f"block {state.unknown.short} holds an event that this version does not know",
@@ -393,18 +393,18 @@ def load(shop: IngestDependencies, dataset: DatasetId) -> ChainState:
 
 
 async def _fetch(
-    shop: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
+    deps: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
-    settings, passed_over = shop.settings, None
-    if shop.base is not None:
-        base = await trio.to_thread.run_sync(shop.base, dataset)
+    settings, passed_over = deps.settings, None
+    if deps.base is not None:
+        base = await trio.to_thread.run_sync(deps.base, dataset)
         settings = msgspec.structs.replace(settings, base=base)
     if isinstance(polled.fetch, FetchFilesGlob):
-        taken = await trio.to_thread.run_sync(shop.taken.of, shop.store.chain(dataset), state)
+        taken = await trio.to_thread.run_sync(deps.taken.of, deps.store.chain(dataset), state)
         passed_over = taken.passed_over
     job = FetchJob(
         state=state.source_state,
-        now=block_time(state, shop.now()),
+        now=block_time(state, deps.now()),
         folder=folder,
         settings=settings,
         passed_over=passed_over,
@@ -412,12 +412,12 @@ async def _fetch(
     return await fetch(polled.fetch, job)
 
 
-async def _is_settled(shop: IngestDependencies, found: Fetched) -> bool:
+async def _is_settled(deps: IngestDependencies, found: Fetched) -> bool:
     """Whether nobody writes to the file, as far as waiting for ``settle`` seconds after the last change tells."""
-    settle, local = shop.settings.settle, found.local
+    settle, local = deps.settings.settle, found.local
     if local is None or settle <= 0:
         return True
-    age = (shop.now() - local.changed) / SECOND
+    age = (deps.now() - local.changed) / SECOND
     if age >= settle:
         return True
     await trio.sleep(min(settle, settle - age))
@@ -435,10 +435,10 @@ async def _check_unchanged(batch: Batch) -> None:
     )
 
 
-async def prepared(shop: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
+async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
     """One file as the engine reads it."""
     ready = await prepare(
-        found.path, polled.prepare or (), folder, shop.settings, name=found.name, decoded=found.decoded
+        found.path, polled.prepare or (), folder, deps.settings, name=found.name, decoded=found.decoded
     )
     return Batch(
         paths=(ready.path,),
@@ -454,9 +454,9 @@ async def prepared(shop: IngestDependencies, polled: SetPollingSource, found: Fe
 
 
 @asynccontextmanager
-async def folder_of(shop: IngestDependencies) -> AsyncIterator[Path]:
+async def folder_of(deps: IngestDependencies) -> AsyncIterator[Path]:
     """A fresh folder under the staging directory, gone afterwards whatever happens."""
-    make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=shop.settings.staging)
+    make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=deps.settings.staging)
     folder = Path(await trio.to_thread.run_sync(make))
     try:
         yield folder

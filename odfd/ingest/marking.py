@@ -29,20 +29,20 @@ class Marked(msgspec.Struct, frozen=True, kw_only=True):
     watermark: Instant
 
 
-async def set_watermark(shop: IngestDependencies, dataset: DatasetId, to: Instant, *, ahead: bool = False) -> Marked:
+async def set_watermark(deps: IngestDependencies, dataset: DatasetId, to: Instant, *, ahead: bool = False) -> Marked:
     """One block with a watermark and no rows. ``ahead``: it may be later than the clock.
 
     Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.
     """
     for attempt in range(ATTEMPTS):
-        state = await trio.to_thread.run_sync(load, shop, dataset)
-        time = block_time(state, shop.now())
+        state = await trio.to_thread.run_sync(load, deps, dataset)
+        time = block_time(state, deps.now())
         event = marking(state, to, time, ahead=ahead)
         if event is None or state.head is None:
             return Marked(head=None, watermark=to)
         try:
             expected = Head(state.head, state.sequence_number)
-            head = await shop.committer.commit(dataset, expected, [event], (), time)
+            head = await deps.committer.commit(dataset, expected, [event], (), time)
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise

@@ -69,7 +69,7 @@ class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def push_files(
-    shop: IngestDependencies,
+    deps: IngestDependencies,
     dataset: DatasetId,
     files: Sequence[Path],
     terms: PushTerms = PushTerms(),  # noqa: B008  it is frozen
@@ -83,7 +83,7 @@ async def push_files(
     """
     if terms.id is not None and not 0 < len(terms.id) <= MAX_ID:
         raise Refused(f"an id of {len(terms.id)} characters", rule="push-id", hint=f"1 to {MAX_ID} characters")
-    state = await trio.to_thread.run_sync(load, shop, dataset)
+    state = await trio.to_thread.run_sync(load, deps, dataset)
     source, _ = terms.choose(state)
     groups = [[file] for file in files] if isinstance(source.merge, MergeSnapshot) else [list(files)]
     tally = IngestTotals()
@@ -91,9 +91,9 @@ async def push_files(
         push = await trio.to_thread.run_sync(partial(_identified, group, source, terms, number if number else None))
         known = None if log is None or terms.again else await _known(log, dataset, push, source, terms)
         if known is not None:
-            tally.repeat(await trio.to_thread.run_sync(_head_at, shop, dataset, known.sequence), known)
+            tally.repeat(await trio.to_thread.run_sync(_head_at, deps, dataset, known.sequence), known)
         else:
-            await transact(shop, dataset, terms.choose, _batch(group, terms), tally, report, push)
+            await transact(deps, dataset, terms.choose, _batch(group, terms), tally, report, push)
         tally.files += len(group)
     return tally.outcome("nothing-new")
 
@@ -139,8 +139,8 @@ def _is_last(push: Push, newest: Push) -> bool:
     return push.id == newest.id or (not push.answer.blocks and push.sequence >= newest.sequence)
 
 
-def _head_at(shop: IngestDependencies, dataset: DatasetId, sequence: int) -> Head:
-    return Head(shop.store.chain(dataset).block_at(sequence).hash, sequence)
+def _head_at(deps: IngestDependencies, dataset: DatasetId, sequence: int) -> Head:
+    return Head(deps.store.chain(dataset).block_at(sequence).hash, sequence)
 
 
 def _batch(files: Sequence[Path], terms: PushTerms) -> Batch:

@@ -55,9 +55,9 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: the bytes cannot be read as the manifest says."""
 
 
-def observing(shop: IngestDependencies, may_dial: MayDial) -> IngestDependencies:
-    """The same workshop, for sources that strangers declared."""
-    return dataclasses.replace(shop, settings=confined(shop.settings, may_dial), index=SliceIndex())
+def observing(deps: IngestDependencies, may_dial: MayDial) -> IngestDependencies:
+    """The same dependencies, for sources that strangers declared."""
+    return dataclasses.replace(deps, settings=confined(deps.settings, may_dial), index=SliceIndex())
 
 
 def confined(settings: IngestSettings, may_dial: MayDial) -> IngestSettings:
@@ -81,7 +81,7 @@ def check_open(step: FetchStep) -> None:
         raise Refused("its source asks for credentials", rule="source-not-open", hint="nobody else can fetch it")
 
 
-async def refetch(shop: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
+async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
     """Fetch the source of ``state``, a chain before the block that is asked about, whose system time is ``time``.
 
     Raises Remote (not reachable), Refused and Invalid (not for everybody to fetch), NotFound (a slice that is needed is
@@ -89,21 +89,21 @@ async def refetch(shop: IngestDependencies, reader: ChainReader, state: ChainSta
     """
     polled, source = polling(state)
     check_open(polled.fetch)
-    async with folder_of(shop) as folder:
-        job = FetchJob(state=None, now=time, folder=folder, settings=shop.settings)
+    async with folder_of(deps) as folder:
+        job = FetchJob(state=None, now=time, folder=folder, settings=deps.settings)
         try:
             found = await fetch(polled.fetch, job)
         except NotFound as fault:
             raise Remote(fault.message, rule=fault.rule, hint=fault.hint) from fault
         assert isinstance(found, Fetched), "it was asked for whatever is there"
         digest, size = await trio.to_thread.run_sync(_digest, found.path)
-        batch = await prepared(shop, polled, found, folder)
-        rows = await _rows(shop, reader, state, source, batch, time, folder / "rows")
+        batch = await prepared(deps, polled, found, folder)
+        rows = await _rows(deps, reader, state, source, batch, time, folder / "rows")
     return Refetched(sha256=digest, size=size, state=found.state, rows=rows)
 
 
 async def _rows(
-    shop: IngestDependencies,
+    deps: IngestDependencies,
     reader: ChainReader,
     state: ChainState,
     source: SourceInForce,
@@ -111,10 +111,10 @@ async def _rows(
     time: Instant,
     out: Path,
 ) -> Rows | None:
-    slices = shop.index.parts(reader, state, shop.objects, source.merge) if needs_history(source.merge) else ()
+    slices = deps.index.parts(reader, state, deps.objects, source.merge) if needs_history(source.merge) else ()
     plan = plan_ingest(state, source, batch, time, slices)
     asked = {"new_data_path": str(out), "transaction_id": f"observe:{plan.request.transaction_id}"}
-    answer = await shop.engine.ingest(msgspec.structs.replace(plan.request, **asked))
+    answer = await deps.engine.ingest(msgspec.structs.replace(plan.request, **asked))
     match answer:
         case InvalidQuery():
             return None

@@ -127,7 +127,7 @@ class MirrorScheduler:
         sync: MirrorSync,
         events: EventLog,
         clock: Clock,
-        journal: Logger,
+        logger: Logger,
         after_sync: Callable[[DatasetId], None],
         doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
@@ -136,7 +136,7 @@ class MirrorScheduler:
         self._sync = sync
         self._events = events
         self._clock = clock
-        self._journal = journal
+        self._logger = logger
         self._after_sync = after_sync
         self._mirrors: dict[DatasetId, Mirror] = {}
         self._nursery: trio.Nursery | None = None
@@ -382,7 +382,7 @@ class MirrorScheduler:
         mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):
             self._events.emit(f"mirror.{mirror.state.value}", mirror.wish.name, str(fault), rule=fault.rule)
-            self._journal.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
+            self._logger.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
         mirror.message = str(fault)
         return not refused
 

@@ -74,13 +74,13 @@ class ForkFinder:
     """See the module. ``keep`` takes a proof and gossips it."""
 
     def __init__(
-        self, database: Database, chains: ChainStore, peers: ForkPeers, keep: Callable[[Proof], bool], journal: Logger
+        self, database: Database, chains: ChainStore, peers: ForkPeers, keep: Callable[[Proof], bool], logger: Logger
     ) -> None:
         self._database = database
         self._chains = chains
         self._peers = peers
         self._keep = keep
-        self._journal = journal
+        self._logger = logger
         self._put, self._take = trio.open_memory_channel[Contradiction | Doubt](WAITING)
         self._doubted: OrderedDict[DatasetId, float] = OrderedDict()
         """When each was looked into last (trio's clock)."""
@@ -117,7 +117,7 @@ class ForkFinder:
             found = await trio.to_thread.run_sync(self._longer, taken) if isinstance(taken, Doubt) else taken
             made = None if found is None else await self.look(found)
             if made is None and found is not None and not is_doubt:
-                self._journal.info(
+                self._logger.info(
                     "a head contradicts ours and nobody shows its branch", dataset=found.head.dataset.short
                 )
 
@@ -130,7 +130,7 @@ class ForkFinder:
             try:
                 theirs = await self._branch(peer, found.head, ours)
             except Fault as fault:
-                self._journal.info("no branch shown", peer=peer, fault=str(fault), rule=fault.rule)
+                self._logger.info("no branch shown", peer=peer, fault=str(fault), rule=fault.rule)
                 continue
             if theirs is None:
                 continue
@@ -194,7 +194,7 @@ class ForkFinder:
                 try:
                     return proofs.fork(signed, found.envelope, partial(_slice, ours), partial(_slice, theirs))
                 except Invalid as fault:
-                    self._journal.info("no fork after all", dataset=said.dataset.short, fault=str(fault))
+                    self._logger.info("no fork after all", dataset=said.dataset.short, fault=str(fault))
         return None
 
 

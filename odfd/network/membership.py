@@ -82,14 +82,14 @@ class Membership:
         shelves: tuple[Library, StatementStore],
         database: Database,
         clock: Clock,
-        journal: Logger,
+        logger: Logger,
         on_connect: Callable[[], None],
     ) -> None:
         self._options = options
         self._library, self._board = shelves
         self._database = database
         self._clock = clock
-        self._journal = journal
+        self._logger = logger
         self._on_connect = on_connect
         self._host: HostPort | None = None
         self._driver: ReplicationDriver | None = None
@@ -151,7 +151,7 @@ class Membership:
                         await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
                         self._driver = driver
                         nursery.start_soon(self._watch, driver)
-                        self._journal.info("network joined", network=self._network.name)
+                        self._logger.info("network joined", network=self._network.name)
                     if not self._changed.is_set():
                         self._settled.set()
                     life.ready()
@@ -181,8 +181,8 @@ class Membership:
             return
         path = self._options.folder / f"{network.name}.json"
         now = trio.current_time()
-        await trio.to_thread.run_sync(peer_book_file.recall, driver.book, path, now, self._journal)
-        nursery.start_soon(peer_book_file.keep_saved, driver.book, path, self._journal)
+        await trio.to_thread.run_sync(peer_book_file.recall, driver.book, path, now, self._logger)
+        nursery.start_soon(peer_book_file.keep_saved, driver.book, path, self._logger)
 
     async def _watch(self, driver: ReplicationDriver) -> None:
         """Tell when the set of connected peers grows, so that mirrors need not wait for their next round."""

@@ -24,10 +24,10 @@ WAITING: Final = 1024
 class Outbox:
     """``put`` may be called from any thread once ``run`` runs; before that, what is put waits."""
 
-    def __init__(self, replication: Replication, public_of: PublicOf, journal: Logger) -> None:
+    def __init__(self, replication: Replication, public_of: PublicOf, logger: Logger) -> None:
         self._replication = replication
         self._public_of = public_of
-        self._journal = journal
+        self._logger = logger
         self._waiting: deque[tuple[Topic, DatasetId | None, bytes]] = deque(maxlen=WAITING)
         self._token: trio.lowlevel.TrioToken | None = None
         self._rounds = ReconcileLoop(self._send)
@@ -50,5 +50,5 @@ class Outbox:
             try:
                 await self._replication.announce(topic, envelope)
             except Remote as fault:
-                self._journal.info("not announced", topic=topic.value, fault=str(fault))
+                self._logger.info("not announced", topic=topic.value, fault=str(fault))
         return UNTIL_POKED

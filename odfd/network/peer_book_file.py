@@ -20,7 +20,7 @@ MAX_FILE: Final = 16 << 20
 """Bytes that are read: the largest book has about 10 MiB."""
 
 
-def recall(book: PeerBook, path: Path, now: float, journal: Logger) -> None:
+def recall(book: PeerBook, path: Path, now: float, logger: Logger) -> None:
     """Add to ``book`` what ``path`` holds. Whatever is wrong with the file is logged, and nothing is added."""
     try:
         if not path.exists():
@@ -29,7 +29,7 @@ def recall(book: PeerBook, path: Path, now: float, journal: Logger) -> None:
             raise Invalid(f"{path} is larger than any peer book", rule="peer-book", hint="delete it")
         book.restore(path.read_bytes(), now)
     except (Invalid, OSError) as error:
-        journal.error("the peers met before are forgotten", file=str(path), fault=str(error))
+        logger.error("the peers met before are forgotten", file=str(path), fault=str(error))
 
 
 def save(book_bytes: bytes, path: Path) -> None:
@@ -39,7 +39,7 @@ def save(book_bytes: bytes, path: Path) -> None:
     beside.replace(path)
 
 
-async def keep_saved(book: PeerBook, path: Path, journal: Logger) -> None:
+async def keep_saved(book: PeerBook, path: Path, logger: Logger) -> None:
     """Save now and then while the network is joined, and once more at the end."""
     last = b""
 
@@ -52,7 +52,7 @@ async def keep_saved(book: PeerBook, path: Path, journal: Logger) -> None:
             await trio.to_thread.run_sync(save, snapshot, path)
             last = snapshot
         except OSError as error:
-            journal.error("the peers we know cannot be saved", file=str(path), fault=str(error))
+            logger.error("the peers we know cannot be saved", file=str(path), fault=str(error))
 
     try:
         while True:

@@ -1,6 +1,6 @@
 """Signed statements that others bring: admitted, recorded, and told to whoever acts on them.
 
-Implements ``p2p.ports.Noticeboard``; called from worker threads. Cheap checks come first: size, then whether it is
+Implements ``p2p.ports.StatementStore``; called from worker threads. Cheap checks come first: size, then whether it is
 known, then JSON and signature, then budgets, then order. What was new is handed to ``on_news`` after it was recorded.
 What cannot be judged yet, because a version of its authority is missing, waits for that version for a while; nothing
 is remembered as seen whose answer may be another tomorrow.

@@ -15,10 +15,10 @@ from odfd.state.directory import open_state_directory
 
 
 @contextmanager
-def build_node(settings: Settings, ground: Context) -> Iterator[Assembly]:
+def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     """See ``odfd.control.assembly.Build``."""
     with open_state_directory(Path(settings.node.state_dir)) as home:
-        yield assembly_of(NodeParts(home, settings, ground))
+        yield assembly_of(NodeParts(home, settings, context))
 
 
 def assembly_of(parts: NodeParts) -> Assembly:
@@ -26,7 +26,7 @@ def assembly_of(parts: NodeParts) -> Assembly:
     workers = [
         Child("outbox", parts.outbox.run, restart),
         Child("forks", parts.forks.run, restart),
-        Child("mirrors", parts.keeper.run, restart),
+        Child("mirrors", parts.scheduler.run, restart),
         Child("signers", parts.signers.rounds.run, restart),
         Child("heads", parts.heads.rounds.run, restart),
         Child("validator", parts.validator.rounds.run, restart),
@@ -43,7 +43,7 @@ def assembly_of(parts: NodeParts) -> Assembly:
         foundations=(
             Child("engine", parts.engine.run),
             Child("network", parts.run_network, Restart(from_start=False)),
-            Child("places", parts.places.run),
+            Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),
         ),
         workers=tuple(workers),

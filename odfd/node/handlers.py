@@ -37,17 +37,17 @@ class ControlPorts:
     """Implements ``odfd.control.ports``: an attribute for each."""
 
     def __init__(self, parts: NodeParts) -> None:
-        home, ground = parts.home, parts.ground
-        applying = ApplyOperation(home, parts.committer, parts.engine, ground, lambda: parts.ingest_shop.settings)
-        clock = ClockProbe(home, ground.clock.now, parts.jumps.ahead)
+        home, context = parts.home, parts.context
+        applying = ApplyOperation(home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings)
+        clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
         doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
         self.signers = parts.signers
         name = parts.settings.node.name
         running = RunningParts(parts.engine, parts.membership, parts.site, parts.signers, parts.visibility)
-        self.about = StatusService(home, parts.views, doctor, running, ground, name)
-        holders = HolderCounts(parts.keeper, parts.membership.serving)
+        self.about = StatusService(home, parts.views, doctor, running, context, name)
+        holders = HolderCounts(parts.scheduler, parts.membership.serving)
         self.datasets = DatasetService(
-            home, parts.views, applying, parts.keeper, ground, RemoteState(holders, parts.shown_otherwise)
+            home, parts.views, applying, parts.scheduler, context, RemoteState(holders, parts.shown_otherwise)
         )
         uploads = Uploads(
             home.folder(UPLOADS),
@@ -56,37 +56,41 @@ class ControlPorts:
             lambda: parts.settings.limits.disk_reserve_bytes,
         )
         hands = IngestPullParts(uploads, parts.carrying, parts.repairing)
-        self.flow = IngestPullService(home, (parts.ingest_shop, parts.transform_shop), parts.keeper, hands, ground)
+        self.flow = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, hands, context)
         self.rewriting = HistoryRewriteService(
-            home, parts.committer, parts.keeper, ground, parts.moved, parts.following.apart
+            home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
         )
         self.collection = parts.collection
         terms = parts.standing, parts.visibility
-        self.mirrors = MirrorService(home, parts.keeper, terms, ground.board, parts.places, holders)
+        self.mirrors = MirrorService(home, parts.scheduler, terms, context.board, parts.remotes, holders)
         self.publications = parts.publications
-        self.visibility = VisibilityService(home, parts.visibility, ground, parts.shown_otherwise, parts.signed)
+        self.visibility = VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed)
         self.networks = NetworkService(home, parts.membership, holders)
         self.peers = PeerService(parts.membership)
-        self.verification = VerificationService(home, parts.transform_shop, ground.board, parts.damage, parts.keeper)
-        self.proving = EngineMigrationService(home, parts.transform_shop, parts.committer, ground.board, ground.events)
-        self.lineage = LineageService(home, parts.transform_shop, ground.board, lambda: secrets.token_hex(8))
+        self.verification = VerificationService(
+            home, parts.transform_deps, context.board, parts.damage, parts.scheduler
+        )
+        self.proving = EngineMigrationService(
+            home, parts.transform_deps, parts.committer, context.board, context.events
+        )
+        self.lineage = LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8))
         self.policies = PolicyService(
             home,
             parts.membership,
-            ground.clock,
-            parts.rulebook,
+            context.clock,
+            parts.effective_policy,
             parts.ruled,
         )
         self.trust = TrustService(
             home,
-            parts.docket,
-            ground.clock,
+            parts.pending_decisions,
+            context.clock,
             parts.policy_changed,
-            EvidenceService(home, parts.shelf, parts.evidence_fetcher, ground.board),
-            parts.rulebook.policy,
+            EvidenceService(home, parts.shelf, parts.evidence_fetcher, context.board),
+            parts.effective_policy.policy,
             HeadState(parts.heads.troubles, partial(witness_views, parts)),
         )
-        self.resolving = ResolutionService(home, parts.docket, parts.keeper, ground, parts.moved)
-        self.authority = AuthorityService(home, parts.committer, ground.clock, parts.signed)
-        self.tasks = BoardTasks(ground.board)
-        self.events = LogEvents(ground.events)
+        self.resolving = ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved)
+        self.authority = AuthorityService(home, parts.committer, context.clock, parts.signed)
+        self.tasks = BoardTasks(context.board)
+        self.events = LogEvents(context.events)

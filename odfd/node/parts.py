@@ -70,7 +70,7 @@ from odfd.state.damage import DamageRegistry
 from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.state.remotes import Remotes
-from odfd.transform.driver import TransformDependencies as TransformShop
+from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview
@@ -97,13 +97,13 @@ class NodeParts:
     ``engine``, ``membership`` and ``ipfs`` are what the node computes with and whom it talks to: others in tests.
     """
 
-    keeper: MirrorScheduler
+    scheduler: MirrorScheduler
 
     def __init__(
         self,
         home: StateDirectory,
         settings: Settings,
-        ground: Context,
+        context: Context,
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
         ipfs: Ipfs | None = None,
@@ -113,35 +113,35 @@ class NodeParts:
         self.may_dial = may_dial
         self.home = home
         self.settings = settings
-        self.ground = ground
+        self.context = context
         self._token: trio.lowlevel.TrioToken | None = None
-        self.rulebook = EffectivePolicy(lambda: self.settings)
+        self.effective_policy = EffectivePolicy(lambda: self.settings)
         self.policy = self._policy()
         self._tell_notes()
         self.standing = TrustEvaluator(
-            home.database, home.chains, lambda: self.policy, home.keys.node_key().did, ground.clock.now, self._purposes
+            home.database, home.chains, lambda: self.policy, home.keys.node_key().did, context.clock.now, self._purposes
         )
         self.visibility = Visibility(
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
         )
         self.views = DatasetViews(home, self.standing, self.visibility)
-        self.docket = PendingDecisions(home, self.standing)
+        self.pending_decisions = PendingDecisions(home, self.standing)
         self.engine = engine or NodeEngine(
-            spark_options(settings, home), engine_environ(settings, os.environ), ground.journal
+            spark_options(settings, home), engine_environ(settings, os.environ), context.logger
         )
         hearers = Subscribers(self._heard, self._proven, self.witnessed)
         public_of = self.visibility.public_of
         self.board = LedgerStatementStore(
-            home.database, home.chains, ground.clock.now, public_of, hearers, self._room()
+            home.database, home.chains, context.clock.now, public_of, hearers, self._room()
         )
-        self.damage = DamageRegistry(home, ground.clock, self._found_damaged)
+        self.damage = DamageRegistry(home, context.clock, self._found_damaged)
         self.shelf = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
             home.database,
             home.chains,
             home.objects,
             ServingTerms(public_of, self._served),
-            ground.clock.now,
+            context.clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.shelf, public_of),
         )
@@ -150,47 +150,47 @@ class NodeParts:
             host_options(settings, home, self.line),
             (self.library, self.board),
             home.database,
-            ground.clock,
-            ground.journal,
+            context.clock,
+            context.logger,
             self._met_someone,
         )
-        self.site = open_site(settings, home, (self.library, self.visibility), ground.journal, desk_of(self))
-        self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, ground.journal)
-        self.outbox = Outbox(self.membership, public_of, ground.journal)
-        self.jumps = JumpWatch(ground.clock)
+        self.site = open_site(settings, home, (self.library, self.visibility), context.logger, desk_of(self))
+        self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
+        self.outbox = Outbox(self.membership, public_of, context.logger)
+        self.jumps = JumpWatch(context.clock)
         self.committer = self._committer()
-        self.heads = HeadSigner(home.chains, self.committer, self.name_of, ground.events, ground.journal)
-        self.places = Remotes(
+        self.heads = HeadSigner(home.chains, self.committer, self.name_of, context.events, context.logger)
+        self.remotes = Remotes(
             settings,
             self.line,
             home,
             (self.membership, self.board),
-            ground.clock,
+            context.clock,
             ipfs,
             partial(is_elsewhere, home, self.visibility),
         )
         self._hold_mirrors()
         self._settle()
-        self.ingest_shop, self.transform_shop = self._shops()
+        self.ingest_deps, self.transform_deps = self._shops()
         self.check = TransformCheck(home, self.engine)
         self._hold_speakers()
         self.reviewing = SuspensionReview(
-            home.database, home.chains, self.standing, ground.events, ground.clock.now, self.keeper.poke_all
+            home.database, home.chains, self.standing, context.events, context.clock.now, self.scheduler.poke_all
         )
         self._hold_caretakers()
 
     def _hold_caretakers(self) -> None:
         """Who frees the disk, and who keeps on IPFS what is published there."""
-        home, ground, settings = self.home, self.ground, self.settings
+        home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollection(
-            home, ground.board, ground.events, ground.journal, settings.node.collect_hours, ground.clock.now
+            home, context.board, context.events, context.logger, settings.node.collect_hours, context.clock.now
         )
         self.publications = PublicationService(
-            home, self.places.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, ground
+            home, self.remotes.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, context
         )
 
     def _committer(self) -> OwnerCommitter:
-        home, now = self.home, self.ground.clock.now
+        home, now = self.home, self.context.clock.now
         return OwnerCommitter(home.database, home.chains, home.keys, now, self.signed, self.jumps.ahead)
 
     def _hold_speakers(self) -> None:
@@ -202,12 +202,12 @@ class NodeParts:
 
     def _hold_mirrors(self) -> None:
         """What brings datasets of others here, from peers and from where they are published."""
-        home, settings, ground = self.home, self.settings, self.ground
-        replication = self.places.replication
+        home, settings, context = self.home, self.settings, self.context
+        replication = self.remotes.replication
         keeping = DataRetention(home.database, home.chains, home.objects, self.views.own_reader)
         limits = object_limits(settings)
         self.evidence_fetcher = EvidenceFetcher(
-            replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.places.reserve
+            replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )
         self.arrivals = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         self.holders = Holders(replication, replication.inquire)
@@ -218,29 +218,29 @@ class NodeParts:
             self.arrivals,
             replication,
             self.holders,
-            FirstContact(lambda: self.policy.witnesses, ground.clock.now),
+            FirstContact(lambda: self.policy.witnesses, context.clock.now),
             following=self.following,
         )
-        self.keeper = MirrorScheduler(
-            home.database, self.sync, ground.events, ground.clock, ground.journal, self.moved, self.forks.doubt
+        self.scheduler = MirrorScheduler(
+            home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
-        self.carrying = ImportExport(home, self.places, self.arrivals, ground.clock, self.moved, self.board)
+        self.carrying = ImportExport(home, self.remotes, self.arrivals, context.clock, self.moved, self.board)
 
     def _settle(self) -> None:
         """What the last life left half-done; the doctor tells of it too."""
-        found = self.home.aftermath
+        found = self.home.recovery
         if found.lost:
-            self.ground.journal.error(
+            self.context.logger.error(
                 "what was committed last is lost: the database's log is damaged", pages=found.lost
             )
         found.settled, found.unsettled = self.carrying.mend()
-        settle_visibility(self.home, self.visibility, self.settings, self.ground)
+        settle_visibility(self.home, self.visibility, self.settings, self.context)
         for name in found.settled:
-            self.ground.journal.info("an import that was cut off is settled", dataset=name)
+            self.context.logger.info("an import that was cut off is settled", dataset=name)
         for trouble in found.unsettled:
-            self.ground.journal.error("a dataset cannot be settled", trouble=trouble)
+            self.context.logger.error("a dataset cannot be settled", trouble=trouble)
 
     async def run_network(self, life: Life) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -248,7 +248,7 @@ class NodeParts:
 
     def _policy(self) -> Policy:
         with self.home.database.read() as connection:
-            return self.rulebook.policy(connection)
+            return self.effective_policy.policy(connection)
 
     def ruled(self, signed: Signed | None) -> None:
         if signed is not None:
@@ -258,31 +258,31 @@ class NodeParts:
     def _tell_notes(self) -> None:
         """What the rules in force cannot promise."""
         for note in self.policy.notes:
-            self.ground.journal.info("policy", note=note)
+            self.context.logger.info("policy", note=note)
 
     def _speaks_for_us(self, said: PolicyStatement) -> bool:
         network = self.membership.network
-        return said.key == self.rulebook.key() and network is not None and said.network == network.name
+        return said.key == self.effective_policy.key() and network is not None and said.network == network.name
 
     def reload(self, settings: Settings) -> None:
         """Raises Invalid for a policy that cannot be: then all stays as it was."""
         with self.home.database.read() as connection:
-            self.rulebook.policy(connection, settings)
+            self.effective_policy.policy(connection, settings)
         self.settings = settings
-        cap_anew(settings, self.line, self.arrivals, self.places)
-        self.ingest_shop.settings = ingest_settings(settings, self.home, os.environ)
-        self.observer.shop.settings = confined(self.ingest_shop.settings, self.may_dial)
+        cap_anew(settings, self.line, self.arrivals, self.remotes)
+        self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
+        self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)
         self.policy_changed()
 
     def policy_changed(self) -> None:
         self.policy = self._policy()
         self.library.policy_changed()
         self._tell_notes()
-        self.keeper.poke_all()
+        self.scheduler.poke_all()
         judged = (self.validator, self.observer, self.reviewing, self.rechecking, self.witnessing, self.submissions)
         for part in judged:
             part.rounds.touch_all()
-        self.ground.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
+        self.context.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self.home.database.read() as connection:
@@ -305,7 +305,7 @@ class NodeParts:
 
     def _usable(self, dataset: DatasetId) -> int | None:
         """Blocks that may feed a transform here; what this node made itself it relies on."""
-        if self.keeper.find(dataset) is None:
+        if self.scheduler.find(dataset) is None:
             return None
         return self.standing.reach(dataset, self.standing.use(dataset)).blocks
 
@@ -325,9 +325,9 @@ class NodeParts:
         tree, who = made.checkpoint, self.policy.witnesses.groups.get(made.witness, made.witness.short)
         if self._token is not None:
             name = self.name_of(tree.dataset)
-            emit = partial(self.ground.events.emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size)
+            emit = partial(self.context.events.emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size)
             self._token.run_sync_soon(emit)
-            self._token.run_sync_soon(self.keeper.poke, tree.dataset)
+            self._token.run_sync_soon(self.scheduler.poke, tree.dataset)
 
     def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
@@ -351,7 +351,7 @@ class NodeParts:
         if self._token is not None:
             view = proof_view(self.name_of(proof.dataset), proof)
             kind = _EVENT_OF.get(proof.kind, "validator.suspended")
-            self._token.run_sync_soon(partial(self.ground.events.emit, kind, view.dataset, view.message, id=view.id))
+            self._token.run_sync_soon(partial(self.context.events.emit, kind, view.dataset, view.message, id=view.id))
             if any(self.policy.group_of(key) is not None for key in proof.accused):
                 self._token.run_sync_soon(self.reviewing.rounds.touch_all)
 
@@ -360,9 +360,9 @@ class NodeParts:
         name = self.name_of(dataset)
 
         def tell() -> None:
-            self.ground.journal.error("damaged on disk", dataset=name, block=spot.sequence, found=spot.message)
-            self.ground.events.emit("damage.found", name, f"block #{spot.sequence}: {spot.message}", rule=spot.rule)
-            self.keeper.poke(dataset)
+            self.context.logger.error("damaged on disk", dataset=name, block=spot.sequence, found=spot.message)
+            self.context.events.emit("damage.found", name, f"block #{spot.sequence}: {spot.message}", rule=spot.rule)
+            self.scheduler.poke(dataset)
 
         if self._token is not None:
             self._token.run_sync_soon(tell)
@@ -371,32 +371,32 @@ class NodeParts:
         said = news.predicate
         if isinstance(said, HeadStatement):
             if news.outcome is AdmissionOutcome.FORK:
-                self.ground.events.emit("head.refused", name, "it contradicts what the same key signed before")
+                self.context.events.emit("head.refused", name, "it contradicts what the same key signed before")
                 if news.proof is None:
                     self.forks.put(Contradiction(said, news.envelope, news.sender))
                 return
-            self.ground.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
+            self.context.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
             if said.dataset in self.policy.attended:
                 self.witnessing.rounds.touch(said.dataset)
         elif isinstance(said, Authority):
-            self.ground.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
+            self.context.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
             self.witnessing.rounds.touch(said.dataset)
         elif isinstance(said, PolicyStatement):
-            self.ground.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
+            self.context.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
             self.policy_changed()
         elif isinstance(said, Observation):
             text = f"{news.signer.short}: #{said.sequence_number} {said.result}"
-            self.ground.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
+            self.context.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
         else:
             wrong = [each.sequence_number for each in said.mismatch]
             verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
-            self.ground.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
-        self.keeper.poke(said.dataset)
+            self.context.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
+        self.scheduler.poke(said.dataset)
         for part in (self.validator, self.reviewing, self.rechecking):
             part.rounds.touch(said.dataset)
 
     def _met_someone(self) -> None:
-        self.keeper.poke_all()
+        self.scheduler.poke_all()
         self.witnessing.rounds.poke()
         self.signers.rounds.poke()
 
@@ -425,8 +425,8 @@ class NodeParts:
         for part in (*followers, self.publications):
             part.rounds.touch(dataset)
 
-    def _shops(self) -> tuple[IngestShop, TransformShop]:
-        home, clock = self.home, self.ground.clock
+    def _shops(self) -> tuple[IngestShop, TransformDependencies]:
+        home, clock = self.home, self.context.clock
         ingest = IngestShop(
             store=home.chains,
             objects=home.objects,
@@ -437,7 +437,7 @@ class NodeParts:
             index=SliceIndex(home.folder(SEGMENTS)),
             quarantines=Quarantines(home, self.committer, clock.now),
         )
-        transform = TransformShop(
+        transform = TransformDependencies(
             chains=home.chains,
             objects=home.objects,
             engines=EnginePool({"spark": self.engine}),
@@ -450,13 +450,13 @@ class NodeParts:
         return ingest, transform
 
     def post(self) -> SignerContext:
-        home, ground = self.home, self.ground
+        home, context = self.home, self.context
         return SignerContext(
             database=home.database,
             keys=home.keys,
-            events=ground.events,
-            clock=ground.clock,
-            journal=ground.journal,
+            events=context.events,
+            clock=context.clock,
+            logger=context.logger,
             announce=self._attested,
             name_of=self.name_of,
             public_of=self.visibility.public_of,

@@ -13,7 +13,7 @@ from odfd.ingest.settings import MayDial
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.evidence import EvidenceFetcher
 from odfd.state.directory import STAGING, StateDirectory
-from odfd.transform.driver import TransformDependencies as TransformShop
+from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
@@ -36,12 +36,12 @@ class ValidationContext(Protocol):
     check: TransformCheck
     standing: TrustEvaluator
     shelf: BundleStore
-    keeper: MirrorScheduler
+    scheduler: MirrorScheduler
     reviewing: SuspensionReview
     validator: Validator
     evidence_fetcher: EvidenceFetcher
-    ingest_shop: IngestShop
-    transform_shop: TransformShop
+    ingest_deps: IngestShop
+    transform_deps: TransformDependencies
     may_dial: MayDial
 
     def post(self) -> SignerContext: ...
@@ -55,7 +55,7 @@ def validator_of(parts: ValidationContext) -> Validator:
         return 0.0 if parts.engine.why_not else parts.policy.spot_check
 
     settings = validator.ValidatorSettings(
-        shop=parts.transform_shop,
+        deps=parts.transform_deps,
         fresh_engine=parts.engine.fresh,
         determinism=parts.check.determinism,
         wanted=lambda: parts.policy.attest,
@@ -70,7 +70,7 @@ def validator_of(parts: ValidationContext) -> Validator:
 def rechecking_of(parts: ValidationContext) -> EvidenceRechecker:
     def changed(dataset: DatasetId) -> None:
         """How far it may be relied on is another, and so is what derives from it."""
-        parts.keeper.poke(dataset)
+        parts.scheduler.poke(dataset)
         parts.reviewing.rounds.touch(dataset)
 
     settings = evidence_rechecker.RecheckerSettings(
@@ -89,6 +89,6 @@ def rechecking_of(parts: ValidationContext) -> EvidenceRechecker:
 
 def observer_of(parts: ValidationContext) -> Observer:
     settings = observer.ObserverSettings(
-        shop=observing(parts.ingest_shop, parts.may_dial), wanted=lambda: parts.policy.observe
+        deps=observing(parts.ingest_deps, parts.may_dial), wanted=lambda: parts.policy.observe
     )
     return Observer(parts.post(), settings)

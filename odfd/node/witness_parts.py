@@ -35,10 +35,10 @@ class WitnessContext(Protocol):
 
     home: StateDirectory
     settings: Settings
-    ground: Context
+    context: Context
     policy: Policy
     outbox: Outbox
-    places: Remotes
+    remotes: Remotes
     holders: Holders
     visibility: Visibility
     submissions: WitnessSubmission
@@ -55,11 +55,11 @@ def _tell(parts: WitnessContext, made: Cosignature) -> None:
     parts.outbox.put(Topic.HEADS, tree.dataset, made.encode())
     what = "versions of its authority" if tree.epoch is None else "blocks"
     text = f"{tree.size} {what}"
-    parts.ground.events.emit("cosignature.signed", parts.name_of(tree.dataset), text, size=tree.size)
+    parts.context.events.emit("cosignature.signed", parts.name_of(tree.dataset), text, size=tree.size)
 
 
 def _witness_of(parts: WitnessContext) -> Witness:
-    return Witness(parts.home.database, parts.home.keys, parts.leaves, parts.ground.clock.now)
+    return Witness(parts.home.database, parts.home.keys, parts.leaves, parts.context.clock.now)
 
 
 def desk_of(parts: WitnessContext) -> TlogWitness:
@@ -70,11 +70,11 @@ def desk_of(parts: WitnessContext) -> TlogWitness:
         trio.from_thread.run_sync(_tell, parts, made)
 
     rooms = (home.database, home.keys, _witness_of(parts))
-    return TlogWitness(rooms, lambda: parts.policy.attended, parts.ground.clock.now, cosigned)
+    return TlogWitness(rooms, lambda: parts.policy.attended, parts.context.clock.now, cosigned)
 
 
 def witnessing_of(parts: WitnessContext) -> Witnessing:
-    home, ground = parts.home, parts.ground
+    home, context = parts.home, parts.context
 
     def contradicted(question: Question) -> None:
         """No proof joins two heads of one epoch: whoever holds the one history hears of the other by this."""
@@ -83,24 +83,24 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
                 parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
         tree = question.tree
         text = f"{tree.size} blocks that are not shown to begin with the {question.old.size} cosigned last"
-        ground.events.emit("cosignature.refused", parts.name_of(tree.dataset), text, size=tree.size)
+        context.events.emit("cosignature.refused", parts.name_of(tree.dataset), text, size=tree.size)
 
     def asked() -> WitnessRequest:
         return WitnessRequest(cosigns(parts.settings.policy), parts.policy.attended)
 
-    network, told = (parts.places.replication, parts.holders), WitnessEvents(partial(_tell, parts), contradicted)
-    return Witnessing(home.chains, _witness_of(parts), asked, network, told, ground.journal)
+    network, told = (parts.remotes.replication, parts.holders), WitnessEvents(partial(_tell, parts), contradicted)
+    return Witnessing(home.chains, _witness_of(parts), asked, network, told, context.logger)
 
 
 def submissions_of(parts: WitnessContext) -> WitnessSubmission:
-    home, ground = parts.home, parts.ground
+    home, context = parts.home, parts.context
 
     def cosigned(made: Cosignature) -> None:
         parts.outbox.put(Topic.HEADS, made.checkpoint.dataset, made.encode())
         parts.witnessed(made)
 
     log = Log(home.database, home.chains, home.keys, TreeProofs(home.database), parts.visibility.public_of)
-    return WitnessSubmission(log, lambda: parts.policy.public, ground.clock, cosigned, ground.journal)
+    return WitnessSubmission(log, lambda: parts.policy.public, context.clock, cosigned, context.logger)
 
 
 def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list[wire.WitnessView]:

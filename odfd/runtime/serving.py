@@ -42,9 +42,9 @@ class HttpServer:
     """See the module. ``name`` is for the log."""
 
     def __init__(
-        self, name: str, listeners: Iterable[socket.socket], respond: Respond, journal: Logger, limits: Limits
+        self, name: str, listeners: Iterable[socket.socket], respond: Respond, logger: Logger, limits: Limits
     ) -> None:
-        self._name, self._listeners, self._respond, self._journal = name, list(listeners), respond, journal
+        self._name, self._listeners, self._respond, self._logger = name, list(listeners), respond, logger
         self._limits = limits
         self._slots = trio.Semaphore(CONNECTIONS)
         self._busy = 0
@@ -74,7 +74,7 @@ class HttpServer:
                 except OSError as error:
                     self._slots.release()
                     if error.errno in _FULL:
-                        self._journal.error("no room for a connection", server=self._name, error=str(error))
+                        self._logger.error("no room for a connection", server=self._name, error=str(error))
                         await trio.sleep(FULL_PAUSE_SECONDS)
                     elif error.errno not in _ABORTED:
                         raise
@@ -86,8 +86,8 @@ class HttpServer:
             async with stream:
                 with self._respond(stream) as response:
                     await Connection(stream, self._counted(response.application), self._limits, response.told).serve()
-        except Exception as error:  # noqa: BLE001  a broken conversation must not end the others
-            self._journal.error("connection failed", server=self._name, exc_info=error)
+        except Exception as error:
+            self._logger.error("connection failed", server=self._name, exc_info=error)
         finally:
             self._slots.release()
 

@@ -80,7 +80,7 @@ class _Running:
 async def run_tree(
     children: Sequence[Child],
     stop: trio.Event,
-    journal: Logger,
+    logger: Logger,
     jitter: Callable[[], float],
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -96,18 +96,18 @@ async def run_tree(
                 for child in children:
                     running = _Running(child)
                     started.append(running)
-                    nursery.start_soon(_keep, running, stop, journal, jitter)
+                    nursery.start_soon(_keep, running, stop, logger, jitter)
                     await _until_ready(running, stop)
                     if stop.is_set():
                         break
-                    journal.info("started", part=child.name)
+                    logger.info("started", part=child.name)
                 else:
                     on_ready()
                     await stop.wait()
             finally:
                 with trio.CancelScope(shield=True):
                     for running in reversed(started):
-                        await _end(running, journal)
+                        await _end(running, logger)
     finally:
         failed = next((running.failure for running in started if running.failure), None)
     if failed is not None:
@@ -134,20 +134,20 @@ async def _until_ready(running: _Running, stop: trio.Event) -> None:
         stop.set()
 
 
-async def _end(running: _Running, journal: Logger) -> None:
+async def _end(running: _Running, logger: Logger) -> None:
     if running.finished.is_set():
         return
     running.life.stopping.set()
     with trio.move_on_after(running.child.grace_seconds):
         await running.finished.wait()
     if not running.finished.is_set():
-        journal.error("cancelled", part=running.child.name, grace_seconds=running.child.grace_seconds)
+        logger.error("cancelled", part=running.child.name, grace_seconds=running.child.grace_seconds)
         running.scope.cancel()
         await running.finished.wait()
-    journal.info("stopped", part=running.child.name)
+    logger.info("stopped", part=running.child.name)
 
 
-async def _keep(running: _Running, stop: trio.Event, journal: Logger, jitter: Callable[[], float]) -> None:
+async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Callable[[], float]) -> None:
     """Run the child, again and again if it may be. Sets ``finished`` at the end, and ``stop`` if it failed for good."""
     child, life = running.child, running.life
     pause = child.restart.first if child.restart else 0.0
@@ -163,14 +163,14 @@ async def _keep(running: _Running, stop: trio.Event, journal: Logger, jitter: Ca
                     pause = child.restart.first
                 wait = pause * (0.5 + jitter())
                 pause = min(2 * pause, child.restart.most)
-                journal.error("restarting", part=child.name, after_seconds=round(wait, 2), exc_info=failure)
+                logger.error("restarting", part=child.name, after_seconds=round(wait, 2), exc_info=failure)
                 with trio.move_on_after(wait):
                     await life.stopping.wait()
                     break
     finally:
         running.finished.set()
         if running.failure is not None:
-            journal.error("failed", part=child.name, exc_info=running.failure)
+            logger.error("failed", part=child.name, exc_info=running.failure)
             stop.set()
 
 

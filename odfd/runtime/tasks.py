@@ -159,11 +159,11 @@ class TaskBoard:
         self,
         clock: Clock,
         new_id: Callable[[], str],
-        journal: Logger,
+        logger: Logger,
         bounds: Bounds | None = None,
         on_finish: Callable[[Task], None] = lambda _: None,
     ) -> None:
-        self._clock, self._new_id, self._journal, self._on_finish = clock, new_id, journal, on_finish
+        self._clock, self._new_id, self._logger, self._on_finish = clock, new_id, logger, on_finish
         self._bounds = bounds or Bounds()
         self._turns = trio.CapacityLimiter(self._bounds.running)
         self._live: dict[str, Task] = {}
@@ -254,11 +254,11 @@ class TaskBoard:
         try:
             task.result = await work(task.report)
             task.state = TaskState.DONE
-        except Exception as error:  # noqa: BLE001  one failed task must not end the daemon; it is told, not swallowed
+        except Exception as error:
             task.fault = sole_fault(error) or _as_bug(task, error)
             task.state = TaskState.FAILED
             bug = isinstance(task.fault, Bug)
-            self._journal.error(
+            self._logger.error(
                 "task failed", id=task.id, kind=task.kind, target=task.target, fault=str(task.fault),
                 exc_info=error if bug else None,
             )  # fmt: skip

@@ -48,11 +48,11 @@ _OCTETS: Final = "application/octet-stream"
 class Site:
     """See the module."""
 
-    def __init__(self, shelf: SiteLibrary, journal: Logger, desk: CheckpointReceiver | None = None) -> None:
+    def __init__(self, shelf: SiteLibrary, logger: Logger, desk: CheckpointReceiver | None = None) -> None:
         """``desk``: of a node that is a witness for others."""
         self._shelf = shelf
         self._desk = desk
-        self._journal = journal
+        self._logger = logger
         self._threads = trio.CapacityLimiter(THREADS)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -65,7 +65,7 @@ class Site:
             await self._give(scope["path"], dict(scope["headers"]).get(b"range", b"").decode("latin-1"), answer)
         except Fault as fault:
             if isinstance(fault, Environment):
-                self._journal.error("cannot be given", path=scope["path"][:300], fault=str(fault), rule=fault.rule)
+                self._logger.error("cannot be given", path=scope["path"][:300], fault=str(fault), rule=fault.rule)
                 fault = Environment("this node cannot read it now", rule=fault.rule)
             if not answer.begun:  # else the connection ends in the middle, and who reads sees that
                 await answer.refuse(fault)

@@ -26,10 +26,10 @@ LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, 
 class SiteServer:
     """Serves ``application`` at ``addresses`` (``127.0.0.1:8080``, ``[::]:8080``) while ``run`` is."""
 
-    def __init__(self, addresses: Sequence[str], application: Application, journal: Logger) -> None:
+    def __init__(self, addresses: Sequence[str], application: Application, logger: Logger) -> None:
         """Raises Invalid for an address that is none."""
         self._places = [_parsed(address) for address in addresses]
-        self._application, self._journal = application, journal
+        self._application, self._logger = application, logger
         self._visitors: Counter[str] = Counter()
         self.urls: tuple[str, ...] = ()
         """Where it listens, for people."""
@@ -40,7 +40,7 @@ class SiteServer:
             listeners = [stack.enter_context(_listening(host, port)) for host, port in self._places]
             self.urls = tuple(_url(listener) for listener in listeners)
             stack.callback(setattr, self, "urls", ())
-            await HttpServer("site", listeners, self._respond, self._journal, LIMITS).run(life)
+            await HttpServer("site", listeners, self._respond, self._logger, LIMITS).run(life)
 
     @contextmanager
     def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:

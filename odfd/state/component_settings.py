@@ -112,9 +112,9 @@ def object_limits(settings: Settings) -> ObjectLimits:
     )
 
 
-def cap_anew(settings: Settings, line: Bandwidth, arrivals: ObjectFetcher, places: Remotes) -> None:
+def cap_anew(settings: Settings, line: Bandwidth, arrivals: ObjectFetcher, remotes: Remotes) -> None:
     """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
     line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
     limits = arrivals.limits = object_limits(settings)
     arrivals.room.limit = limits.mirror_bytes
-    places.reserve = limits.disk_reserve
+    remotes.reserve = limits.disk_reserve

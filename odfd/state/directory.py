@@ -33,7 +33,7 @@ from odfd.verify import damage, memory
 
 DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
-"""With uploads, work under way: emptied at the start (``aftermath``)."""
+"""With uploads, work under way: emptied at the start (``recovery``)."""
 UPLOADS: Final = "uploads"
 STAGED: Final = "staged"
 """Blocks that came as one stream, until they are taken over; these outlive a restart too."""
@@ -79,9 +79,9 @@ _UNWATCHED: Final = (
 class StateDirectory:
     """See the module."""
 
-    def __init__(self, directory: Path, database: Database, aftermath: CrashRecovery | None = None) -> None:
+    def __init__(self, directory: Path, database: Database, recovery: CrashRecovery | None = None) -> None:
         self.directory = directory
-        self.aftermath = aftermath or CrashRecovery()
+        self.recovery = recovery or CrashRecovery()
         self.database = database
         self.objects = DiskObjects(directory / OBJECTS, database)
         self.chains = SqliteChains(database, self.objects)
@@ -145,10 +145,10 @@ def open_state_directory(directory: Path) -> Iterator[StateDirectory]:
             hint="name one that this user may write: odfd run --state DIR",
         ) from error
     with StateLock(directory):
-        aftermath = look_back(directory, DATABASE)
+        recovery = look_back(directory, DATABASE)
         database = open_database(directory / DATABASE)
-        aftermath.lost = max(0, aftermath.promised - database.recovered)
+        recovery.lost = max(0, recovery.promised - database.recovered)
         try:
-            yield StateDirectory(directory, database, aftermath)
+            yield StateDirectory(directory, database, recovery)
         finally:
             database.close()

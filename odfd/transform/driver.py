@@ -93,43 +93,43 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 Ran: TypeAlias = Committed | UpToDate | Blocked | Rejected
 
 
-async def run_transform(shop: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
+async def run_transform(deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None) -> Ran:
     """One transaction over everything new. Raises Conflict when others kept winning, and what engines raise."""
     for attempt in range(1, ATTEMPTS + 1):
-        plan = await trio.to_thread.run_sync(plan_next, shop, dataset)
+        plan = await trio.to_thread.run_sync(plan_next, deps, dataset)
         if not isinstance(plan, TransformPlan):
             return plan
         try:
-            return await _transact(shop, plan, on_progress)
+            return await _transact(deps, plan, on_progress)
         except Conflict:
             if attempt == ATTEMPTS:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def plan_next(shop: TransformDependencies, dataset: DatasetId) -> Planned:
+def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
     """The next transaction, without doing it (``--dry-run``). Synchronous; a bounded number of reads."""
-    reader = shop.chains.chain(dataset)
+    reader = deps.chains.chain(dataset)
     state = load_state(reader)
     if state.dataset is None:
         raise Invalid(f"no dataset {dataset.short} here", rule="dataset-exists")
     cuts: dict[DatasetId, Multihash] = {}
     short: list[Blocked] = []
     for each, declared in input_ids(state):
-        chain, name = shop.chains.chain(each), declared.alias or each.short
+        chain, name = deps.chains.chain(each), declared.alias or each.short
         head = chain.head()
         if head is None:
             return Blocked(f"input {name} ({each.short}) is not held here", f"odfctl mirror add {each}")
-        usable = shop.usable(each)
+        usable = deps.usable(each)
         cut = head.hash if usable is None else usable_cut(chain, head, usable, state.input_positions.get(each, _START))
         if cut != head.hash:
             short.append(_short_of(name, each, usable or 0))
         if cut is None:
             return short[-1]
         cuts[each] = cut
-    time = block_time(state, shop.now())
-    past = read_past(_checkpoint(shop.objects, state))
-    plan = plan_at(shop.chains, reader, state, cuts, past, time, within(shop.rows))
+    time = block_time(state, deps.now())
+    past = read_past(_checkpoint(deps.objects, state))
+    plan = plan_at(deps.chains, reader, state, cuts, past, time, within(deps.rows))
     return short[0] if short and isinstance(plan, UpToDate) else plan
 
 
@@ -181,20 +181,20 @@ def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, 
     return cuts
 
 
-async def _transact(shop: TransformDependencies, plan: TransformPlan, on_progress: OnProgress) -> Ran:
+async def _transact(deps: TransformDependencies, plan: TransformPlan, on_progress: OnProgress) -> Ran:
     state = plan.state
     assert state.head is not None
-    async with fresh_folder(shop.staging) as folder:
-        files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, shop.objects, state))
-        engine = shop.engines.engine(plan.transform.engine)
-        done = await execute(plan, plan.transaction_id, engine, shop.objects, files, on_progress)
+    async with fresh_folder(deps.staging) as folder:
+        files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, deps.objects, state))
+        engine = deps.engines.engine(plan.transform.engine)
+        done = await execute(plan, plan.transaction_id, engine, deps.objects, files, on_progress)
         if not isinstance(done, Executed):
             return done
         if not done.events:
             return UpToDate("the new blocks of the inputs bring neither rows nor a watermark")
-        await trio.to_thread.run_sync(_keep, shop.objects, files, done)
+        await trio.to_thread.run_sync(_keep, deps.objects, files, done)
         named = (done.data, done.checkpoint)
-        head = await shop.committer.commit(
+        head = await deps.committer.commit(
             plan.dataset,
             Head(state.head, state.sequence_number),
             done.events,

@@ -24,27 +24,27 @@ from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 
 async def run_recovering(
-    shop: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None
+    deps: TransformDependencies, dataset: DatasetId, on_progress: OnProgress = lambda: None
 ) -> Ran:
     """``driver.run_transform``, which goes on where the checkpoint in force is no longer held or is damaged."""
     try:
-        return await run_transform(shop, dataset, on_progress)
+        return await run_transform(deps, dataset, on_progress)
     except (NotFound, ObjectDamaged):
-        if not await restore_state(shop, dataset):
+        if not await restore_state(deps, dataset):
             raise
-    return await run_transform(shop, dataset, on_progress)
+    return await run_transform(deps, dataset, on_progress)
 
 
-async def restore_state(shop: TransformDependencies, dataset: DatasetId) -> bool:
+async def restore_state(deps: TransformDependencies, dataset: DatasetId) -> bool:
     """Make the checkpoint in force again if it is not whole here; tells whether it had to be.
 
     Raises Invalid when the history does not lead to it, and what engines raise. Moves no head.
     """
-    named = await trio.to_thread.run_sync(_lacking, shop, dataset)
+    named = await trio.to_thread.run_sync(_lacking, deps, dataset)
     if named is None:
         return False
     made: bytes | None = None
-    async with aclosing(replay(shop, dataset)) as outcomes:
+    async with aclosing(replay(deps, dataset)) as outcomes:
         async for outcome in outcomes:
             if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
                 raise _lost(dataset, outcome)
@@ -54,26 +54,26 @@ async def restore_state(shop: TransformDependencies, dataset: DatasetId) -> bool
             f"the state of {dataset.short} is lost, and its history makes another one than its chain names",
             rule="checkpoint-lost", hint="derive it anew, with the engine of this node",
         )  # fmt: skip
-    await trio.to_thread.run_sync(_keep, shop, named.physical_hash, made)
+    await trio.to_thread.run_sync(_keep, deps, named.physical_hash, made)
     return True
 
 
-def _lacking(shop: TransformDependencies, dataset: DatasetId) -> Checkpoint | None:
+def _lacking(deps: TransformDependencies, dataset: DatasetId) -> Checkpoint | None:
     """The checkpoint in force, if it is not here as it should be."""
-    named = load_state(shop.chains.chain(dataset)).checkpoint
+    named = load_state(deps.chains.chain(dataset)).checkpoint
     if named is None:
         return None
     try:
-        sound_path(shop.objects, named.physical_hash)
+        sound_path(deps.objects, named.physical_hash)
     except (NotFound, ObjectDamaged):
         return named
     return None
 
 
-def _keep(shop: TransformDependencies, name: Multihash, checkpoint: bytes) -> None:
-    if shop.objects.has(name):
-        shop.objects.remove(name)  # damaged: what is held under a name is never written again
-    shop.objects.add_bytes(checkpoint)
+def _keep(deps: TransformDependencies, name: Multihash, checkpoint: bytes) -> None:
+    if deps.objects.has(name):
+        deps.objects.remove(name)  # damaged: what is held under a name is never written again
+    deps.objects.add_bytes(checkpoint)
 
 
 def _lost(dataset: DatasetId, outcome: ReplayOutcome) -> Invalid:

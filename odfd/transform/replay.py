@@ -38,7 +38,7 @@ from odfd.transform.succession import is_declared_anew
 
 
 class ReplayDependencies(Protocol):
-    """What a replay needs of the node; ``driver.Workshop`` has all of it."""
+    """What a replay needs of the node; ``driver.TransformDependencies`` has all of it."""
 
     @property
     def chains(self) -> ChainStore: ...
@@ -97,7 +97,7 @@ ReplayOutcome = Replayed | Rejected | Blocked
 
 
 async def replay_step(
-    shop: ReplayDependencies,
+    deps: ReplayDependencies,
     dataset: DatasetId,
     sequence_number: int,
     checkpoint: bytes | None,
@@ -109,7 +109,7 @@ async def replay_step(
     ``checkpoint`` is what replaying the transaction before gave (``None`` for the first); ``folder`` is fresh and the
     caller's. Raises Invalid if the block is no transaction or contradicts its chain, and what engines raise.
     """
-    recorded, plan = await trio.to_thread.run_sync(plan_recorded, shop.chains, dataset, sequence_number, checkpoint)
+    recorded, plan = await trio.to_thread.run_sync(plan_recorded, deps.chains, dataset, sequence_number, checkpoint)
     if not isinstance(plan, TransformPlan):
         return plan
     previous = None
@@ -117,12 +117,12 @@ async def replay_step(
         previous = folder / "previous-checkpoint"
         await trio.to_thread.run_sync(previous.write_bytes, checkpoint)
     files = Files(folder=folder, previous=previous)
-    engine = shop.engines.engine(plan.transform.engine)
-    done = await execute(plan, f"replay:{plan.transaction_id}", engine, shop.objects, files, on_progress)
+    engine = deps.engines.engine(plan.transform.engine)
+    done = await execute(plan, f"replay:{plan.transaction_id}", engine, deps.objects, files, on_progress)
     if not isinstance(done, Executed):
         return done
     made = await trio.to_thread.run_sync(files.checkpoint.read_bytes) if done.checkpoint else checkpoint
-    declared = await trio.to_thread.run_sync(_declared_schema, shop.chains.chain(dataset), sequence_number)
+    declared = await trio.to_thread.run_sync(_declared_schema, deps.chains.chain(dataset), sequence_number)
     return Replayed(
         block=recorded,
         event=done.event,
@@ -136,17 +136,17 @@ async def replay_step(
 
 
 async def replay(
-    shop: ReplayDependencies, dataset: DatasetId, stop: int | None = None
+    deps: ReplayDependencies, dataset: DatasetId, stop: int | None = None
 ) -> AsyncGenerator[ReplayOutcome, None]:
     """Every transaction of a chain from genesis on, up to block ``stop`` (not included; the head's end if ``None``).
 
     Ends after the first that is not reproduced: what follows builds on it.
     """
-    reader = shop.chains.chain(dataset)
+    reader = deps.chains.chain(dataset)
     checkpoint: bytes | None = None
     for number in await trio.to_thread.run_sync(_transactions, reader, stop):
-        async with fresh_folder(shop.staging) as folder:
-            outcome = await replay_step(shop, dataset, number, checkpoint, folder)
+        async with fresh_folder(deps.staging) as folder:
+            outcome = await replay_step(deps, dataset, number, checkpoint, folder)
             yield outcome
         if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
             return

@@ -43,10 +43,10 @@ LATEST: Final = 600.0
 class NodeEngine:
     """Implements ``engines.contract.Engine``. Start it as a child (``run``)."""
 
-    def __init__(self, options: SparkOptions, environ: Mapping[str, str], journal: Logger) -> None:
+    def __init__(self, options: SparkOptions, environ: Mapping[str, str], logger: Logger) -> None:
         self._options = options
         self._environ = environ
-        self._journal = journal
+        self._logger = logger
         self._host: HostEngine | None = None
         self._why_not: Fault | None = None
         self._known = trio.Event()
@@ -75,22 +75,22 @@ class NodeEngine:
             return await spark_engine(self._options, self._environ, self._tell)
         except Fault as fault:
             if str(self._why_not) != str(fault):
-                self._journal.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
+                self._logger.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
             self._why_not = fault
             self._known.set()
             return None
 
     def _tell_of(self, host: HostEngine) -> None:
         for refusal in host.choice.passed_over:
-            self._journal.info("sandbox level passed over", verdict=str(refusal))
+            self._logger.info("sandbox level passed over", verdict=str(refusal))
         for weakness in host.choice.verdict.unbounded:
-            self._journal.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
+            self._logger.error("the sandbox has no such limit", verdict=weakness, hint="see odfctl doctor")
         if host.identity.sandbox == "none":
             hint = "docs/cluster.md tells what confines them" if host.cluster else "install bubblewrap"
-            self._journal.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
+            self._logger.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
 
     def _tell(self, event: str, facts: Mapping[str, object]) -> None:
-        self._journal.info(event, **facts)
+        self._logger.info(event, **facts)
 
     def view(self) -> wire.EngineView:
         """For people, now."""

@@ -41,14 +41,14 @@ class GarbageCollection:
         home: StateDirectory,
         board: TaskBoard,
         events: EventLog,
-        journal: Logger,
+        logger: Logger,
         hours: float,
         clock: Callable[[], Instant],
     ) -> None:
         self._home = home
         self._board = board
         self._events = events
-        self._journal = journal
+        self._logger = logger
         self._hours = hours
         self._clock = clock
         self._alone = trio.Lock()
@@ -64,7 +64,7 @@ class GarbageCollection:
             try:
                 task = self._submit(dry_run=False)
             except Fault as fault:
-                self._journal.info("collection put off", fault=str(fault), rule=fault.rule)
+                self._logger.info("collection put off", fault=str(fault), rule=fault.rule)
             else:
                 await task.finished.wait()
 
@@ -87,7 +87,7 @@ class GarbageCollection:
                 "objects.collected", "", f"{done.objects} objects freed", objects=done.objects, bytes=done.bytes
             )
         if statements and not dry_run:
-            self._journal.info("trust ledger pruned", statements=statements)
+            self._logger.info("trust ledger pruned", statements=statements)
         return wire.CollectResult(
             objects=done.objects,
             bytes=done.bytes,

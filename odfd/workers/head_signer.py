@@ -34,13 +34,13 @@ class HeadSigner:
         committer: OwnerCommitter,
         name_of: Callable[[DatasetId], str],
         events: EventLog,
-        journal: Logger,
+        logger: Logger,
     ) -> None:
         self._chains = chains
         self._committer = committer
         self._name_of = name_of
         self._events = events
-        self._journal = journal
+        self._logger = logger
         self.rounds = ReconcileLoop(self._round)
         self._troubles: dict[DatasetId, str] = {}
         """What was told already."""
@@ -62,7 +62,7 @@ class HeadSigner:
                 return
             self._troubles[dataset] = str(fault)
             name = await trio.to_thread.run_sync(self._name_of, dataset)
-            self._journal.error("head not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
+            self._logger.error("head not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
             self._events.emit("head.unsigned", name, str(fault), rule=fault.rule)
         else:
             self._troubles.pop(dataset, None)

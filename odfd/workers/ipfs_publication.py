@@ -84,17 +84,17 @@ class PublicationService:
         publisher: Publisher | None,
         giving: PublicationTerms,
         all_of_ours: Callable[[], bool],
-        ground: Context,
+        context: Context,
     ) -> None:
         """``all_of_ours``: whether policy puts there whatever is ours and public."""
         self._home = home
         self._publisher = publisher
         self._served, self._visibility = giving
         self._all_of_ours = all_of_ours
-        self._board = ground.board
-        self._events = ground.events
-        self._clock = ground.clock
-        self._journal = ground.journal
+        self._board = context.board
+        self._events = context.events
+        self._clock = context.clock
+        self._logger = context.logger
         self._busy: dict[DatasetId, trio.Lock] = {}
         self._troubles: dict[DatasetId, str] = {}
         self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
@@ -155,7 +155,7 @@ class PublicationService:
                 await self._publish(publisher, dataset, standing=True)
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
-                self._journal.error("not published", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+                self._logger.error("not published", dataset=str(dataset), fault=str(fault), rule=fault.rule)
                 self._events.emit("publication.stalled", self._name(dataset), str(fault), rule=fault.rule)
             self._troubles[dataset] = str(fault)
             return
@@ -169,7 +169,7 @@ class PublicationService:
                 await trio.to_thread.run_sync(self._forget, dataset)
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
-                self._journal.error("not withdrawn", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+                self._logger.error("not withdrawn", dataset=str(dataset), fault=str(fault), rule=fault.rule)
             self._troubles[dataset] = str(fault)
             return
         self._troubles.pop(dataset, None)

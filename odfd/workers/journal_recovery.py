@@ -89,7 +89,7 @@ class JournalRecovery:
             try:
                 await self._begin_anew()
             except Fault as fault:
-                self._post.journal.error("signing journals not begun", fault=str(fault), rule=fault.rule)
+                self._post.logger.error("signing journals not begun", fault=str(fault), rule=fault.rule)
                 return RETRY_SECONDS
             return UNTIL_POKED
 
@@ -100,7 +100,7 @@ class JournalRecovery:
     def _tell_lost(self) -> None:
         said = f"{_count(self.lost)} lost what it has signed, and signs nothing"
         hint = "peers are asked for it; with nobody to ask: odfctl trust sign --alone"
-        self._post.journal.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
+        self._post.logger.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
         self._post.events.emit("journal.lost", "", said)
 
     async def _ask(self) -> None:
@@ -122,7 +122,7 @@ class JournalRecovery:
             try:
                 await self._peers.pull_statements(peer)
             except Remote as fault:
-                self._post.journal.info("a peer does not tell what we signed", peer=peer, fault=str(fault))
+                self._post.logger.info("a peer does not tell what we signed", peer=peer, fault=str(fault))
                 return
             self._told.add(peer)
 
@@ -132,7 +132,7 @@ class JournalRecovery:
         self._told.clear()
         self._since = math.inf
         self.lost = ()
-        self._post.journal.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
+        self._post.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
         self._post.events.emit("journal.begun", "", f"{_count(signers)} signs again, {_heard(told)}", peers=told)
         self._resumed()
         return wire.SigningView(begun=signers, peers=told)

@@ -89,7 +89,7 @@ class WitnessSubmission:
         witnesses: Callable[[], Sequence[PublicWitness]],
         clock: Clock,
         cosigned: Callable[[Cosignature], None],
-        journal: Logger,
+        logger: Logger,
         poster: Poster | None = None,
     ) -> None:
         """``poster``: another in tests."""
@@ -97,7 +97,7 @@ class WitnessSubmission:
         self._witnesses = witnesses
         self._clock = clock
         self._cosigned = cosigned
-        self._journal = journal
+        self._logger = logger
         self._poster = poster
         self._stack = AsyncExitStack()
         self._turns: dict[tuple[str, KeyDid], SubmissionState] = {}
@@ -145,7 +145,7 @@ class WitnessSubmission:
             try:
                 due = await trio.to_thread.run_sync(self._due, dataset, witness)
             except Fault as fault:
-                self._journal.info("not submitted", dataset=dataset.short, fault=str(fault), rule=fault.rule)
+                self._logger.info("not submitted", dataset=dataset.short, fault=str(fault), rule=fault.rule)
                 continue
             if due is None:
                 continue
@@ -191,7 +191,7 @@ class WitnessSubmission:
         turn.misses = min(turn.misses + 1, 16)
         if turn.miss.why != ended.message:
             turn.miss = Miss(ended.message, self._key_text(due.tree, due.line))
-            self._journal.error(
+            self._logger.error(
                 "a public witness does not cosign",
                 witness=witness.key.name,
                 origin=due.tree.origin,

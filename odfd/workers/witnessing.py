@@ -77,14 +77,14 @@ class Witnessing:
         asked: Callable[[], WitnessRequest],
         network: tuple[WitnessPeers, Providers],
         told: WitnessEvents,
-        journal: Logger,
+        logger: Logger,
     ) -> None:
         self._asked = asked
         self._chains = chains
         self._witness = witness
         self._peers, self._providers = network
         self._told = told
-        self._journal = journal
+        self._logger = logger
         self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
         self._refused: dict[DatasetId, str] = {}
         self._shown: set[tuple[bytes, bytes]] = set()
@@ -173,4 +173,4 @@ class Witnessing:
     def _tell(self, dataset: DatasetId, fault: Fault) -> None:
         if self._refused.get(dataset) != str(fault):
             self._refused[dataset] = str(fault)
-            self._journal.error("not cosigned", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+            self._logger.error("not cosigned", dataset=str(dataset), fault=str(fault), rule=fault.rule)

@@ -99,7 +99,7 @@ class Accused:
 
     async def derive(self, *, lies: bool) -> None:
         self.engine.lies = lies
-        assert isinstance(await run_transform(self.world.shop, self.dataset), Committed)
+        assert isinstance(await run_transform(self.world.deps, self.dataset), Committed)
         self.engine.lies = False
 
     @property
@@ -118,7 +118,7 @@ class Accused:
     async def replayed(self) -> tuple[Replayed, bytes | None]:
         """What the last step gives an honest node, and the checkpoint that it started from."""
         last, checkpoint, before = None, None, None
-        async for outcome in replay(self.world.shop, self.dataset):
+        async for outcome in replay(self.world.deps, self.dataset):
             assert isinstance(outcome, Replayed), outcome
             last, before, checkpoint = outcome, checkpoint, outcome.checkpoint
         assert last is not None

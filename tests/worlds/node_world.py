@@ -337,15 +337,15 @@ class Node:
         ipfs: Any = None,
         may_dial: MayDial = is_public,
     ) -> None:
-        self.clock, self.journal = clock, Lines()
+        self.clock, self.logger = clock, Lines()
         self.events = EventLog(clock)
         ids = itertools.count()
-        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.journal)
+        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger)
         self.engine = SmallEngine()
-        ground = Context(clock, self.journal, self.events, self.board, "test")
+        context = Context(clock, self.logger, self.events, self.board, "test")
         engine: Any = self.engine
         member: Any = wires.member
-        self.parts = NodeParts(home, settings, ground, engine, member, ipfs, may_dial)
+        self.parts = NodeParts(home, settings, context, engine, member, ipfs, may_dial)
         self.assembly = assembly_of(self.parts)
         self.api = self.assembly.node
         self.home = home
@@ -424,7 +424,7 @@ class Node:
     async def mirror_in_vain(self, source: DatasetId, name: str, is_there: Callable[[Mirror], bool]) -> Mirror:
         """Mirror what cannot be had, until a pass has ended as expected; it is tried again and again."""
         await self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name))
-        mirror = self.parts.keeper.get(source)
+        mirror = self.parts.scheduler.get(source)
         with trio.fail_after(DEADLINE):
             while not is_there(mirror):
                 await mirror.turned.wait()

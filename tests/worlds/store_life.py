@@ -54,7 +54,7 @@ from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, prep
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Level, VerificationResult
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 OPAQUE = [DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2)]
 TABLE, IMPORTED = (DatasetId.from_public_key(bytes([n]) * 32) for n in (3, 4))

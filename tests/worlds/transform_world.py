@@ -65,7 +65,7 @@ class World:
         self.interfere: MetadataEvent | None = None
         """Committed by somebody else right before the next commit."""
         self.engine = engine or FakeEngine()
-        self.shop = TransformDependencies(
+        self.deps = TransformDependencies(
             chains=self.chains,
             objects=self.objects,
             engines=EnginePool({"spark": self.engine}),

@@ -104,11 +104,11 @@ def admit_head(
     now: Instant,
     *,
     forked_at: int | None = None,
-    ground: AdmissionContext | None = None,
+    context: AdmissionContext | None = None,
 ) -> Admitted:
     """``newest`` is the newest head known of this dataset, whether or not its blocks are here yet.
 
-    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``ground``
+    ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``context``
     only version 0 of the authority is known.
     """
     if len(signed.envelope) > limit_of(head):
@@ -117,13 +117,13 @@ def admit_head(
         return Admitted(AdmissionOutcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
     if not head.issued < head.expires <= head.issued + LIFETIME_LIMIT:
         return Admitted(AdmissionOutcome.REJECTED, "a head lives at most 90 days")
-    ground = ground or AdmissionContext((implicit(head.dataset),))
-    doubt = _rights_doubted(head, signed, newest, ground)
+    context = context or AdmissionContext((implicit(head.dataset),))
+    doubt = _rights_doubted(head, signed, newest, context)
     if doubt is not None:
         return doubt
-    if ground.size and ground.epoch < head.epoch:
-        return _into_epoch(head, newest, root_at, ground)
-    if ground.size <= ground.chosen.get(head.epoch, -1):
+    if context.size and context.epoch < head.epoch:
+        return _into_epoch(head, newest, root_at, context)
+    if context.size <= context.chosen.get(head.epoch, -1):
         return Admitted(
             AdmissionOutcome.OLDER, "of two histories one was chosen here, and its blocks are not here yet", lasts=False
         )
@@ -142,7 +142,7 @@ def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | N
 
 
 def _rights_doubted(
-    head: HeadStatement, signed: Signed, newest: HeadStatement | None, ground: AdmissionContext
+    head: HeadStatement, signed: Signed, newest: HeadStatement | None, context: AdmissionContext
 ) -> Admitted | None:
     """What is to be said of a head for its authority's sake; ``None`` when a writer of today signed it for this epoch.
 
@@ -150,11 +150,11 @@ def _rights_doubted(
     is one that my form of its version does not allow: roots may have signed two forms of a version, and whoever knows
     the other one passes on its heads in good faith. Version 0 has one form.
     """
-    if head.authority >= len(ground.walk):
+    if head.authority >= len(context.walk):
         return Admitted(AdmissionOutcome.UNKNOWN_AUTHORITY, f"authority version {head.authority} is not known here")
-    named, rights = ground.walk[head.authority], ground.rights
+    named, rights = context.walk[head.authority], context.rights
     disputed = f"two authorities of version {rights.version}: who may write is disputed"
-    if ground.conflict and named is rights:
+    if context.conflict and named is rights:
         return Admitted(AdmissionOutcome.OLDER, disputed, lasts=False)
     writer = writer_of(head, signed, rights)
     if writer is None and writer_of(head, signed, named) is None:
@@ -165,7 +165,7 @@ def _rights_doubted(
         return Admitted(AdmissionOutcome.OLD_EPOCH)
     if writer is None:
         return Admitted(AdmissionOutcome.OLDER, "its writer's right has ended")
-    if ground.conflict:
+    if context.conflict:
         return Admitted(AdmissionOutcome.OLDER, disputed, lasts=False)
     opened = rights.opened(head.epoch)
     if opened is not None and not begins_at(head, opened.base):
@@ -179,15 +179,15 @@ def _not_of_my_version(head: HeadStatement, mistake: str) -> Admitted:
 
 
 def _into_epoch(
-    head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, ground: AdmissionContext
+    head: HeadStatement, newest: HeadStatement | None, root_at: RootAt, context: AdmissionContext
 ) -> Admitted:
     """A head of an epoch that my own blocks are not of yet."""
     if newest is not None and newest.epoch == head.epoch:
         verdict = _against_mine(head, newest, lambda _: None)
         if verdict.outcome is not AdmissionOutcome.ADVANCE:
             return verdict
-    turn = turn_to(head.epoch, ground.epoch, ground.walk)
-    if turn is None or not turn.keeps(ground.size, root_at):
+    turn = turn_to(head.epoch, context.epoch, context.walk)
+    if turn is None or not turn.keeps(context.size, root_at):
         return Admitted(AdmissionOutcome.REWRITE, f"epoch {head.epoch} gives up blocks that are here")
     return Admitted(AdmissionOutcome.ADVANCE)
 

@@ -141,7 +141,7 @@ class StatementProcessor:
 
     def _hear_head(self, said: HeadStatement, signed: Signed) -> Processed:
         newest = self._ledger.newest_head(said.dataset)
-        ground = self._ground(said.dataset)
+        context = self._context(said.dataset)
         root_at = partial(self._root_at, said.dataset)
         verdict = admit_head(
             said,
@@ -150,17 +150,17 @@ class StatementProcessor:
             root_at,
             self._now,
             forked_at=self._proofs.forked_at(said.dataset, said.epoch),
-            ground=ground,
+            context=context,
         )
-        signer = writer_of(said, signed, ground.rights)
+        signer = writer_of(said, signed, context.rights)
         if not verdict.outcome.changes or signer is None:
-            if verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not ground.size:
+            if verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not context.size:
                 self._note_candidate(said.dataset, signed, signer)
             return Processed(verdict)
         proof = None
         if verdict.outcome is AdmissionOutcome.FORK and newest is not None:
             tree, rights_at = self._tree(said.dataset), self._authorities.rights_at
-            proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), tree, ground.size, rights_at))
+            proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), tree, context.size, rights_at))
         self._record(signed, signer, verdict.outcome)
         return Processed(verdict, signer, proof)
 
@@ -202,7 +202,7 @@ class StatementProcessor:
             return None
         return proof if proof is not None and self.hear_proof(proof) else None
 
-    def _ground(self, dataset: DatasetId) -> AdmissionContext:
+    def _context(self, dataset: DatasetId) -> AdmissionContext:
         walk = self._authorities.walk(dataset)
         checked = self._ledger.chain(dataset)
         conflict = is_disputed(self._db, dataset, walk[-1])

@@ -138,9 +138,9 @@ class _Page:
 
     def _stands(self, row: _Row, later: list[int]) -> bool:
         is_last = not later and row.outcome != "candidate"
-        return is_last or row.sid == self._ground(row.dataset)
+        return is_last or row.sid == self._context(row.dataset)
 
-    def _ground(self, dataset: bytes) -> bytes | None:
+    def _context(self, dataset: bytes) -> bytes | None:
         """The newest head that says no more than the blocks that are here."""
         if dataset not in self._grounds:
             name = DatasetId(dataset)

@@ -23,7 +23,7 @@ class SignerContext(msgspec.Struct, frozen=True, kw_only=True):
     keys: KeyStore
     events: EventLog
     clock: Clock
-    journal: Logger
+    logger: Logger
     announce: Callable[[DatasetId, Signed], None]
     name_of: Callable[[DatasetId], str]
     public_of: PublicOf

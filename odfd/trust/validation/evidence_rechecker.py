@@ -183,7 +183,7 @@ class EvidenceRechecker:
         length = RETRY if before is None else min(2 * before.length, MAX_RETRY)
         self._pauses[claim.bundle] = _Pause(Instant(self._post.clock.now() + length), length)
         name = self._post.name_of(claim.dataset)
-        self._post.journal.info("evidence put off", dataset=name, bundle=claim.bundle.short, fault=str(fault))
+        self._post.logger.info("evidence put off", dataset=name, bundle=claim.bundle.short, fault=str(fault))
 
     async def _run(self, claim: Claim, engine: EngineIdentity) -> None:
         async with fresh_folder(self._settings.staging) as folder:

@@ -50,7 +50,7 @@ _MAX_TAG: Final = 256
 class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the observer needs beside the node's stores."""
 
-    shop: IngestDependencies
+    deps: IngestDependencies
     """As ``odfd.ingest.refetch.observing`` makes it."""
     wanted: Callable[[], bool]
     """Whether the policy in force says to observe; asked at each round."""
@@ -62,7 +62,7 @@ class Observer:
     def __init__(self, post: SignerContext, settings: ObserverSettings) -> None:
         self._post = post
         self._settings = settings
-        self.shop = settings.shop
+        self.deps = settings.deps
         self._closed: dict[DatasetId, Multihash] = {}
         """Blocks whose source is not for everybody to fetch."""
         self._nursery: trio.Nursery | None = None
@@ -84,7 +84,7 @@ class Observer:
         if not self._settings.wanted():
             return UNTIL_POKED  # all is touched when the policy changes
         if touched is None:
-            touched = set(await trio.to_thread.run_sync(self.shop.store.datasets))
+            touched = set(await trio.to_thread.run_sync(self.deps.store.datasets))
         assert self._nursery is not None, "rounds run inside of run"
         for dataset in sorted(touched):
             if dataset in self._looking:
@@ -119,7 +119,7 @@ class Observer:
             return True
         block, state = due
         try:
-            found: Refetched | None = await refetch(self.shop, self._chain(dataset), state, block.system_time)
+            found: Refetched | None = await refetch(self.deps, self._chain(dataset), state, block.system_time)
         except Remote as fault:
             self._put_off(dataset, fault)
             found = None
@@ -143,10 +143,10 @@ class Observer:
         return found is not None
 
     def _chain(self, dataset: DatasetId) -> ChainReader:
-        return self.shop.store.chain(dataset)
+        return self.deps.store.chain(dataset)
 
     def _put_off(self, dataset: DatasetId, fault: Fault) -> None:
-        self._post.journal.info("source not observed", dataset=self._post.name_of(dataset), reason=str(fault))
+        self._post.logger.info("source not observed", dataset=self._post.name_of(dataset), reason=str(fault))
 
     def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
         """The newest block of data and the state before it, if it is young, whole here and not observed yet."""

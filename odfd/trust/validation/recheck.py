@@ -89,7 +89,7 @@ class _Recheck:
         self._case = case
         self._engine = engine
         engines = EnginePool({"spark": engine})
-        self._shop = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
+        self._deps = ReplayParts(chains=case.chains, objects=case.objects, engines=engines, staging=staging)
 
     async def run(self) -> RecheckAnswer:
         case = self._case
@@ -123,8 +123,8 @@ class _Recheck:
         if name is not None and case.objects.size(name) > MAX_CHECKPOINT:
             raise Invalid("a checkpoint larger than any may be", rule="open-blocks")
         checkpoint = None if name is None else case.objects.read(name)
-        async with fresh_folder(self._shop.staging) as folder:
-            outcome = await replay_step(self._shop, case.head.dataset, self._number, checkpoint, folder)
+        async with fresh_folder(self._deps.staging) as folder:
+            outcome = await replay_step(self._deps, case.head.dataset, self._number, checkpoint, folder)
             state = "genesis" if await trio.to_thread.run_sync(self._is_first) else "compared"
             return await self._judged(outcome, state, identity, checkpoint)
 
@@ -133,7 +133,7 @@ class _Recheck:
 
     async def _from_genesis(self, identity: EngineIdentity) -> RecheckAnswer:
         checkpoint: bytes | None = None
-        async with aclosing(replay(self._shop, self._case.head.dataset, self._number + 1)) as outcomes:
+        async with aclosing(replay(self._deps, self._case.head.dataset, self._number + 1)) as outcomes:
             async for outcome in outcomes:
                 if not isinstance(outcome, Replayed) or outcome.block.sequence_number == self._number:
                     return await self._judged(outcome, "genesis", identity, checkpoint)

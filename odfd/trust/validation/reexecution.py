@@ -50,7 +50,7 @@ RUNS_AGAIN: Final = 6
 class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes beside the node's stores."""
 
-    shop: ReplayDependencies
+    deps: ReplayDependencies
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
     """An engine in a process that nobody else uses, nor used before; it ends with the context."""
     determinism: Determinism
@@ -81,11 +81,11 @@ class Reexecution:
 
     @property
     def _chains(self) -> ChainStore:
-        return self._means.shop.chains
+        return self._means.deps.chains
 
     @property
     def _objects(self) -> ObjectReader:
-        return self._means.shop.objects
+        return self._means.deps.objects
 
     async def judge(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
         """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
@@ -172,14 +172,14 @@ class Reexecution:
 
     async def _once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None = None) -> _Answer | None:
         """One run, on the engine that everybody uses or on one of its ``own``."""
-        shop: ReplayDependencies = self._means.shop
+        deps: ReplayDependencies = self._means.deps
         if own is not None:
             engines = EnginePool({"spark": own})
-            shop = ReplayParts(chains=shop.chains, objects=shop.objects, engines=engines, staging=shop.staging)
-        async with fresh_folder(shop.staging) as folder:
-            outcome = await replay_step(shop, dataset, step.block.sequence_number, step.checkpoint, folder)
+            deps = ReplayParts(chains=deps.chains, objects=deps.objects, engines=engines, staging=deps.staging)
+        async with fresh_folder(deps.staging) as folder:
+            outcome = await replay_step(deps, dataset, step.block.sequence_number, step.checkpoint, folder)
             if not isinstance(outcome, Replayed):
-                self._post.journal.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
+                self._post.logger.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
                 is_blocked = isinstance(outcome, Blocked)
                 told = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
                 why = await trio.to_thread.run_sync(self._lacks, step.block) if is_blocked else "query-refused"
@@ -216,7 +216,7 @@ class Reexecution:
     async def _engine(self, dataset: DatasetId, block: Block) -> EngineUsed:
         chain = self._chains.chain(dataset)
         transform = await trio.to_thread.run_sync(_transform_at, chain, block.sequence_number)
-        identity = await self._means.shop.engines.engine(transform.transform.engine).identity()
+        identity = await self._means.deps.engines.engine(transform.transform.engine).identity()
         return EngineUsed(
             name=identity.name,
             digest=identity.digest,
@@ -252,7 +252,7 @@ class Reexecution:
         with self._post.database.write() as connection:
             kept = Runs(connection)
             if kept.place(dataset) != step.after or not self._is_here(dataset, step.block):
-                self._post.journal.info(
+                self._post.logger.info(
                     "run forgotten", dataset=self._post.name_of(dataset), reason="rewritten meanwhile"
                 )
                 return None
@@ -274,7 +274,7 @@ class Reexecution:
             versions = tuple(signed for _, signed in Authorities(connection).versions(dataset))
         name = self._post.name_of(dataset)
         if newest is None:
-            self._post.journal.info("no bundle kept", dataset=name, reason="no signed head is known")
+            self._post.logger.info("no bundle kept", dataset=name, reason="no signed head is known")
             return None
         case = Accusation(
             head=newest[0],
@@ -288,9 +288,9 @@ class Reexecution:
             found = gather(self._chains, self._objects, case)
             if isinstance(found, Gathered):
                 return self._means.shelf.keep(found.manifest, found.sources)
-            self._post.journal.info("no bundle kept", dataset=name, reason=found.reason)
+            self._post.logger.info("no bundle kept", dataset=name, reason=found.reason)
         except (Invalid, Environment) as fault:
-            self._post.journal.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
+            self._post.logger.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
         return None
 
 

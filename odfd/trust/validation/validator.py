@@ -57,7 +57,7 @@ class Validator:
         self._post = post
         self._settings = settings
         self._trials = Reexecution(post, settings, self._note_kept_from)
-        self._speaker = AttestationPublisher(post, settings.shop.chains, settings.determinism)
+        self._speaker = AttestationPublisher(post, settings.deps.chains, settings.determinism)
         self.rounds = KeyedReconcileLoop[DatasetId](self._round, ALL_SECONDS)
         self._picks = Sample(post.keys.node_key())
         self._due: dict[DatasetId, Instant] = {}
@@ -68,7 +68,7 @@ class Validator:
 
     @property
     def _chains(self) -> ChainStore:
-        return self._settings.shop.chains
+        return self._settings.deps.chains
 
     async def _round(self) -> float:
         """All that can be done now; a step that is cut off is done again after the next start."""
@@ -101,7 +101,7 @@ class Validator:
             fault = sole_fault(error)
             if fault is None:
                 raise
-            self._post.journal.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
+            self._post.logger.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
             self._note_kept_from(dataset, _why_not(fault), str(fault))
             if self._settings.wanted():
                 await self._say_why(dataset)
@@ -114,7 +114,7 @@ class Validator:
         try:
             await self._say(dataset)
         except Fault as fault:
-            self._post.journal.info("validation not told", dataset=self._post.name_of(dataset), fault=str(fault))
+            self._post.logger.info("validation not told", dataset=self._post.name_of(dataset), fault=str(fault))
 
     def _note_kept_from(self, dataset: DatasetId, why: str, told: str) -> None:
         """Told to people once, and to others when it lasts."""

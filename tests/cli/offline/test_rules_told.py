@@ -15,7 +15,7 @@ from chain.rules import RULES, Binds
 from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter
 from odfd.cli.main import main
 from odfd.verify.report import Level
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 CASES = Path(__file__).parents[2] / "unit" / "chain" / "rules" / "test_rules.py"
 spec = importlib.util.spec_from_file_location("cases_of_rules", CASES)

@@ -157,7 +157,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
         cities = alice.dataset("cities")
         made = submissions_of(alice.parts)
         submissions = WitnessSubmission(
-            made._log, lambda: (witness,), world.clock, made._cosigned, alice.journal, posts
+            made._log, lambda: (witness,), world.clock, made._cosigned, alice.logger, posts
         )  # fmt: skip
         tree = TreeCheckpoint(cities, 0, 1, b"r" * 32)
 
@@ -169,7 +169,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
 
         assert await round_after(0) == []
         assert "does not know this log" in submissions.miss(tree.origin, witness.did).why
-        (told,) = [str(values["log_key"]) for said, values in alice.journal.said if "public witness" in said]
+        (told,) = [str(values["log_key"]) for said, values in alice.logger.said if "public witness" in said]
         assert told == submission.log_key(tree, alice.home.keys.dataset_key(cities).public).encode()
         lite.know(told)
 
@@ -187,9 +187,9 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
         assert submissions.miss(tree.origin, witness.did).why == ""
 
         async with world.running("carol", lists) as carol:
-            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs"))
+            await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
             with trio.fail_after(SECONDS):
-                await carol.parts.keeper.pass_now(cities)
+                await carol.parts.scheduler.pass_now(cities)
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
 

@@ -26,10 +26,10 @@ from worlds.node_world import SmallEngine
 
 
 @contextmanager
-def build(settings: Settings, ground: Context) -> Iterator[Assembly]:
+def build(settings: Settings, context: Context) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
     with open_state_directory(Path(settings.node.state_dir)) as home:
-        yield assembly_of(NodeParts(home, settings, ground, engine))
+        yield assembly_of(NodeParts(home, settings, context, engine))
 
 
 def main(state: str) -> int:

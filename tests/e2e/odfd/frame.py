@@ -23,7 +23,7 @@ FAKE = Path(__file__).parents[2] / "contract" / "odfd" / "fake_node.py"
 
 
 @contextmanager
-def build(settings: Settings, ground: Context) -> Iterator[Assembly]:
+def build(settings: Settings, context: Context) -> Iterator[Assembly]:
     spec = importlib.util.spec_from_file_location("fake_node", FAKE)
     assert spec is not None
     assert spec.loader is not None
@@ -31,10 +31,10 @@ def build(settings: Settings, ground: Context) -> Iterator[Assembly]:
     spec.loader.exec_module(module)
 
     def reload(after: Settings) -> None:
-        ground.events.emit("settings.reloaded", after.node.name)
+        context.events.emit("settings.reloaded", after.node.name)
 
-    yield Assembly(module.FakeNode(ground.board, ground.events), reload=reload)
-    ground.journal.info("closed")
+    yield Assembly(module.FakeNode(context.board, context.events), reload=reload)
+    context.logger.info("closed")
 
 
 def main(state: str, file: str) -> int:

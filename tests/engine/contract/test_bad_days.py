@@ -46,7 +46,7 @@ class Day:
 
     async def works(self) -> bool:
         world = self.world("select event_time, k + 1 as k from x")
-        done = await run_transform(world.shop, DERIVED)
+        done = await run_transform(world.deps, DERIVED)
         assert isinstance(done, Committed), done
         assert done.records == 3
         return True
@@ -104,7 +104,7 @@ async def test_a_query_that_fails_on_a_row_is_rejected_with_its_place(day: Day) 
     ):
         world = day.world(sql)
         before = heads(world)
-        done = await run_transform(world.shop, DERIVED)
+        done = await run_transform(world.deps, DERIVED)
         assert isinstance(done, Rejected), done
         assert says in done.message
         assert heads(world) == before
@@ -115,7 +115,7 @@ async def failing(world: Any) -> Fault:
     """What a transaction that cannot end well raises."""
     before = heads(world)
     with pytest.raises(Fault) as caught:
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
     assert heads(world) == before
     return caught.value
 
@@ -150,7 +150,7 @@ async def test_who_leaves_takes_no_core_along(day: Day) -> None:
     world = day.world(ENDLESS)
     before = heads(world)
     with trio.move_on_after(20) as scope:
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
     assert scope.cancelled_caught
     assert heads(world) == before
     assert await day.works()

@@ -42,7 +42,7 @@ async def test_a_dataset_is_derived_by_a_cluster_and_a_lost_cluster_is_told(worl
             world = worlds.World(tmp_path, host.engine)
             world.found("select event_time, sum(k) as total from x group by event_time")
             world.add_rows([1, 2, 3, 3], watermark=2500)
-            done = await run_transform(world.shop, DERIVED)
+            done = await run_transform(world.deps, DERIVED)
             assert isinstance(done, Committed), done
             assert done.event is not None
             assert [row["total"] for row in world.rows(done.event.new_data).to_pylist()] == [1, 2]
@@ -62,7 +62,7 @@ async def test_a_master_where_nobody_is_is_told_to_whoever_asks(worlds: Any, tmp
             world.found("select event_time, k from x")
             world.add_rows([1], watermark=1)
             with pytest.raises(EngineLost, match=f"no master of the Spark cluster {master} can be reached"):
-                await run_transform(world.shop, DERIVED)
+                await run_transform(world.deps, DERIVED)
             nursery.cancel_scope.cancel()
 
 

@@ -40,26 +40,26 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any
         world.found(DAILY)
         # Two days in four blocks; a row of the first day comes in the third block, still in time.
         world.add_rows([10, 20, 30], watermark=0)
-        first = await run_transform(world.shop, DERIVED)
+        first = await run_transform(world.deps, DERIVED)
         assert isinstance(first, Committed), first
         assert first.records == 0
         world.add_rows([40, DAY + 5], watermark=40_000)
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
         world.add_rows([50, DAY + 6], watermark=DAY * 1000)
-        closing = await run_transform(world.shop, DERIVED)
+        closing = await run_transform(world.deps, DERIVED)
         assert isinstance(closing, Committed)
         assert closing.event is not None
         day = world.rows(closing.event.new_data).to_pylist()
         assert [(each["n"], each["total"]) for each in day] == [(5, 150)]
         world.add_rows([], watermark=2 * DAY * 1000)
         world.objects.remove(closing.event.new_checkpoint.physical_hash)
-        last = await run_recovering(world.shop, DERIVED)
+        last = await run_recovering(world.deps, DERIVED)
         assert isinstance(last, Committed)
         assert last.event is not None
         assert [each["n"] for each in world.rows(last.event.new_data).to_pylist()] == [2]
         assert last.event.new_data.offset_interval.start == 1
 
-        outcomes = [each async for each in replay(world.shop, DERIVED)]
+        outcomes = [each async for each in replay(world.deps, DERIVED)]
         assert all(isinstance(each, Replayed) and each.is_reproduced for each in outcomes), outcomes
         assert len(outcomes) == 4
         for each in outcomes:
@@ -82,7 +82,7 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any
         other = worlds.World(tmp_path / "other", host.engine)
         other.found("select event_time, rand() as r from x")
         other.add_rows([1, 2], watermark=1)
-        refused = await run_transform(other.shop, DERIVED)
+        refused = await run_transform(other.deps, DERIVED)
         assert isinstance(refused, Rejected)
         assert "rand" in refused.message
         nursery.cancel_scope.cancel()

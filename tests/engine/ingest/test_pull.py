@@ -130,8 +130,8 @@ def begun(tmp_path: Path, spark: SparkSession) -> Callable[..., tuple[Chain, Ing
 
 
 async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, IngestDependencies]]) -> None:
-    chain, shop = begun("whole")
-    outcome = await pull_root(shop, DATASET)
+    chain, deps = begun("whole")
+    outcome = await pull_root(deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert (outcome.rows, outcome.files, outcome.blocks) == (6, 2, 3)
     slices = [event.new_data for event in chain.events() if isinstance(event, AddData)]
@@ -142,12 +142,12 @@ async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, Ingest
 async def test_a_crash_before_a_commit_loses_and_doubles_nothing(
     commit: int, begun: Callable[..., tuple[Chain, IngestDependencies]]
 ) -> None:
-    chain, shop = begun(f"crash-{commit}")
+    chain, deps = begun(f"crash-{commit}")
     chain.crash_before = commit
     with pytest.raises(Crash):
-        await pull_root(shop, DATASET)
+        await pull_root(deps, DATASET)
     assert sum(isinstance(event, AddData) for event in chain.events()) == commit - 1
-    outcome = await pull_root(shop, DATASET)
+    outcome = await pull_root(deps, DATASET)
     assert isinstance(outcome, Ingested)
     data = [event.new_data for event in chain.events() if isinstance(event, AddData)]
     assert [(one.offset_interval.start, one.offset_interval.end) for one in data if one] == [(0, 2), (3, 5)]
@@ -170,7 +170,7 @@ async def test_merged_slices_make_the_same_blocks_as_slices(
     """Carriers come, change, go and come back; now and then a merged file is damaged after it was planned with."""
     monkeypatch.setattr("odfd.ingest.segments.FAN_OUT", 3)
     lot = Random(7)
-    chain, shop = begun("apart", merge)
+    chain, deps = begun("apart", merge)
     merged, quick = begun("merged", merge, SliceIndex(tmp_path / "segments"))
     damaged, most = 0, 0
     ingest = quick.engine.ingest
@@ -188,7 +188,7 @@ async def test_merged_slices_make_the_same_blocks_as_slices(
     for number in range(3, 16):
         rows = [f"C{each},{lot.choice('xyz')}" for each in lot.sample(range(8), 5)]
         (tmp_path / "source" / f"9{number:02}.csv").write_text("\n".join(["carrier,name", *rows, ""]))
-        for each in (shop, quick):
+        for each in (deps, quick):
             # Planned again after a damage, a block still has the same time.
             await pull_root(replace(each, now=lambda: Instant(2 * 10**18)), DATASET)
     assert merged.events() == chain.events()

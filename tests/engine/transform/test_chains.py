@@ -109,12 +109,12 @@ async def test_coordinator_and_replay_know_a_derived_changelog(spark_root, tmp_p
         numbers += values
         world.add_rows(values, watermark=60_000 * (step + 1))
         for dataset in ids:
-            assert isinstance(await driver.run_transform(world.shop, dataset), Committed)
+            assert isinstance(await driver.run_transform(world.deps, dataset), Committed)
     for dataset in ids:
         state = load_state(world.chains.chain(dataset))
         assert is_changelog(state) is True
         assert says_changelog(state.schema.schema) is True
-        outcomes = [each async for each in replay(world.shop, dataset)]
+        outcomes = [each async for each in replay(world.deps, dataset)]
         assert len(outcomes) == 5
         assert all(isinstance(each, Replayed) and each.is_reproduced for each in outcomes), outcomes
     assert is_changelog(load_state(world.chains.chain(ROOT))) is False

@@ -85,7 +85,7 @@ def history(seed, blocks=9, back=8):
 
 async def derive(world):
     """All transactions that there are."""
-    while isinstance(done := await run_transform(world.shop, DERIVED), Committed):
+    while isinstance(done := await run_transform(world.deps, DERIVED), Committed):
         pass
     return done
 
@@ -117,7 +117,7 @@ def state_of(world):
 
 async def reproduced(world):
     """Whether each transaction gives the same again; and what it left."""
-    outcomes = [outcome async for outcome in replay(world.shop, DERIVED)]
+    outcomes = [outcome async for outcome in replay(world.deps, DERIVED)]
     assert all(isinstance(outcome, Replayed) for outcome in outcomes), outcomes
     assert not [outcome.mismatches for outcome in outcomes if outcome.mismatches]
     assert outcomes[-1].checkpoint == state_of(world)

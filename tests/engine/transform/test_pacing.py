@@ -83,15 +83,15 @@ def test_a_coordinator_paces_a_backlog_and_a_replay_knows_its_limits(tmp_path, s
 
     async def derived(name, rows):
         world = World(tmp_path / name, LocalEngine(spark_root))
-        world.shop = dataclasses.replace(world.shop, rows=rows)
+        world.deps = dataclasses.replace(world.deps, rows=rows)
         world.found(sql)
         for number in range(12):
             world.time = 1_700_000_000_000 + 1000 * (number + 1)
             world.add_rows([10 * number + more for more in range(5)], watermark=10_000 * number)
-        while isinstance(done := await run_transform(world.shop, DERIVED), Committed):
+        while isinstance(done := await run_transform(world.deps, DERIVED), Committed):
             pass
         assert isinstance(done, UpToDate), done
-        found = [each async for each in replay(world.shop, DERIVED)]
+        found = [each async for each in replay(world.deps, DERIVED)]
         assert all(isinstance(each, Replayed) and each.is_reproduced for each in found)
         tables = [world.rows(each.event.new_data) for each in found if each.event.new_data is not None]
         return [row for table in tables for row in table.drop_columns(["system_time"]).to_pylist()], len(found), found

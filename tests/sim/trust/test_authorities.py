@@ -73,8 +73,8 @@ def noticed(trustnet: Any, realm: Any, first: int, **plan: Any) -> str:
 def test_heads_of_closed_epochs_that_count_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     honest = rules._rights_doubted
 
-    def forgetful(head: Any, signed: Any, newest: Any, ground: Any) -> Admitted | None:
-        found = honest(head, signed, newest, ground)
+    def forgetful(head: Any, signed: Any, newest: Any, context: Any) -> Admitted | None:
+        found = honest(head, signed, newest, context)
         return (
             None
             if found is not None and found.outcome in (AdmissionOutcome.OLD_EPOCH, AdmissionOutcome.OLDER)

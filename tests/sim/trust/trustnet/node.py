@@ -74,7 +74,7 @@ class Node:
 
     def __init__(self, world: World, name: str, policy: Policy, machine: Machine, group: str | None) -> None:
         self.world, self.name, self.policy, self.machine, self.group = world, PeerId(name), policy, machine, group
-        self.key, self.journal = key_of(name), RememberedJournal()
+        self.key, self.logger = key_of(name), RememberedJournal()
         self.opaque = False
         self.runs_steps = group is not None
         self.quorum = verdicts.quorum_of((policy.use, policy.serve))
@@ -301,11 +301,11 @@ class Node:
         if self.group is None or book.branch is None or book.adopted is None or book.adopted[0].size != book.size:
             return
         topic = f"attestation:{dataset}"
-        last = self.journal.last(topic)
+        last = self.logger.last(topic)
         before = last and (last.order[0], Multihash.parse(last.subject))
         subject, now = subject_of(book.branch, book.size), self.world.clock()
         signed = attested(self.key, subject, book.runs, before, now, opaque=self.opaque)
-        self.journal.promise(topic, ((before[0] if before else 0) + 1,), str(signed.sid))
+        self.logger.promise(topic, ((before[0] if before else 0) + 1,), str(signed.sid))
         self.show(Topic.ATTEST, signed.envelope)
 
     def show(self, topic: Topic, raw: bytes) -> None:

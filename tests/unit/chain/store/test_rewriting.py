@@ -28,7 +28,7 @@ from chain.store.objects import DiskObjects
 from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, plan_reset, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import import_dataset
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 LATER = Instant(4_000_000_000 * 10**9)

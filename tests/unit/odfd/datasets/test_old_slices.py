@@ -18,7 +18,7 @@ from chain.model.schema import Option
 from chain.state import load_state
 from chain.store.rewriting import plan_merging, prepare
 from odfd.datasets import reading
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.legacy_schema import legacy
 from worlds.transform_world import ROOT, World
 

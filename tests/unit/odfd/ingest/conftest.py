@@ -120,7 +120,7 @@ class Bench:
         return instant.Instant(self.clock)
 
     @property
-    def shop(self) -> IngestDependencies:
+    def deps(self) -> IngestDependencies:
         settings = IngestSettings(staging=self.folder / "staging", settle=self.settle)
         return IngestDependencies(self.chains, self.objects, self.engine, self, self.tick, settings, self.index)
 

@@ -55,7 +55,7 @@ class Meanwhile:
             # A pull of its own, as of an import that brings what another node of the same owner took.
             before, self.actions = self.actions[1:], []
             if load_state(self.bench.chains.chain(DATASET)).polling_source is not None:
-                await pull_root(self.bench.shop, DATASET)
+                await pull_root(self.bench.deps, DATASET)
             self.actions = before
         else:
             self.apply_next()
@@ -122,7 +122,7 @@ async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(driver, "fetch", around)
         try:
-            await pull_root(meanwhile.bench.shop, DATASET)
+            await pull_root(meanwhile.bench.deps, DATASET)
         except Refused:
             assert load_state(meanwhile.bench.chains.chain(DATASET)).polling_source is None
         except SourceMoved:
@@ -161,7 +161,7 @@ async def test_a_new_source_is_fetched_from_at_once(bench: Any, monkeypatch: pyt
         return found
 
     monkeypatch.setattr(driver, "fetch", around)
-    outcomes.append(await pull_root(bench.shop, DATASET))
+    outcomes.append(await pull_root(bench.deps, DATASET))
     check(meanwhile)
     assert isinstance(outcomes[0], Ingested)
     assert outcomes[0].rows == outcomes[0].files == len(meanwhile.rows()) == FILES
@@ -176,7 +176,7 @@ async def test_a_source_that_never_rests_is_given_up(bench: Any, monkeypatch: py
     bench.engine.act = trio.lowlevel.checkpoint
     bench.before_commit = lambda: meanwhile.apply(meanwhile.source(len(fetches) % 2))
     with pytest.raises(SourceMoved, match="was changed while it was fetched"):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert len(fetches) == ATTEMPTS
     assert meanwhile.rows() == []
 
@@ -188,8 +188,8 @@ async def test_paths_start_from_the_folder_of_the_manifest_in_force(bench: Any) 
     relative = [SetPollingSource(fetch=FetchFilesGlob(path=f"{some}*.csv"), read=READ, merge=MergeAppend())
                 for some in ("", "./")]  # fmt: skip
     meanwhile.apply(relative[0])
-    shop = bench.shop
-    shop.base = lambda _: bases[base[0]]
+    deps = bench.deps
+    deps.base = lambda _: bases[base[0]]
 
     def before() -> None:
         bench.before_commit = lambda: None
@@ -197,5 +197,5 @@ async def test_paths_start_from_the_folder_of_the_manifest_in_force(bench: Any) 
         base[0] = "new"
 
     bench.before_commit = before
-    await pull_root(shop, DATASET)
+    await pull_root(deps, DATASET)
     assert {city[:2] for _, city in meanwhile.rows()} == {"v2"}

@@ -37,7 +37,7 @@ async def test_a_fault_of_the_engine_keeps_its_rule_hint_and_place(polling: Call
     bench.engine = Strict()
     bench.write("01.csv", *JANUARY)
     with pytest.raises(Invalid, match=r"01\.csv:7: 3 columns") as told:
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert (told.value.rule, told.value.hint, told.value.place) == ("read-columns", "mend it", "01.csv:7")
 
 
@@ -46,7 +46,7 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
     bench.write("01.csv", *JANUARY)
     bench.write("02.csv", *FEBRUARY)
     steps: list[tuple[str, str, int]] = []
-    outcome = await pull_root(bench.shop, DATASET, report=lambda step: steps.append((step.file, step.phase, step.rows)))
+    outcome = await pull_root(bench.deps, DATASET, report=lambda step: steps.append((step.file, step.phase, step.rows)))
     assert isinstance(outcome, Ingested)
     assert (outcome.blocks, outcome.rows, outcome.files) == (3, 3, 2)
     _, _, schema, first, second = bench.events()
@@ -67,15 +67,15 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
         ("02.csv", "committed", 3),
     ]
     assert bench.leftovers() == []
-    assert await pull_root(bench.shop, DATASET) == NothingNew(reason="unchanged")
+    assert await pull_root(bench.deps, DATASET) == NothingNew(reason="unchanged")
 
 
 async def test_known_rows_move_the_source_state_only(polling: Callable[..., Any]) -> None:
     bench = polling()
     bench.write("01.csv", *JANUARY)
-    await pull_root(bench.shop, DATASET)
+    await pull_root(bench.deps, DATASET)
     bench.write("02.csv", *JANUARY)
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert (outcome.blocks, outcome.rows) == (1, 0)
     last = bench.events()[-1]
@@ -95,7 +95,7 @@ async def test_a_lost_race_plans_again_on_the_new_head(polling: Callable[..., An
             bench.append(head, [others.pop(0)], system_time=bench.tick())
 
     bench.before_commit = interfere
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert outcome.blocks == 2
     assert bench.commits == 3
@@ -114,7 +114,7 @@ async def test_a_race_lost_for_ever_is_a_conflict(polling: Callable[..., Any]) -
 
     bench.before_commit = interfere
     with pytest.raises(Conflict):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert bench.leftovers() == []
 
 
@@ -123,11 +123,11 @@ async def test_bad_data_stops_at_its_file_and_keeps_what_was_committed(polling: 
     bench.write("01.csv", *JANUARY)
     bench.write("02.csv", "yesterday,A,1")
     with pytest.raises(Invalid):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert load_state(bench.chains.chain(DATASET)).source_state.value == "01.csv"
     assert bench.leftovers() == []
     bench.write("02.csv", *FEBRUARY)
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert outcome.rows == 1
 
@@ -165,45 +165,45 @@ async def test_an_engine_is_not_believed(
     bench.write("01.csv", *JANUARY)
     before = bench.events()
     with pytest.raises(fault, match=said):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert bench.events() == before
     assert bench.leftovers() == []
 
 
 async def test_nothing_to_fetch(polling: Callable[..., Any]) -> None:
     with pytest.raises(NotFound, match="no file matches"):
-        await pull_root(polling().shop, DATASET)
+        await pull_root(polling().deps, DATASET)
 
 
 async def test_only_roots_with_a_source_are_pulled(bench: Any) -> None:
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     with pytest.raises(Refused, match="no polling source"):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
 
 
 async def test_the_first_push_makes_its_source(bench: Any) -> None:
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     files = [bench.write("a.csv", *JANUARY), bench.write("b.csv", *FEBRUARY)]
     with pytest.raises(Invalid, match="no push source yet"):
-        await push_files(bench.shop, DATASET, files)
-    outcome = await push_files(bench.shop, DATASET, files, PushTerms(read=READ))
+        await push_files(bench.deps, DATASET, files)
+    outcome = await push_files(bench.deps, DATASET, files, PushTerms(read=READ))
     assert isinstance(outcome, Ingested)
     assert (outcome.rows, outcome.blocks) == (3, 3)
     _, source, schema, data = bench.events()
     assert source == AddPushSource(source_name="auto", read=READ, merge=MergeAppend())
     assert isinstance(schema, SetDataSchema)
     assert data.new_source_state is None
-    again = await push_files(bench.shop, DATASET, files[1:])
+    again = await push_files(bench.deps, DATASET, files[1:])
     assert isinstance(again, Ingested)
     assert (again.rows, again.blocks) == (1, 1)
     with pytest.raises(Invalid, match="no push source 'other'"):
-        await push_files(bench.shop, DATASET, files, PushTerms(source="other"))
+        await push_files(bench.deps, DATASET, files, PushTerms(source="other"))
 
 
 async def test_a_polled_dataset_is_not_pushed_to(polling: Callable[..., Any]) -> None:
     bench = polling()
     with pytest.raises(Refused, match="the dataset polls its source"):
-        await push_files(bench.shop, DATASET, [bench.write("a.csv", *JANUARY)])
+        await push_files(bench.deps, DATASET, [bench.write("a.csv", *JANUARY)])
 
 
 async def test_block_times_are_whole_milliseconds_and_never_go_back(polling: Callable[..., Any]) -> None:
@@ -211,7 +211,7 @@ async def test_block_times_are_whole_milliseconds_and_never_go_back(polling: Cal
     bench.write("01.csv", *JANUARY)
     start = bench.clock
     bench.clock += 1_234_567 - instant.SECOND
-    await pull_root(bench.shop, DATASET)
+    await pull_root(bench.deps, DATASET)
     state = load_state(bench.chains.chain(DATASET))
     assert state.system_time % 1_000_000 == 0
     times = [bench.chains.chain(DATASET).block_at(number).system_time for number in range(state.size)]
@@ -225,7 +225,7 @@ async def test_a_clock_days_behind_the_last_block_takes_nothing_in(polling: Call
     bench.clock -= 3 * 86400 * instant.SECOND
     before = bench.events()
     with pytest.raises(Refused, match="the clock of this machine says 2023-12-29"):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert bench.events() == before
     bench.clock += 3 * 86400 * instant.SECOND
-    assert isinstance(await pull_root(bench.shop, DATASET), Ingested)
+    assert isinstance(await pull_root(bench.deps, DATASET), Ingested)

@@ -54,7 +54,7 @@ async def test_a_polling_source_fills_event_times_when_its_manifest_says_so(
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT), source])
     bench.engine = Asked()
     bench.write("2020-02-03.csv", "2020-01-01T00:00:00Z,A,1")
-    await pull_root(bench.shop, DATASET)
+    await pull_root(bench.deps, DATASET)
     (request,) = bench.engine.requests
     assert request.fills_event_time is fills
     said = request.source_event_time
@@ -66,8 +66,8 @@ async def test_a_push_fills_event_times_when_it_names_one(bench: Any) -> None:
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     bench.engine = Asked()
     one, other = (bench.write(f"{name}.csv", f"2020-01-01T00:00:00Z,{name},1") for name in "ab")
-    await push_files(bench.shop, DATASET, [one], PushTerms(read=DECLARED))
-    await push_files(bench.shop, DATASET, [other], PushTerms(event_time=instant.parse("2020-01-01T00:00:00Z")))
+    await push_files(bench.deps, DATASET, [one], PushTerms(read=DECLARED))
+    await push_files(bench.deps, DATASET, [other], PushTerms(event_time=instant.parse("2020-01-01T00:00:00Z")))
     assert [each.fills_event_time for each in bench.engine.requests] == [False, True]
 
 
@@ -75,9 +75,9 @@ async def test_files_whose_columns_are_guessed_need_the_times_that_earlier_ones_
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     bench.engine = Asked()
     first, second, third = (bench.write(f"{name}.csv", f"2020-01-01T00:00:00Z,{name},1") for name in "abc")
-    await push_files(bench.shop, DATASET, [first], PushTerms(read=GUESSED))
-    await push_files(bench.shop, DATASET, [second])
-    await push_files(bench.shop, DATASET, [third], PushTerms(event_time=instant.parse("2020-01-01T00:00:00Z")))
+    await push_files(bench.deps, DATASET, [first], PushTerms(read=GUESSED))
+    await push_files(bench.deps, DATASET, [second])
+    await push_files(bench.deps, DATASET, [third], PushTerms(event_time=instant.parse("2020-01-01T00:00:00Z")))
     assert [each.needs_event_time for each in bench.engine.requests] == [False, True, False]
 
 
@@ -91,8 +91,8 @@ async def test_rows_that_are_stamped_go_on_being_stamped(bench: Any) -> None:
         path.write_text(f"city,population\n{name},1\n")
         return path
 
-    await push_files(bench.shop, DATASET, [untimed("a")], PushTerms(read=GUESSED))
-    await push_files(bench.shop, DATASET, [untimed("b")], PushTerms(event_time=instant.parse("2020-01-01T00:00:00Z")))
+    await push_files(bench.deps, DATASET, [untimed("a")], PushTerms(read=GUESSED))
+    await push_files(bench.deps, DATASET, [untimed("b")], PushTerms(event_time=instant.parse("2020-01-01T00:00:00Z")))
     head, last = bench.chains.chain(DATASET).head(), bench.events()[-1]
     assert isinstance(last, AddData)
     later = instant.Instant(bench.tick() // instant.MILLISECOND * instant.MILLISECOND)
@@ -100,5 +100,5 @@ async def test_rows_that_are_stamped_go_on_being_stamped(bench: Any) -> None:
         head, [AddData(prev_offset=1, new_watermark=later)], system_time=instant.Instant(later + instant.SECOND)
     )
     bench.clock += 10 * instant.SECOND
-    await push_files(bench.shop, DATASET, [untimed("c")])
+    await push_files(bench.deps, DATASET, [untimed("c")])
     assert [each.needs_event_time for each in bench.engine.requests] == [False, False, False]

@@ -43,14 +43,14 @@ async def test_a_push_that_is_sent_again_is_answered_as_the_first_time(bench: An
     """Its client did not hear of the answer: the connection broke, or the node was killed after the commit."""
     with_source(bench, MergeAppend())
     files, terms = [bench.write("a.csv", ONE), bench.write("b.csv", TWO)], PushTerms(id=named)
-    first = await push_files(bench.shop, DATASET, files, terms, bench)
-    again = await push_files(bench.shop, DATASET, files, terms, bench)
+    first = await push_files(bench.deps, DATASET, files, terms, bench)
+    again = await push_files(bench.deps, DATASET, files, terms, bench)
     assert isinstance(first, Ingested)
     assert isinstance(again, Ingested)
     assert (again.head, again.blocks, again.rows, again.counts) == (first.head, first.blocks, first.rows, first.counts)
     assert (first.repeated, again.repeated) == (0, first.blocks)
     assert (rows(bench), bench.commits) == (2, 1)
-    once_more = await push_files(bench.shop, DATASET, files, PushTerms(id=named, again=True), bench)
+    once_more = await push_files(bench.deps, DATASET, files, PushTerms(id=named, again=True), bench)
     assert isinstance(once_more, Ingested)
     assert (once_more.repeated, rows(bench)) == (0, 4)
 
@@ -58,24 +58,24 @@ async def test_a_push_that_is_sent_again_is_answered_as_the_first_time(bench: An
 async def test_other_content_is_another_push(bench: Any) -> None:
     with_source(bench, MergeAppend())
     file = bench.write("a.csv", ONE)
-    await push_files(bench.shop, DATASET, [file], PushTerms(), bench)
+    await push_files(bench.deps, DATASET, [file], PushTerms(), bench)
     at = PushTerms(event_time=instant.parse("2024-05-01T00:00:00Z"))
-    await push_files(bench.shop, DATASET, [file], at, bench)
-    await push_files(bench.shop, DATASET, [bench.write("b.csv", ONE)], PushTerms(), bench)
+    await push_files(bench.deps, DATASET, [file], at, bench)
+    await push_files(bench.deps, DATASET, [bench.write("b.csv", ONE)], PushTerms(), bench)
     bench.write("a.csv", TWO)
-    await push_files(bench.shop, DATASET, [file], PushTerms(), bench)
+    await push_files(bench.deps, DATASET, [file], PushTerms(), bench)
     assert rows(bench) == 4
 
 
 async def test_an_id_stands_for_one_push(bench: Any) -> None:
     with_source(bench, MergeAppend())
-    await push_files(bench.shop, DATASET, [bench.write("a.csv", ONE)], PushTerms(id="x"), bench)
+    await push_files(bench.deps, DATASET, [bench.write("a.csv", ONE)], PushTerms(id="x"), bench)
     with pytest.raises(Refused, match="'x' was of a push of other files") as caught:
-        await push_files(bench.shop, DATASET, [bench.write("b.csv", TWO)], PushTerms(id="x"), bench)
+        await push_files(bench.deps, DATASET, [bench.write("b.csv", TWO)], PushTerms(id="x"), bench)
     assert (caught.value.rule, "--again" in caught.value.hint) == ("push-id", True)
     for bad in ("", "x" * 201):
         with pytest.raises(Refused, match="characters"):
-            await push_files(bench.shop, DATASET, [bench.write("b.csv", TWO)], PushTerms(id=bad), bench)
+            await push_files(bench.deps, DATASET, [bench.write("b.csv", TWO)], PushTerms(id=bad), bench)
     assert rows(bench) == 1
 
 
@@ -84,7 +84,7 @@ async def test_two_files_of_a_snapshot_source_are_two_snapshots(bench: Any) -> N
     with_source(bench, MergeSnapshot(primary_key=("city",)))
     one = bench.write("a.csv", ONE)
     two = bench.write("b.csv", ONE.replace(",1", ",7"), TWO)
-    done = await push_files(bench.shop, DATASET, [one, two], PushTerms(), bench)
+    done = await push_files(bench.deps, DATASET, [one, two], PushTerms(), bench)
     assert isinstance(done, Ingested)
     data = [event for event in bench.events() if isinstance(event, AddData)]
     assert len(data) == 2
@@ -98,11 +98,11 @@ async def test_a_snapshot_may_come_back(bench: Any) -> None:
     one, other = bench.write("a.csv", ONE), bench.write("b.csv", ONE.replace(",1", ",7"))
     for file, blocks in ((one, True), (one, False), (other, True), (one, True)):
         before = bench.commits
-        await push_files(bench.shop, DATASET, [file], PushTerms(), bench)
+        await push_files(bench.deps, DATASET, [file], PushTerms(), bench)
         assert (bench.commits > before) is blocks
     before = bench.commits
     for file in (other, one, other):
-        done = await push_files(bench.shop, DATASET, [file], PushTerms(id=file.name), bench)
+        done = await push_files(bench.deps, DATASET, [file], PushTerms(id=file.name), bench)
     assert bench.commits == before + 2
     assert isinstance(done, Ingested)
     assert done.repeated == done.blocks
@@ -112,16 +112,16 @@ async def test_a_format_is_honoured_or_refused(bench: Any) -> None:
     with_source(bench, MergeAppend())
     file = bench.write("a.csv", ONE)
     with pytest.raises(Refused, match="the push source 'gate' reads Csv, not NdJson") as caught:
-        await push_files(bench.shop, DATASET, [file], PushTerms(read=ReadNdJson()), bench)
+        await push_files(bench.deps, DATASET, [file], PushTerms(read=ReadNdJson()), bench)
     assert caught.value.rule == "push-format"
-    assert isinstance(await push_files(bench.shop, DATASET, [file], PushTerms(read=ReadCsv()), bench), Ingested)
+    assert isinstance(await push_files(bench.deps, DATASET, [file], PushTerms(read=ReadCsv()), bench), Ingested)
 
 
 async def test_what_appended_nothing_is_looked_at_again(bench: Any) -> None:
     """All of it was known; nothing was promised for the next time."""
     with_source(bench, MergeLedger(primary_key=("event_time", "city")))
-    await push_files(bench.shop, DATASET, [bench.write("a.csv", ONE)], PushTerms(), bench)
+    await push_files(bench.deps, DATASET, [bench.write("a.csv", ONE)], PushTerms(), bench)
     known = bench.write("b.csv", ONE)
     for _ in range(2):
-        assert isinstance(await push_files(bench.shop, DATASET, [known], PushTerms(), bench), NothingNew)
+        assert isinstance(await push_files(bench.deps, DATASET, [known], PushTerms(), bench), NothingNew)
     assert [push.sequence for push in bench.pushes] == [bench.chains.chain(DATASET).head().sequence_number]

@@ -32,12 +32,12 @@ def numbers(counts: RowCounts) -> dict[str, int]:
 async def test_a_transaction_says_what_became_of_each_row(polling: Callable[..., Any]) -> None:
     bench = polling()
     bench.write("01.csv", *JANUARY)
-    first = await pull_root(bench.shop, DATASET)
+    first = await pull_root(bench.deps, DATASET)
     assert isinstance(first, Ingested)
     assert numbers(first.counts) == {"read": 2, "shaped": 2, "appended": 2}
     bench.write("02.csv", JANUARY[0], "2020-01-02T00:00:00Z,B,99", "2019-01-01T00:00:00Z,C,3")
     bench.write("03.csv", JANUARY[1])
-    second = await pull_root(bench.shop, DATASET)
+    second = await pull_root(bench.deps, DATASET)
     assert isinstance(second, Ingested)
     expected = {"read": 4, "shaped": 4, "appended": 1, "unchanged": 2, "conflicting": 1, "late": 1}
     assert numbers(second.counts) == expected
@@ -47,10 +47,10 @@ async def test_a_transaction_says_what_became_of_each_row(polling: Callable[...,
 async def test_rows_for_which_nothing_is_committed_are_counted_too(bench: Any) -> None:
     bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT)])
     file = bench.write("a.csv")
-    done = await push_files(bench.shop, DATASET, [file], PushTerms(read=READ))
+    done = await push_files(bench.deps, DATASET, [file], PushTerms(read=READ))
     assert isinstance(done, Ingested)
     before = len(bench.events())
-    again = await push_files(bench.shop, DATASET, [file])
+    again = await push_files(bench.deps, DATASET, [file])
     assert isinstance(again, NothingNew)
     assert numbers(again.counts) == {}
     assert len(bench.counts) == 1, "no row was read, and that is not kept"
@@ -67,7 +67,7 @@ async def test_files_that_are_passed_over_are_told_though_nothing_is_new(
         return Unchanged(skipped)
 
     monkeypatch.setattr(driver, "fetch", fetch)
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, NothingNew)
     assert outcome.counts.skipped == skipped
     assert [each.skipped for each in bench.counts] == [skipped]
@@ -87,7 +87,7 @@ async def test_what_an_engine_does_not_say_is_not_known_and_what_it_wrote_is(pol
     bench = polling()
     bench.engine = Forgetful()
     bench.write("01.csv", *JANUARY)
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert (outcome.counts.read, outcome.counts.unchanged) == (None, None)
     assert (outcome.counts.appended, outcome.counts.corrected, outcome.counts.retracted) == (2, 0, 0)
 
@@ -109,4 +109,4 @@ async def test_an_engine_that_loses_a_row_is_refused(polling: Callable[..., Any]
     bench.engine = Lossy()
     bench.write("01.csv", *JANUARY)
     with pytest.raises(Invalid, match="what became of 1 of them"):
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)

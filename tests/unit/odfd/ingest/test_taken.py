@@ -51,7 +51,7 @@ def followed(polling: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> An
 
 
 async def told(bench: Any) -> dict[str, str]:
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     return {each.name: each.reason for each in outcome.counts.skipped}
 
 
@@ -78,7 +78,7 @@ async def test_it_is_told_beside_what_is_taken(followed: Any) -> None:
     later(followed)
     dated(followed.write("01.csv", FEBRUARY), "2024-01-01T12:00:00Z")
     dated(followed.write("05.csv", FEBRUARY), "2024-01-01T12:00:00Z")
-    outcome = await pull_root(followed.shop, DATASET)
+    outcome = await pull_root(followed.deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert (outcome.rows, [each.name for each in outcome.counts.skipped]) == (1, ["01.csv"])
 
@@ -128,7 +128,7 @@ def test_a_bounded_number_of_files_is_looked_at(tmp_path: Path, monkeypatch: pyt
 async def test_the_index_follows_a_chain_that_is_cut_back(polling: Callable[..., Any]) -> None:
     bench = polling()
     bench.write("01.csv", JANUARY)
-    await pull_root(bench.shop, DATASET)
+    await pull_root(bench.deps, DATASET)
     files = TakenFiles()
     reader = bench.chains.chain(DATASET)
     state = load_state(reader)
@@ -168,10 +168,10 @@ async def test_a_file_that_changes_while_it_is_read_is_not_kept(polling: Callabl
     bench.engine = Slow()
     bench.engine.written = bench.write("01.csv", JANUARY)
     with pytest.raises(Remote, match=r"01\.csv changed while it was read, and nothing of it was kept") as caught:
-        await pull_root(bench.shop, DATASET)
+        await pull_root(bench.deps, DATASET)
     assert (caught.value.rule, bench.commits) == ("source-changed", 0)
     assert bench.leftovers() == []
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert outcome.rows == 2
 
 
@@ -194,13 +194,13 @@ async def test_a_file_that_is_still_being_copied_waits(
                 file.write(FEBRUARY + "\n")
 
     monkeypatch.setattr(trio, "sleep", copying)
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert outcome.files == 1
     assert [(each.name, each.reason) for each in outcome.counts.skipped] == [("02.csv", WRITTEN_TO)]
     assert load_state(bench.chains.chain(DATASET)).source_state.value == "01.csv"
     dated(young, "2200-01-01T00:00:01Z")
-    outcome = await pull_root(bench.shop, DATASET)
+    outcome = await pull_root(bench.deps, DATASET)
     assert (outcome.files, outcome.rows) == (2, 1)
     assert len(waits) == 2
     assert all(0 < seconds <= 60 for seconds in waits)
@@ -214,5 +214,5 @@ async def test_a_file_that_was_left_alone_is_not_waited_for(
     bench.clock = instant.parse("2200-01-01T00:00:00Z")
     bench.write("01.csv", JANUARY)
     monkeypatch.setattr(trio, "sleep", None)
-    assert isinstance(await pull_root(bench.shop, DATASET), Ingested)
-    assert isinstance(await pull_root(bench.shop, DATASET), NothingNew)
+    assert isinstance(await pull_root(bench.deps, DATASET), Ingested)
+    assert isinstance(await pull_root(bench.deps, DATASET), NothingNew)

@@ -91,7 +91,7 @@ async def test_the_key_goes_offline_and_work_goes_on(world: Any, worlds: Any) ->
         assert [item.outcome for item in await alice.pull("cities")] == ["updated"]
         with trio.fail_after(20):
             while bob.size("theirs") < alice.size("cities"):
-                await bob.parts.keeper.get(cities).turned.wait()
+                await bob.parts.scheduler.get(cities).turned.wait()
         assert newest(bob, cities) == newest(alice, cities)
         assert (newest(bob, cities).epoch, newest(bob, cities).authority) == (1, 1)
         trust = await bob.api.trust.show("theirs")
@@ -317,7 +317,7 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: Any, w
         await trio.to_thread.run_sync(reset_to, alice, cities, size - 1)
         await bob.heard_head(size - 1)
         with trio.fail_after(20):
-            mirror = bob.parts.keeper.get(cities)
+            mirror = bob.parts.scheduler.get(cities)
             while bob.size("theirs") != size - 1 and not isinstance(mirror.fault, RewriteWaiting):
                 await mirror.turned.wait()
         if follow == "ask":

@@ -31,7 +31,7 @@ async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: Any, worlds:
         world.clock = slow
         async with world.running("bob") as bob:
             await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs"))
-            mirror = await bob.parts.keeper.pass_now(cities)
+            mirror = await bob.parts.scheduler.pass_now(cities)
             assert "no signed head" in mirror.message
             slow.instant += HOUR
             await bob.member.pull_statements(alice.member.peer_id, [cities])

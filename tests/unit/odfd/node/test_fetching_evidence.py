@@ -115,7 +115,7 @@ async def test_what_nobody_keeps_is_told(world: Any, worlds: Any) -> None:
 
 async def test_a_full_disk_begins_nothing(world: Any, worlds: Any) -> None:
     async with accused(world, worlds) as (_, carol, name):
-        carol.parts.places.reserve = 1 << 60
+        carol.parts.remotes.reserve = 1 << 60
         with pytest.raises(Environment) as caught:
             await fetch(carol, name)
         assert caught.value.rule == "disk-reserve"

@@ -23,7 +23,7 @@ from chain.state import load_state
 from odfd.api.doctor import Doctor
 from odfd.control import wire
 from odfd.datasets.references import objects_of
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 FLIPS = int(os.environ.get("ODFD_FLIPS", "120"))
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -82,7 +82,7 @@ def truth(worlds: Any, tmp_path_factory: pytest.TempPathFactory) -> Truth:
             ]
             made.answers[name] = answers(node, made, name)
             assert findings(node, made, name) == []
-            assert node.home.aftermath.was_killed is (name == KILLED)
+            assert node.home.recovery.was_killed is (name == KILLED)
     shutil.rmtree(made.folder / KILLED)
     shutil.move(made.folder / "kept" / KILLED, made.folder / KILLED)
     return made

@@ -220,7 +220,7 @@ async def test_a_kubo_that_lies_achieves_nothing(
     liar.lie = lambda path, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if path.startswith(part) else raw
     async with world.running("bob", ipfs=liar) as bob:
         await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs", via="ipfs"))
-        mirror = bob.parts.keeper.get(cities)
+        mirror = bob.parts.scheduler.get(cities)
         if part != "refs/head":  # which only says where to begin; the signed head says the same
             with trio.fail_after(DEADLINE):
                 while not mirror.passes:
@@ -228,10 +228,10 @@ async def test_a_kubo_that_lies_achieves_nothing(
             assert bob.home.chains.chain(cities).head() is None
             assert mirror.state.value in ("stalled", "refused")
         liar.lie = lambda _path, raw: raw
-        bob.parts.keeper.poke(cities)
+        bob.parts.scheduler.poke(cities)
         with trio.fail_after(DEADLINE):
             while mirror.state.value != "current":
-                bob.parts.keeper.poke(cities)
+                bob.parts.scheduler.poke(cities)
                 await mirror.turned.wait()
         assert blocks_of(bob, cities) == blocks
 

@@ -269,7 +269,7 @@ async def test_a_mirror_mends_by_itself_what_it_finds_when_asked(world: Any, wor
         assert bob.parts.library.object_size(Multihash.parse(path.name)) is None
         with trio.fail_after(20):
             while not path.exists() or path.read_bytes() != data:
-                await bob.parts.keeper.get(cities).turned.wait()
+                await bob.parts.scheduler.get(cities).turned.wait()
         assert bob.parts.library.object_size(Multihash.parse(path.name)) == len(data)
 
 

@@ -53,7 +53,7 @@ def here(node: Any, dataset: Any) -> list[int]:
 async def follow(node: Any, dataset: Any, size: int) -> None:
     """Until the mirror has so many blocks and is settled again."""
     await node.heard_head(size)
-    await node.parts.keeper.pass_now(dataset)
+    await node.parts.scheduler.pass_now(dataset)
 
 
 async def test_only_the_newest_days_are_fetched_and_older_ones_are_let_go(world: Any, worlds: Any) -> None:
@@ -83,10 +83,10 @@ async def test_the_newest_bytes_are_kept_to_the_byte(world: Any, worlds: Any) ->
         assert (await bob.mirror(cities, "theirs", keep=f"{exact}B")).held == exact
         assert len(here(bob, cities)) == 2
         assert (await bob.mirror(cities, "theirs", keep=f"{exact - 1}B")).state == "current"
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         assert len(here(bob, cities)) == 1
         await bob.mirror(cities, "theirs", keep="0B")
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         (view,) = await bob.api.mirrors.list()
         assert (here(bob, cities), view.held, view.state) == ([], 0, "current")
 
@@ -96,10 +96,10 @@ async def test_a_change_of_mind_fetches_what_was_let_go(world: Any, worlds: Any)
         cities = await published(world, worlds, alice, 4)
         await bob.mirror(cities, "theirs")
         await bob.mirror(cities, "theirs", keep="1d")
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         assert len(here(bob, cities)) == 2
         await bob.mirror(cities, "theirs", keep="all")
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         assert here(bob, cities) == [number for number, _, _ in slices(alice, cities)]
         (view,) = await bob.api.mirrors.list()
         assert (view.keep, view.held_from, view.serving) == (None, 0, True)
@@ -116,7 +116,7 @@ async def test_reach_says_what_was_looked_at_and_no_more(world: Any, worlds: Any
         cities = await published(world, worlds, alice, 4)
         await bob.mirror(cities, "theirs")
         await bob.mirror(cities, "theirs", keep="1d")
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         size = alice.size("cities")
         assert len(here(bob, cities)) == 2
         assert (await bob.api.datasets.get("theirs")).rely_on.blocks == size
@@ -167,14 +167,14 @@ async def test_what_a_dataset_of_ours_is_derived_from_is_never_let_go(world: Any
         await bob.mirror(cities, "cities", keep="1d")
         assert len(here(bob, cities)) == 2
         await bob.apply(worlds.DERIVED)
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         assert len(here(bob, cities)) == 4, "all is needed now"
         await bob.pull("towns")
         await grow(world, alice, 5)
         await follow(bob, cities, alice.size("cities"))
         assert len(here(bob, cities)) == 5
         await bob.api.datasets.delete("towns")
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         assert len(here(bob, cities)) == 2
 
 
@@ -189,16 +189,16 @@ async def test_a_cut_in_the_middle_of_letting_go_is_made_good(
             with monkeypatch.context() as patch:
                 patch.setattr(bob.parts.sync._keeping, "_free", lambda *_: None)
                 await bob.mirror(cities, "theirs", keep="1d")
-                await bob.parts.keeper.pass_now(cities)
+                await bob.parts.scheduler.pass_now(cities)
             assert len(here(bob, cities)) == 5
         async with world.running("bob") as bob:
-            await bob.parts.keeper.pass_now(cities)
+            await bob.parts.scheduler.pass_now(cities)
             assert len(here(bob, cities)) == 2
             with bob.home.database.write() as connection:
                 connection.execute("UPDATE held_extents SET first = 2")
                 assert Holdings(connection).extent(cities).keep == "?"
             assert (await bob.api.datasets.get("theirs")).rely_on.blocks == 0, "in doubt nothing was looked at"
-            await bob.parts.keeper.pass_now(cities)
+            await bob.parts.scheduler.pass_now(cities)
             (view,) = await bob.api.mirrors.list()
             assert (view.held_from, len(here(bob, cities))) == (slices(alice, cities)[-2][0], 2)
 
@@ -214,7 +214,7 @@ async def test_a_long_absence_fetches_nothing_that_would_be_let_go_at_once(world
         async with world.running("bob") as bob:
             with trio.fail_after(20):
                 while bob.size("theirs") < alice.size("cities") or len(here(bob, cities)) != 2:
-                    await bob.parts.keeper.pass_now(cities)
+                    await bob.parts.scheduler.pass_now(cities)
             assert here(bob, cities) == [number for number, _, _ in slices(alice, cities)[-2:]]
             assert bob.member.bytes == sum(size for _, _, size in slices(alice, cities)[-2:])
             assert first
@@ -237,7 +237,7 @@ async def test_what_rows_link_to_goes_with_the_last_slice_that_links_to_it(
         assert view.held == old + new + len(picture) + len(film) + len(song)
         left = new + len(picture) + len(song)
         await bob.mirror(cities, "theirs", keep=f"{left}B")
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         (view,) = await bob.api.mirrors.list()
         assert (view.held, len(here(bob, cities))) == (left, 1)
         assert [bob.home.objects.has(Multihash.sha3_256(each)) for each in (picture, film, song)] == [True, False, True]

@@ -34,7 +34,7 @@ async def test_a_paused_mirror_fetches_nothing_until_it_is_resumed(world: Any, w
             (item,) = await bob.pull("theirs")
             assert (item.outcome, item.message) == ("blocked", "it is paused: odfctl mirror resume theirs")
             with pytest.raises(Refused, match="theirs is paused"):
-                await bob.parts.keeper.pass_now(cities)
+                await bob.parts.scheduler.pass_now(cities)
             assert bob.size("theirs") == alice.size("cities") - 1
             assert bob.parts.library.size(cities) == bob.size("theirs")
         async with world.running("bob") as bob:
@@ -64,7 +64,7 @@ async def test_a_pause_in_the_middle_loses_nothing(world: Any, worlds: Any) -> N
             nursery.start_soon(bob.mirror, cities, "theirs")
             await begun.wait()
             assert (await bob.api.mirrors.pause("theirs")).state == "paused"
-        assert bob.parts.keeper.get(cities).state is SchedulerState.PAUSED
+        assert bob.parts.scheduler.get(cities).state is SchedulerState.PAUSED
         await bob.mirror(cities, "theirs")  # wishing it anew resumes it too
         assert bob.size("theirs") == alice.size("cities")
         assert bob.member.bytes <= whole + 2 * 4096

@@ -71,7 +71,7 @@ async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: Any, w
             await bob.mirror(cities, "theirs")
         for _ in range(2):
             world.clock.instant += 25 * 3600 * SECOND
-            await bob.parts.keeper.pass_now(cities)
+            await bob.parts.scheduler.pass_now(cities)
         (view,) = await bob.api.mirrors.list()
         assert view.state == "failed"
         assert "head.withheld" not in bob.kinds()
@@ -164,7 +164,7 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
             await bob.mirror(cities, "cities", priority=-1)
             assert (await bob.mirror(towns, "towns")).state == "current"
             assert on_disk(bob) == sum(first) - first[0] + sum(second) <= limit
-            await bob.parts.keeper.pass_now(cities)
+            await bob.parts.scheduler.pass_now(cities)
             low, high = await bob.api.mirrors.list()
             assert (low.state, low.held, low.held_from > 0) == ("current", sum(first[1:]), True)
             assert low.message == f"data before block #{low.held_from} gave way to towns"
@@ -187,10 +187,10 @@ async def test_a_mirror_keeps_to_a_rate_of_its_own(world: Any, worlds: Any) -> N
             view = await bob.mirror(cities, "cities", rate="100B/s")
             assert (view.state, view.rate) == ("current", "100B/s")
             paces = bob.parts.arrivals.paces
-            pace = paces.of(bob.parts.keeper.get(cities).wish)
+            pace = paces.of(bob.parts.scheduler.get(cities).wish)
             assert pace.due(began) - began > sum(sizes(alice, "cities")) / 100
             assert (await bob.mirror(towns, "towns")).rate is None
-            assert paces.of(bob.parts.keeper.get(towns).wish) is None
+            assert paces.of(bob.parts.scheduler.get(towns).wish) is None
             assert (await bob.mirror(cities, "cities", rate="none")).rate is None
             assert pace.due(began) == began, "what is under way is free at once"
             with pytest.raises(Invalid, match="'fast' is no rate"):
@@ -208,7 +208,7 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
             with pytest.raises(Environment, match="mirrors may hold"):
                 await bob.mirror(towns, "towns", priority=5)
             assert on_disk(bob) == held == first[-1]
-            assert bob.parts.keeper.get(towns).state is SchedulerState.FAILED
+            assert bob.parts.scheduler.get(towns).state is SchedulerState.FAILED
             with pytest.raises(Invalid, match="a priority of 101"):
                 await bob.mirror(towns, "towns", priority=101)
 
@@ -223,6 +223,6 @@ async def test_what_gave_way_comes_back_when_it_is_wished_anew(world: Any, world
             await bob.api.mirrors.remove("towns")
             await bob.api.datasets.delete("towns")
             await bob.mirror(cities, "cities", priority=-1)
-            await bob.parts.keeper.pass_now(cities)
+            await bob.parts.scheduler.pass_now(cities)
             (view,) = await bob.api.mirrors.list()
             assert (view.held, view.held_from, view.message) == (sum(first), 0, "")

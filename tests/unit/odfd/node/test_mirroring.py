@@ -35,7 +35,7 @@ async def mirrored(node: Any, name: str, size: int) -> None:
     """Until the mirror has so many blocks."""
     with trio.fail_after(20):
         while node.size(name) < size:
-            mirror = node.parts.keeper.get(node.dataset(name))
+            mirror = node.parts.scheduler.get(node.dataset(name))
             await mirror.turned.wait()
 
 
@@ -115,7 +115,7 @@ async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, world
         await bob.heard_head(alice.size("cities"))
 
         async def conditions() -> tuple[str, ...]:
-            await bob.parts.keeper.pass_now(cities)
+            await bob.parts.scheduler.pass_now(cities)
             return (await bob.api.datasets.get("theirs")).conditions
 
         assert await conditions() == ()
@@ -149,7 +149,7 @@ async def test_blocks_of_a_liar_are_not_taken(world: Any, worlds: Any) -> None:
         await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
         alice.member.lies.blocks = list
-        bob.parts.keeper.poke(cities)
+        bob.parts.scheduler.poke(cities)
         await mirrored(bob, "theirs", alice.size("cities"))
 
 
@@ -222,7 +222,7 @@ async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
         await bob.mirror(cities, "theirs", want="data")
         with trio.fail_after(10):
             while (await bob.api.datasets.get("theirs")).rely_on.blocks < alice.size("cities"):
-                await bob.parts.keeper.get(cities).turned.wait()
+                await bob.parts.scheduler.get(cities).turned.wait()
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
 
 
@@ -260,10 +260,10 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
         await world.spread(alice, "cities")
         with pytest.raises(Invalid, match="slice"):
             await bob.mirror(cities, "theirs")
-        mirror = bob.parts.keeper.get(cities)
+        mirror = bob.parts.scheduler.get(cities)
         assert (mirror.state, bob.size("theirs")) == (SchedulerState.REFUSED, 0)
         asked = bob.member.asked
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.pass_now(cities)
         assert (mirror.state, bob.member.asked) == (SchedulerState.REFUSED, asked + 1), (
             "news were asked for, and no block"
         )

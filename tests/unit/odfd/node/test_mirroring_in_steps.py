@@ -31,7 +31,7 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
 async def settled(node: Any, name: str, size: int) -> None:
     with trio.fail_after(20):
         while node.size(name) < size:
-            await node.parts.keeper.get(node.dataset(name)).turned.wait()
+            await node.parts.scheduler.get(node.dataset(name)).turned.wait()
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_ste
         await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
         library.prove = prove
-        bob.parts.keeper.poke(cities)
+        bob.parts.scheduler.poke(cities)
         await settled(bob, "theirs", alice.size("cities"))
 
 
@@ -136,5 +136,5 @@ async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any,
         await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 6
         library.prove = prove
-        bob.parts.keeper.poke(cities)
+        bob.parts.scheduler.poke(cities)
         await settled(bob, "theirs", alice.size("cities"))

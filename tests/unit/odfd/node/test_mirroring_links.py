@@ -57,7 +57,7 @@ def whole(node: Any, name: str = "theirs") -> bool:
 async def until(node: Any, name: str, done: Any) -> None:
     with trio.fail_after(20):
         while not done():
-            mirror = node.parts.keeper.get(node.dataset(name))
+            mirror = node.parts.scheduler.get(node.dataset(name))
             mirror.poked.set()
             await mirror.turned.wait()
 

@@ -91,7 +91,7 @@ async def test_one_that_nobody_has_is_named_and_the_others_stay(world: Any, worl
         assert [bob.home.objects.has(name) for name in names[:5]] == [True] * 4 + [False]
         alice.home.objects.add_bytes(data)
         asked.clear()
-        bob.parts.keeper.poke(cities)
+        bob.parts.scheduler.poke(cities)
         with trio.fail_after(20):
             while bob.size("theirs") < alice.size("cities"):
                 await mirror.turned.wait()

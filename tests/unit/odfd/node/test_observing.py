@@ -167,7 +167,7 @@ async def test_a_stranger_sends_nobody_into_his_own_house(world: Any, page: Any)
         fetched = page.asked
         await bob.mirror(cities, "theirs")
         assert await bob.parts.observer.observe(cities)
-        reasons = [values["reason"] for event, values in bob.journal.said if event == "source not observed"]
+        reasons = [values["reason"] for event, values in bob.logger.said if event == "source not observed"]
         assert reasons
         assert all("where a stranger does not send this node" in str(reason) for reason in reasons)
         assert page.asked == fetched

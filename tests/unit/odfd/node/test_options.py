@@ -53,7 +53,7 @@ def test_sources_see_the_variables_that_the_settings_name_and_no_other(tmp_path:
 
 def test_a_node_hands_its_environment_to_no_source(world: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("SOME_TOKEN", "hush")
-    assert world.node("alice").parts.ingest_shop.settings.variables == {}
+    assert world.node("alice").parts.ingest_deps.settings.variables == {}
 
 
 async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> None:
@@ -62,7 +62,7 @@ async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> 
     async with world.running("alice", ingest=said) as alice:
         parts = alice.parts
         for _ in range(2):
-            own, strange = parts.ingest_shop.settings, parts.observer.shop.settings
+            own, strange = parts.ingest_deps.settings, parts.observer.deps.settings
             assert (own.max_source_bytes, own.allow_pipe, own.pipe_timeout) == (
                 said.source_bytes, said.allow_pipe, said.pipe_seconds
             )  # fmt: skip
@@ -114,4 +114,4 @@ async def test_caps_follow_a_reload(world: Any) -> None:
         alice.assembly.reload(model.Settings(p2p=model.P2p(download_rate=10, upload_rate=20), limits=limits))
         assert (line.down.rate, line.up.rate, arrivals.room.limit) == (10, 20, 7000)
         assert (arrivals.limits.object_bytes, arrivals.limits.disk_reserve) == (600, 50)
-        assert alice.parts.places.reserve == 50
+        assert alice.parts.remotes.reserve == 50

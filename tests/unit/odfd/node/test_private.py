@@ -196,7 +196,7 @@ async def test_nothing_private_is_put_on_ipfs(world: Any, worlds: Any) -> None:
         await alice.unpublish("cities")
         await alice.heard("publication.withdrawn")
         assert await alice.api.publications.list() == []
-        assert await alice.parts.places.publisher.root(cities) is None
+        assert await alice.parts.remotes.publisher.root(cities) is None
 
 
 async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worlds: Any) -> None:
@@ -211,7 +211,7 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
         await made(world, worlds, alice)
         posts, like = Posts(), submissions_of(alice.parts)
         asking = WitnessSubmission(
-            like._log, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.journal, posts
+            like._log, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.logger, posts
         )
         await asking._round()
         assert posts.asked == 0
@@ -345,7 +345,7 @@ async def test_a_node_that_gave_before_goes_on_and_says_so(world: Any, worlds: A
         as_before(alice)
     async with world.running("alice", private=True, http=HTTP) as alice:
         assert told_of(alice, cities) == EVERY_WAY
-        (said,) = [values for line, values in alice.journal.said if line.startswith("what was given")]
+        (said,) = [values for line, values in alice.logger.said if line.startswith("what was given")]
         assert sorted(said["datasets"]) == ["cities", "towns"]
         (probe,) = [each for each in await alice.api.about.doctor() if each.name == "published"]
         assert (probe.result, "cities; towns" in probe.message) == ("warning", True)

@@ -62,7 +62,7 @@ async def at_rest(node: Any) -> float:
 async def put_off(node: Any, count: int) -> float:
     """Until so many attempts were put off; how long until the next."""
     with trio.fail_after(20):
-        while [event for event, _ in node.journal.said].count("evidence put off") < count:
+        while [event for event, _ in node.logger.said].count("evidence put off") < count:
             await trio.testing.wait_all_tasks_blocked(0.05)
     return await at_rest(node)
 

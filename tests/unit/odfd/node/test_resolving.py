@@ -153,8 +153,8 @@ async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None
         world.wires.cut.clear()
         with trio.fail_after(20):
             while bob.size("theirs") <= forked.common:
-                bob.parts.keeper.poke(forked.cities)
-                await bob.parts.keeper.get(forked.cities).turned.wait()
+                bob.parts.scheduler.poke(forked.cities)
+                await bob.parts.scheduler.get(forked.cities).turned.wait()
         assert block(bob, "theirs", forked.common) == theirs
         shown = await bob.api.trust.show("theirs")
         assert (shown.reach.use, shown.facts.forked) == (forked.common + 1, True)
@@ -172,7 +172,7 @@ async def test_neither_is_followed(world: Any, forked: Forked) -> None:
         with pytest.raises(Refused, match="already"):
             await resolve(bob, "theirs")
         with pytest.raises(Refused, match="abandoned here"):
-            raise (await bob.parts.keeper.pass_now(forked.cities)).fault
+            raise (await bob.parts.scheduler.pass_now(forked.cities)).fault
         # The owner settles it for everybody; here it stays given up until a person says otherwise.
         draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
         await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
@@ -182,7 +182,7 @@ async def test_neither_is_followed(world: Any, forked: Forked) -> None:
         assert "taken up again" in settled[-1]
         with trio.fail_after(20):
             while (await bob.api.trust.show("theirs")).epoch == 0:
-                await bob.parts.keeper.get(forked.cities).turned.wait()
+                await bob.parts.scheduler.get(forked.cities).turned.wait()
         assert (await bob.api.trust.show("theirs")).reach.use == forked.common + 1
 
 
@@ -206,7 +206,7 @@ async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -
         with trio.fail_after(20):
             for node in (bob, carol):
                 while node.size("theirs") <= forked.common or block(node, "theirs", forked.common) != ours:
-                    await node.parts.keeper.get(forked.cities).turned.wait()
+                    await node.parts.scheduler.get(forked.cities).turned.wait()
         for node in (bob, carol):
             shown = await node.api.trust.show("theirs")
             assert (shown.epoch, shown.reach.use, shown.facts.forked) == (1, forked.common + 1, True)
@@ -259,7 +259,7 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world
         request = wire.RewriteRequest(action="reset", to=f"#{size - 2}")
         await alice.done(alice.api.rewriting.rewrite("cities", request))
         await bob.heard_head(size - 1)
-        mirror = bob.parts.keeper.get(cities)
+        mirror = bob.parts.scheduler.get(cities)
         with trio.fail_after(20):
             while not isinstance(mirror.fault, RewriteWaiting):
                 await mirror.turned.wait()
@@ -268,7 +268,7 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world
         await resolve(bob, "theirs", choice.hash)
         with trio.fail_after(20):
             while bob.size("theirs") != size - 1:
-                await bob.parts.keeper.get(cities).turned.wait()
+                await bob.parts.scheduler.get(cities).turned.wait()
         assert (await bob.api.trust.show("theirs")).epoch == 1
 
 

@@ -315,25 +315,25 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
         done = await rewrite(alice, "cities", action, to="#3")
         if follow == "follow":
             with trio.fail_after(20):
-                while head_of(bob, cities) != done.head or bob.parts.keeper.get(cities).message:
-                    await bob.parts.keeper.get(cities).turned.wait()
+                while head_of(bob, cities) != done.head or bob.parts.scheduler.get(cities).message:
+                    await bob.parts.scheduler.get(cities).turned.wait()
             await settled(bob, "theirs", 1)
             assert await records(bob, "theirs") == await records(alice, "cities")
             write_files(world, "e")
             await alice.pull("cities")
             with trio.fail_after(20):
                 while head_of(bob, cities) != head_of(alice, cities):
-                    await bob.parts.keeper.get(cities).turned.wait()
+                    await bob.parts.scheduler.get(cities).turned.wait()
             await settled(bob, "theirs", 1)
         else:
             await bob.heard("mirror.refused")
-            assert bob.parts.keeper.get(cities).fault.rule == "rewrite-waiting"
+            assert bob.parts.scheduler.get(cities).fault.rule == "rewrite-waiting"
             assert (bob.size("theirs"), await records(bob, "theirs")) == (size, rows)
             follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
             bob.assembly.reload(model.Settings(policy=follows))
             with trio.fail_after(20):
                 while head_of(bob, cities) != done.head:
-                    await bob.parts.keeper.get(cities).turned.wait()
+                    await bob.parts.scheduler.get(cities).turned.wait()
         assert "dataset.forked" not in bob.kinds()
 
 
@@ -358,7 +358,7 @@ async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any
             done = await rewrite(alice, "cities", "reset", to=at)
             with trio.fail_after(20):
                 while head_of(bob, cities) != done.head:
-                    await bob.parts.keeper.get(cities).turned.wait()
+                    await bob.parts.scheduler.get(cities).turned.wait()
             for node, ref in ((alice, "cities"), (bob, "theirs")):
                 kept = await node.api.datasets.log(ref, [], 50, None, epoch)
                 gone = [block for block in before if block.sequence_number > int(at[1:])]
@@ -397,7 +397,7 @@ async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
             await carol.mirror(cities, "theirs")
             with trio.fail_after(20):
                 while head_of(bob, cities) != head_of(alice, cities):
-                    await bob.parts.keeper.get(cities).turned.wait()
+                    await bob.parts.scheduler.get(cities).turned.wait()
             for node in (bob, carol):
                 await settled(node, "theirs", 2)
                 assert await records(node, "theirs") == await records(alice, "cities")
@@ -419,7 +419,7 @@ async def test_who_imported_it_may_mirror_it(world: Any, worlds: Any) -> None:
             await alice.pull("cities")
             with trio.fail_after(20):
                 while head_of(bob, cities) != head_of(alice, cities):
-                    await bob.parts.keeper.get(cities).turned.wait()
+                    await bob.parts.scheduler.get(cities).turned.wait()
             await settled(bob, "theirs", 1)
 
 
@@ -543,7 +543,7 @@ async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world:
             late.append(done.head)
             with trio.fail_after(20):
                 while head_of(bob, towns) != done.head:
-                    await bob.parts.keeper.get(towns).turned.wait()
+                    await bob.parts.scheduler.get(towns).turned.wait()
 
         bob.engine.wrong = turn
         await bob.mirror(alice.dataset("cities"), "cities")

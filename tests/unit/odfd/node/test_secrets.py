@@ -85,7 +85,7 @@ async def test_a_filled_value_is_nowhere_to_be_read(world: Any, server: str, mon
         shown = b"".join(map(msgspec.json.encode, told)).decode()
         assert "${{ env.KEY }}" in shown
         assert TOKEN not in shown
-        assert TOKEN not in repr(alice.journal.said)
+        assert TOKEN not in repr(alice.logger.said)
         assert TOKEN not in repr(alice.events._ring)
         assert TOKEN.encode() not in b"".join(chain.raw_blocks(0, alice.size("cities")))
         assert status != 200 or alice.size("cities") == 4

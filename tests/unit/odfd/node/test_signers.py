@@ -60,7 +60,7 @@ async def restored(world: Any, worlds: Any, mirrors: tuple[str, ...]) -> tuple[A
             for other in others:
                 with trio.fail_after(20):
                     while other.size("theirs") != after:
-                        await other.parts.keeper.get(cities).turned.wait()
+                        await other.parts.scheduler.get(cities).turned.wait()
     assert after > before + 1
     shutil.rmtree(state)
     shutil.copytree(world.folder / "backup", state)
@@ -101,7 +101,7 @@ async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
         assert item.outcome == "updated"
         with trio.fail_after(20):
             while bob.size("theirs") != alice.size("cities"):
-                await bob.parts.keeper.get(cities).turned.wait()
+                await bob.parts.scheduler.get(cities).turned.wait()
         assert {"dataset.forked", "head.refused"}.isdisjoint([*bob.kinds(), *alice.kinds()])
 
 

@@ -117,10 +117,10 @@ async def test_one_visitor_leaves_room_for_others(world: Any, monkeypatch: pytes
 
 async def test_a_port_that_is_taken_and_an_address_that_is_none(world: Any) -> None:
     async with world.running("alice", http=ANY_PORT) as alice:
-        taken = SiteServer([url_of(alice).removeprefix("http://")], alice.parts.site._application, alice.journal)
+        taken = SiteServer([url_of(alice).removeprefix("http://")], alice.parts.site._application, alice.logger)
         with pytest.raises(Environment, match="cannot serve HTTP") as told:
             await taken.run(Life())
         assert told.value.rule == "http-listen"
     for address in ("localhost:80", "127.0.0.1", "127.0.0.1:70000", ":80", "http://127.0.0.1:80"):
         with pytest.raises(Invalid, match="no address"):
-            SiteServer([address], alice.parts.site._application, alice.journal)
+            SiteServer([address], alice.parts.site._application, alice.logger)

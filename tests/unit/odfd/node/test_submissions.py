@@ -81,7 +81,7 @@ class Bench:
         parts = self.node.parts
         made = submissions_of(parts)
         self.made = WitnessSubmission(
-            made._log, lambda: (read_witness(f"{VKEY} {URL}"),), self.world.clock, made._cosigned, parts.ground.journal,
+            made._log, lambda: (read_witness(f"{VKEY} {URL}"),), self.world.clock, made._cosigned, parts.context.logger,
             self.public,
         )  # fmt: skip
 
@@ -102,7 +102,7 @@ class Bench:
 
     @property
     def troubles(self) -> list[str]:
-        return [str(values["why"]) for said, values in self.node.journal.said if said.startswith("a public witness")]
+        return [str(values["why"]) for said, values in self.node.logger.said if said.startswith("a public witness")]
 
 
 async def bench_of(world: Any, worlds: Any, alice: Any) -> Bench:
@@ -128,8 +128,8 @@ async def test_each_head_is_submitted_and_its_cosignature_spreads(world: Any, wo
             while cosigned(bob, bench.dataset) != [made]:
                 await bob.member.pull_statements(alice.member.peer_id, [bench.dataset])
         async with world.running("carol", LISTS) as carol:
-            await carol.parts.keeper.add(MirrorSpec(dataset=str(bench.dataset), name="theirs"))
-            await carol.parts.keeper.pass_now(bench.dataset)
+            await carol.parts.scheduler.add(MirrorSpec(dataset=str(bench.dataset), name="theirs"))
+            await carol.parts.scheduler.pass_now(bench.dataset)
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
 
@@ -202,7 +202,7 @@ async def test_one_that_is_away_is_not_asked_for_every_dataset(world: Any, world
         await bench.round(after=SOON)
         assert len(bench.sizes) == 3, "one that refuses a log may know another"
         (told,) = [text for text in bench.troubles if "does not know this log" in text]
-        keys = [str(values.get("log_key")) for said, values in alice.journal.said if said.startswith("a public")]
+        keys = [str(values.get("log_key")) for said, values in alice.logger.said if said.startswith("a public")]
         assert any(f"+{checkpoint.decode_verifier_key(key).key_id.hex()}+" in key for key in keys), told
 
 
@@ -253,7 +253,7 @@ async def test_a_key_that_forgot_what_it_said_signs_no_note(world: Any, worlds: 
         keys._journals.clear()
         await bench.round()
         assert bench.sizes == []
-        assert ("not submitted", "trust.journal") in [(said, values.get("rule")) for said, values in alice.journal.said]
+        assert ("not submitted", "trust.journal") in [(said, values.get("rule")) for said, values in alice.logger.said]
 
 
 async def test_a_person_sees_who_stands_behind_a_dataset_and_why_not(world: Any, worlds: Any) -> None:

@@ -248,8 +248,8 @@ async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(
             await world.spread(alice, "cities", "towns")
             with trio.fail_after(20):
                 while bob.size("towns") < 5 or bob.size("cities") < 5:
-                    await bob.parts.keeper.get(bob.dataset("towns")).turned.wait()
-                while not any("put off" in event for event, _ in bob.journal.said):
+                    await bob.parts.scheduler.get(bob.dataset("towns")).turned.wait()
+                while not any("put off" in event for event, _ in bob.logger.said):
                     await trio.testing.wait_all_tasks_blocked(0.05)
             spans = said(bob, "towns", bob.key)
             assert spans in ([(0, 3, "reproduced")], [(0, 3, "reproduced"), (4, 4, "not-attempted")])
@@ -347,14 +347,14 @@ async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) ->
     async with world.running("alice") as alice, world.running("bob") as bob:
         await published(world, worlds, alice)
         cities = alice.dataset("cities")
-        await bob.parts.keeper.add(MirrorSpec(dataset=str(cities), name="cities", use="data & witnessed:1"))
-        await bob.parts.keeper.pass_now(cities)
+        await bob.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="cities", use="data & witnessed:1"))
+        await bob.parts.scheduler.pass_now(cities)
         await bob.mirror(alice.dataset("towns"), "towns")
         await bob.pull("towns")
         view = await bob.api.datasets.get("towns")
         assert (view.conditions, view.rely_on.blocks, view.rely_on.fact) == (("Tainted",), 3, "inputs at #3")
         assert (await bob.api.datasets.get("cities")).conditions == ()
-        await bob.parts.keeper.add(MirrorSpec(dataset=str(cities), name="cities"))
+        await bob.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="cities"))
         assert (await bob.api.datasets.get("towns")).conditions == ()
 
 

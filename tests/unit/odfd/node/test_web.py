@@ -49,10 +49,10 @@ async def imported(node: Any, place: str, as_name: str | None = None) -> Any:
 
 
 async def settled(node: Any, dataset: Any, state: str) -> Any:
-    mirror = node.parts.keeper.get(dataset)
+    mirror = node.parts.scheduler.get(dataset)
     with trio.fail_after(DEADLINE):
         while mirror.state.value != state:
-            node.parts.keeper.poke(dataset)
+            node.parts.scheduler.poke(dataset)
             await mirror.turned.wait()
     return mirror
 
@@ -233,7 +233,7 @@ async def test_a_web_server_that_lies_achieves_nothing(
     site.lie = lambda path, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if part in path else raw
     async with world.running("bob") as bob:
         await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs", via=f"{site.url}/cities"))
-        mirror = bob.parts.keeper.get(cities)
+        mirror = bob.parts.scheduler.get(cities)
         with trio.fail_after(DEADLINE):
             while not mirror.passes:
                 await mirror.turned.wait()
@@ -259,7 +259,7 @@ async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
     async with world.running("bob") as bob:
         began, rate = trio.current_time(), int(size / 1.2)
         assert (await bob.mirror(cities, "c", via=f"{site.url}/cities", rate=f"{rate}B")).state == "current"
-        pace = bob.parts.arrivals.paces.of(bob.parts.keeper.get(cities).wish)
+        pace = bob.parts.arrivals.paces.of(bob.parts.scheduler.get(cities).wish)
         assert pace.due(began) >= began - BURST + size / rate
 
 

@@ -60,7 +60,7 @@ async def published(world: Any, worlds: Any, node: Any) -> DatasetId:
 
 def told(node: Any) -> list[str]:
     """Rules by which it did not cosign."""
-    return [str(values["rule"]) for said, values in node.journal.said if said == "not cosigned"]
+    return [str(values["rule"]) for said, values in node.logger.said if said == "not cosigned"]
 
 
 async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: Any, worlds: Any) -> None:
@@ -80,10 +80,10 @@ async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: Any, wor
             assert head is not None
             assert (made.checkpoint.size, made.checkpoint.root_hash) == (head.size, head.root_hash)
             assert witness.home.chains.datasets() == []
-            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs"))
+            await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
             with trio.fail_after(20):
                 while carol.size("theirs") < alice.size("cities"):
-                    await carol.parts.keeper.get(cities).turned.wait()
+                    await carol.parts.scheduler.get(cities).turned.wait()
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
 

@@ -202,8 +202,8 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
         cities = await published(world, worlds, alice)
         async with world.running("carol", asks(bob.key, quorum=1)) as carol:
-            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs"))
-            mirror = await carol.parts.keeper.pass_now(cities)
+            await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
+            mirror = await carol.parts.scheduler.pass_now(cities)
             assert (carol.size("theirs"), mirror.state.value) == (0, "waiting")
             assert mirror.message == "0 of the 1 witnesses that are asked for cosigned a head of it"
             await bob.mirror(cities, "theirs")
@@ -212,7 +212,7 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
             assert (event.message, event.data["size"]) == (f"w0: {alice.size('cities')}", alice.size("cities"))
             with trio.fail_after(20):
                 while carol.size("theirs") < alice.size("cities"):
-                    await carol.parts.keeper.get(cities).turned.wait()
+                    await carol.parts.scheduler.get(cities).turned.wait()
             assert (await carol.api.trust.show("theirs")).facts.witnessed is True
             assert (await bob.api.trust.show("theirs")).facts.witnessed is False, "bob took what he saw first"
             assert (await alice.api.trust.show("cities")).facts.witnessed is None
@@ -235,7 +235,7 @@ async def test_what_is_relied_on_ends_where_witnesses_end(world: Any, worlds: An
             world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
             await alice.pull("cities")
             await carol.heard_head(size + 1)
-            await carol.parts.keeper.pass_now(cities)
+            await carol.parts.scheduler.pass_now(cities)
             shown = await carol.api.trust.show("theirs")
             assert (shown.blocks, shown.reach.use, shown.why.rule, shown.why.block) == (
                 size + 1,
@@ -268,13 +268,13 @@ async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> Non
         expect = str(alice.home.chains.chain(cities).block_at(1).hash) if rung == "expected" else None
         async with world.running("carol", asks(bob.key, quorum=1)) as carol:
             assert carol.parts.board.judge(Topic.HEADS, false, PEER) is Judgement.ACCEPT
-            await carol.parts.keeper.add(MirrorSpec(dataset=str(cities), name="theirs", expect=expect))
-            await carol.parts.keeper.pass_now(cities)
+            await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs", expect=expect))
+            await carol.parts.scheduler.pass_now(cities)
             assert carol.size("theirs") == 0
             world.wires.cut.clear()
             for peer in sorted(honest):
                 await carol.member.pull_statements(peer, [cities])
-            await carol.parts.keeper.pass_now(cities)
+            await carol.parts.scheduler.pass_now(cities)
             if rung == "witnessed":
                 assert carol.size("theirs") == alice.size("cities")
                 assert (await carol.api.trust.show("theirs")).facts.witnessed is True
@@ -332,7 +332,7 @@ async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) ->
             last = carol.member._other(alice.member.peer_id).library.blocks(cities, alice.size("cities") - 1, 1)[0]
             tip = Tip(alice.size("cities"), Multihash.sha3_256(last).digest)
             peers = [node.member.peer_id for node in (alice, bob, dora)]
-            holders = carol.parts.keeper._sync._holders
+            holders = carol.parts.scheduler._sync._holders
             assert await holders.networks(peers, cities, tip, 3) == 3
             other = msgspec.structs.replace(tip, last=bytes(32))
             assert await holders.networks(peers, cities, other, 0) == 0

@@ -17,7 +17,7 @@ from chain.store.layout import DirectoryChain, DirectoryWriter, read_head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import NotVerified, Transfer, export_dataset, import_dataset
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 NAMES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())

@@ -28,7 +28,7 @@ DERIVED = DatasetId.from_public_key(b"d" * 32)
 async def test_first_transaction_brings_schema_and_rows(world: Any) -> None:
     world.found()
     world.add_rows([1, 2, 3], watermark=2000)
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Committed)
     assert done.records == 3
     chain = world.chains.chain(DERIVED)
@@ -47,21 +47,21 @@ async def test_first_transaction_brings_schema_and_rows(world: Any) -> None:
 
 async def test_nothing_new_is_up_to_date_and_writes_nothing(world: Any) -> None:
     world.found()
-    assert isinstance(await run_transform(world.shop, DERIVED), UpToDate)
+    assert isinstance(await run_transform(world.deps, DERIVED), UpToDate)
     world.add_rows([1])
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     head = world.chains.chain(DERIVED).head()
     world.add_note("the input got a description, which is no data")
-    assert isinstance(await run_transform(world.shop, DERIVED), UpToDate)
+    assert isinstance(await run_transform(world.deps, DERIVED), UpToDate)
     assert world.chains.chain(DERIVED).head() == head
 
 
 async def test_a_heartbeat_moves_the_watermark_without_rows(world: Any) -> None:
     world.found()
     world.add_rows([1], watermark=1000)
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     world.add_rows([], watermark=5000)
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Committed)
     assert done.event.new_data is None
     assert done.event.new_watermark == 5000 * MILLISECOND
@@ -73,7 +73,7 @@ async def test_an_input_that_is_not_here_blocks(world: Any) -> None:
     world.found()
     world.add_rows([1])
     world.chains.drop(ROOT)
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Blocked)
     assert "not held here" in done.reason
     assert str(ROOT) in done.hint
@@ -86,7 +86,7 @@ async def test_a_slice_that_is_not_here_blocks(world: Any) -> None:
     assert isinstance(event, AddData)
     assert event.new_data is not None
     world.objects.remove(event.new_data.physical_hash)
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Blocked)
     assert "slice" in done.reason
 
@@ -94,11 +94,11 @@ async def test_a_slice_that_is_not_here_blocks(world: Any) -> None:
 async def test_a_rewritten_input_blocks(world: Any) -> None:
     world.found()
     world.add_rows([1])
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     world.chains.drop(ROOT)
     world.append(ROOT, *rewritten())
     world.add_rows([9])
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Blocked)
     assert "rewritten" in done.reason
 
@@ -112,7 +112,7 @@ def rewritten() -> list[Any]:
 async def test_a_query_that_the_engine_refuses_is_an_outcome(world: Any) -> None:
     world.found(query="select now() from x")
     world.add_rows([1])
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Rejected)
     assert "now()" in done.message
     assert world.chains.chain(DERIVED).head().sequence_number == 1
@@ -122,7 +122,7 @@ async def test_the_loser_of_a_race_plans_again(world: Any) -> None:
     world.found()
     world.add_rows([1, 2])
     world.interfere = SetInfo(description="somebody was faster")
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Committed)
     assert done.head.sequence_number == 4
     assert load_state(world.chains.chain(DERIVED)).next_offset == 2
@@ -140,7 +140,7 @@ async def test_a_race_that_never_ends_is_told(world: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(world, "commit", commit)
     with pytest.raises(Conflict):
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
     assert tries == ATTEMPTS
 
 
@@ -148,13 +148,13 @@ async def test_the_same_question_has_the_same_transaction_id(world: Any, monkeyp
     world.found()
     world.add_rows([1])
     monkeypatch.setattr(world, "time", world.time)
-    object.__setattr__(world.shop, "now", lambda: world.time * MILLISECOND)
-    one, other = plan_next(world.shop, DERIVED), plan_next(world.shop, DERIVED)
+    object.__setattr__(world.deps, "now", lambda: world.time * MILLISECOND)
+    one, other = plan_next(world.deps, DERIVED), plan_next(world.deps, DERIVED)
     assert isinstance(one, TransformPlan)
     assert isinstance(other, TransformPlan)
     assert one.transaction_id == other.transaction_id
     world.add_rows([2])
-    third = plan_next(world.shop, DERIVED)
+    third = plan_next(world.deps, DERIVED)
     assert isinstance(third, TransformPlan)
     assert third.transaction_id != one.transaction_id
 
@@ -185,21 +185,21 @@ async def test_an_engine_is_not_believed(world: Any, lie: str, monkeypatch: pyte
     monkeypatch.setattr(world.engine, "transform", transform)
     if lie == "no interval":
         # A file that nobody speaks of is not taken; without rows, watermark and checkpoint nothing is recorded.
-        done = await run_transform(world.shop, DERIVED)
+        done = await run_transform(world.deps, DERIVED)
         assert isinstance(done, Committed)
         assert done.event is None
         assert isinstance(world.chains.chain(DERIVED).block_at(done.head.sequence_number).event, SetDataSchema)
-        assert isinstance(await run_transform(world.shop, DERIVED), UpToDate)
+        assert isinstance(await run_transform(world.deps, DERIVED), UpToDate)
         return
     with pytest.raises(Invalid):
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
     assert world.chains.chain(DERIVED).head().sequence_number == 1
 
 
 async def test_a_watermark_that_goes_back_is_refused(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world.found()
     world.add_rows([1], watermark=5000)
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     world.add_rows([2], watermark=6000)
     honest = world.engine.transform
 
@@ -208,7 +208,7 @@ async def test_a_watermark_that_goes_back_is_refused(world: Any, monkeypatch: py
 
     monkeypatch.setattr(world.engine, "transform", transform)
     with pytest.raises(Invalid, match="watermark back"):
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
 
 
 async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,18 +220,18 @@ async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr(world.engine, "transform", transform)
     with pytest.raises(EngineFault, match="a bug"):
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
 
 
 async def steps(world: Any) -> list[Any]:
-    return [outcome async for outcome in replay(world.shop, DERIVED)]
+    return [outcome async for outcome in replay(world.deps, DERIVED)]
 
 
 async def test_what_was_done_honestly_is_reproduced(world: Any) -> None:
     world.found()
     for values in ([1, 2], [3], [], [4, 5, 6]):
         world.add_rows(values, watermark=world.time - 1_600_000_000_000)
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
         world.add_note(str(values))
     found = await steps(world)
     assert [each.is_reproduced for each in found] == [True] * 4
@@ -241,9 +241,9 @@ async def test_what_was_done_honestly_is_reproduced(world: Any) -> None:
 async def test_a_changed_number_is_found_where_it_is(world: Any) -> None:
     world.found()
     world.add_rows([1, 2])
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     world.add_rows([3, 4])
-    honest = await run_transform(world.shop, DERIVED)
+    honest = await run_transform(world.deps, DERIVED)
     assert isinstance(honest, Committed)
     # Somebody else publishes the same history but for one number, with hashes that fit.
     liar = world.chains.chain(DERIVED)
@@ -279,23 +279,23 @@ def liar_time(world: Any) -> Any:
 async def test_one_step_alone(world: Any, tmp_path: Any) -> None:
     world.found()
     world.add_rows([1])
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     folder = tmp_path / "step"
     folder.mkdir()
-    outcome = await replay_step(world.shop, DERIVED, 3, None, folder)
+    outcome = await replay_step(world.deps, DERIVED, 3, None, folder)
     assert isinstance(outcome, Replayed)
     assert outcome.is_reproduced
     assert outcome.schema is not None
     assert outcome.rows is not None
     assert outcome.rows.is_file()
     with pytest.raises(Invalid, match="no transaction"):
-        await replay_step(world.shop, DERIVED, 1, None, folder)
+        await replay_step(world.deps, DERIVED, 1, None, folder)
 
 
 async def test_replay_says_which_input_it_lacks(world: Any) -> None:
     world.found()
     world.add_rows([1])
-    await run_transform(world.shop, DERIVED)
+    await run_transform(world.deps, DERIVED)
     world.chains.drop(ROOT)
     (only,) = await steps(world)
     assert isinstance(only, Blocked)
@@ -303,18 +303,18 @@ async def test_replay_says_which_input_it_lacks(world: Any) -> None:
 
 async def test_a_dataset_that_is_not_there(world: Any) -> None:
     with pytest.raises(Invalid, match="no dataset"):
-        await run_transform(world.shop, DERIVED)
+        await run_transform(world.deps, DERIVED)
 
 
 async def test_a_root_has_no_transform(world: Any) -> None:
     world.found()
-    assert isinstance(await run_transform(world.shop, ROOT), Blocked)
+    assert isinstance(await run_transform(world.deps, ROOT), Blocked)
 
 
 def test_an_id_is_sha3(world: Any) -> None:
     world.found()
     world.add_rows([1])
-    plan = plan_next(world.shop, DERIVED)
+    plan = plan_next(world.deps, DERIVED)
     assert isinstance(plan, TransformPlan)
     assert Multihash.parse(plan.transaction_id).algorithm == "sha3-256"
 
@@ -326,22 +326,22 @@ async def test_what_may_not_be_relied_on_feeds_nothing(world: Any) -> None:
         world.add_rows([number])
     size = world.chains.chain(ROOT).head().size
     bound = 0
-    shop = replace(world.shop, usable=lambda dataset: bound if dataset == ROOT else None)
-    found = await run_transform(shop, DERIVED)
+    deps = replace(world.deps, usable=lambda dataset: bound if dataset == ROOT else None)
+    found = await run_transform(deps, DERIVED)
     assert isinstance(found, Blocked)
     assert "nothing of input" in found.reason
     assert "trust show did:odf:" in found.hint
     bound = size - 1
-    done = await run_transform(shop, DERIVED)
+    done = await run_transform(deps, DERIVED)
     assert isinstance(done, Committed)
     assert done.records == 2
     for again in (size - 1, size - 2, 0):
         bound = again
-        found = await run_transform(shop, DERIVED)
+        found = await run_transform(deps, DERIVED)
         assert isinstance(found, Blocked), again
         assert "may be relied on, by policy" in found.reason
     bound = size
-    done = await run_transform(shop, DERIVED)
+    done = await run_transform(deps, DERIVED)
     assert isinstance(done, Committed)
     assert done.records == 1
-    assert isinstance(await run_transform(shop, DERIVED), UpToDate)
+    assert isinstance(await run_transform(deps, DERIVED), UpToDate)

@@ -48,14 +48,14 @@ def declare(world: Any, query: str = "select * from x") -> None:
 
 async def derive(world: Any) -> list[str]:
     """Names of the columns of the slice that one transaction makes."""
-    done = await run_transform(world.shop, DERIVED)
+    done = await run_transform(world.deps, DERIVED)
     assert isinstance(done, Committed), done
     names: list[str] = world.rows(done.event.new_data).column_names
     return names
 
 
 async def reproduced(world: Any) -> list[bool]:
-    outcomes = [outcome async for outcome in replay(world.shop, DERIVED)]
+    outcomes = [outcome async for outcome in replay(world.deps, DERIVED)]
     return [isinstance(outcome, Replayed) and outcome.is_reproduced for outcome in outcomes]
 
 

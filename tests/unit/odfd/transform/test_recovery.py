@@ -51,7 +51,7 @@ async def grown(world: Any) -> Any:
     world.found()
     for rows in ([1, 2], [3], [4, 5, 6]):
         world.add_rows(rows, watermark=rows[-1] * 1000)
-        done = await run_transform(world.shop, DERIVED)
+        done = await run_transform(world.deps, DERIVED)
         assert isinstance(done, Committed)
     world.add_rows([7], watermark=7000)
     return done.event.new_checkpoint.physical_hash
@@ -67,8 +67,8 @@ async def test_a_lost_checkpoint_is_made_again_and_the_transform_goes_on(counted
     lost = await grown(counted)
     counted.objects.remove(lost)
     with pytest.raises(NotFound):
-        await run_transform(counted.shop, DERIVED)
-    done = await run_recovering(counted.shop, DERIVED)
+        await run_transform(counted.deps, DERIVED)
+    done = await run_recovering(counted.deps, DERIVED)
     assert isinstance(done, Committed)
     assert done.records == 1
     assert counted.objects.has(lost)
@@ -78,16 +78,16 @@ async def test_a_lost_checkpoint_is_made_again_and_the_transform_goes_on(counted
 async def test_a_damaged_checkpoint_is_made_again(counted: Any) -> None:
     lost = await grown(counted)
     counted.objects.path(lost).write_bytes(b"{}")
-    assert await restore_state(counted.shop, DERIVED)
-    assert not await restore_state(counted.shop, DERIVED)
-    assert isinstance(await run_transform(counted.shop, DERIVED), Committed)
+    assert await restore_state(counted.deps, DERIVED)
+    assert not await restore_state(counted.deps, DERIVED)
+    assert isinstance(await run_transform(counted.deps, DERIVED), Committed)
     assert state_of(counted) == {"x": 7}
 
 
 async def test_nothing_is_done_when_nothing_is_lost(counted: Any) -> None:
     await grown(counted)
     head = counted.chains.chain(DERIVED).head()
-    assert not await restore_state(counted.shop, DERIVED)
+    assert not await restore_state(counted.deps, DERIVED)
     assert counted.chains.chain(DERIVED).head() == head
 
 
@@ -96,7 +96,7 @@ async def test_another_engine_s_state_is_not_taken_for_it(counted: Any) -> None:
     counted.objects.remove(lost)
     counted.engine.step = 2
     with pytest.raises(Invalid, match="its history makes another one") as fault:
-        await run_recovering(counted.shop, DERIVED)
+        await run_recovering(counted.deps, DERIVED)
     assert fault.value.rule == "checkpoint-lost"
     assert not counted.objects.has(lost)
 
@@ -107,4 +107,4 @@ async def test_what_cannot_be_made_again_says_why(counted: Any) -> None:
     counted.objects.remove(counted.chains.chain(ROOT).last_of(("AddData",), None).event.new_data.physical_hash)
     counted.objects.remove(counted.chains.chain(ROOT).block_at(2).event.new_data.physical_hash)
     with pytest.raises(Invalid, match="cannot be made again: a slice of an input is not here"):
-        await run_recovering(counted.shop, DERIVED)
+        await run_recovering(counted.deps, DERIVED)

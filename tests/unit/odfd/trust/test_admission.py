@@ -76,12 +76,12 @@ def head(size: int, epoch: int = 0, authority: int = 0, root: bytes = ROOT, at: 
 
 
 def admitted(
-    said: HeadStatement, by: SigningKey, newest: HeadStatement | None = None, **ground: Any
+    said: HeadStatement, by: SigningKey, newest: HeadStatement | None = None, **context: Any
 ) -> AdmissionOutcome:
-    mine = ground.pop("mine", {})
-    walk = ground.pop("walk", (ZERO, ONE, TWO))
-    terms = AdmissionContext(walk, **ground)
-    return admit_head(said, signed(said, by), newest, mine.get, ground.pop("now", NOW), ground=terms).outcome
+    mine = context.pop("mine", {})
+    walk = context.pop("walk", (ZERO, ONE, TWO))
+    terms = AdmissionContext(walk, **context)
+    return admit_head(said, signed(said, by), newest, mine.get, context.pop("now", NOW), context=terms).outcome
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_writer_added_since_may_name_the_version_it_knew() -> None:
 def test_a_right_that_has_ended_writes_no_more() -> None:
     late = Instant(NOW + 90 * DAY)
     said = head(9, authority=1, at=late)
-    verdict = admit_head(said, signed(said, NODE), None, {}.get, late, ground=AdmissionContext((ZERO, ONE)))
+    verdict = admit_head(said, signed(said, NODE), None, {}.get, late, context=AdmissionContext((ZERO, ONE)))
     assert verdict.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY
 
 

@@ -116,7 +116,7 @@ def test_a_crash_after_the_commit_is_mended(tmp_path: Path, step: str, monkeypat
     owner = Owner(tmp_path)
     dataset = owner.found()
     target = {
-        "promise": "odfd.trust.keys.journal.Journal.promise",
+        "promise": "odfd.trust.keys.journal.SigningJournal.promise",
         "seal": "chain.statements.envelope.seal",
         "record": "odfd.trust.ledger.log.Ledger.record",
     }[step]

@@ -53,13 +53,13 @@ class Node:
         """Steps on which others are of another mind."""
         self.wobbles: set[int] = set()
         """Which of the fresh engines give another answer, by their number."""
-        self.journal = Silence()
+        self.logger = Silence()
         self.determinism = "strict"
         self.shelf = BundleStore(folder / "evidence")
         (folder / "evidence").mkdir()
         self.clock = clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
         settings = ValidatorSettings(
-            shop=accused.world.shop,
+            deps=accused.world.deps,
             fresh_engine=self._fresh_engine,
             determinism=self._determinism,
             contradicted=lambda _: self.against,
@@ -71,7 +71,7 @@ class Node:
             keys=keys,
             events=EventLog(clock),
             clock=clock,
-            journal=self.journal,
+            journal=self.logger,
             announce=lambda _, signed: self.said.append(signed),
             name_of=str,
             public_of=frozenset,
@@ -170,7 +170,7 @@ async def test_a_verdict_stands_without_its_bundle(accused: Any, node: Node, tmp
     await node.validator.validate(accused.dataset)
     (wrong,) = node.last_word.mismatch
     assert wrong.bundle is None
-    assert "no bundle kept" in node.journal.told
+    assert "no bundle kept" in node.logger.told
 
 
 def kept(folder: Path) -> list[str]:

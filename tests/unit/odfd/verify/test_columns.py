@@ -43,7 +43,7 @@ from chain.rules import RULES, Binds
 from chain.rules.rule import Rule
 from chain.store.base import Head, Snapshot, StoredBlock, StoredPage
 from odfd.verify.report import Level
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 INPUTS = [DatasetId.from_public_key(bytes([n]) * 32) for n in (8, 9)]
 

@@ -16,7 +16,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import VerificationResult
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.legacy_schema import legacy
 from worlds.linked_world import FILES, linked, made, rows
 

@@ -21,7 +21,7 @@ from odfd.transfer.folders import import_dataset
 from odfd.verify import fold, memory, objects
 from odfd.verify.memory import Remembered, StoredMemory
 from odfd.verify.report import Progress, VerificationResult
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 FLIGHTS = Path(__file__).parents[3] / "golden" / "kamu" / "flights"
 

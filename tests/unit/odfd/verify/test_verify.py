@@ -22,7 +22,7 @@ from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain, DirectoryObjects, DirectoryWriter, read_head
 from odfd.verify.report import Level, Progress, VerificationResult, VerifyFailure
-from odfd.verify.verify import verify_chain
+from odfd.verify.verify import VerificationRequest, verify_chain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 NAMES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())
