@@ -55,6 +55,7 @@ GROUPS: Final = (
             Entry("lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"),
             Entry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
             Entry("watermark", "say that nothing older will come into a root", _HERE + "watermark"),
+            Entry("correct", "give a row of a ledger other values, or take it back", _HERE + "correct"),
             Entry("pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"),
             Entry("reset", "make an earlier block the head", _HERE + "rewriting"),
             Entry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),

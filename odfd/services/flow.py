@@ -37,6 +37,7 @@ from odfd.mirrors.keeper import MirrorKeeper, State
 from odfd.resources.store import Resources
 from odfd.services.apply import BASE_KIND
 from odfd.services.carrying import Carrying
+from odfd.services.correcting import Correcting
 from odfd.services.evolution import way_anew
 from odfd.services.home import Home
 from odfd.services.quarantines import Quarantines
@@ -45,7 +46,7 @@ from odfd.services.uploads import Uploads
 from odfd.services.views import rows_view
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
-from odfd.transform.plan import INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
+from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
 from odfd.transform.recovery import run_recovering
 
 FORMATS: Final[dict[str, ReadStep]] = {
@@ -90,6 +91,7 @@ class FlowService:
         self._uploads, self._carrying, self._repairing = hands
         self._board = ground.board
         self._events = ground.events
+        self._correcting = Correcting(home, self._ingest, ground.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         done = await self._uploads.take(name, chunks)
@@ -142,6 +144,15 @@ class FlowService:
             return wire.PullResult(items=(item,))
 
         return task_ref(self._board.submit("watermark", entry.name, work))
+
+    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+
+        async def work(report: Report) -> wire.CorrectResult:
+            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                return await self._correcting.correct(entry, request)
+
+        return task_ref(self._board.submit("correct", entry.name, work))
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         entries = await trio.to_thread.run_sync(self._wanted, request)
@@ -288,10 +299,11 @@ class FlowService:
         blocks = after.size - before.size
         if blocks:
             self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
+        way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):
-            raise Invalid(outcome.message, rule=outcome.rule or "transform", place=entry.name)
+            hint = way if outcome.rule == APPEND_ONLY else ""
+            raise Invalid(outcome.message, rule=outcome.rule or "transform", hint=hint, place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
-            way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
             way = await trio.to_thread.run_sync(way_anew, self._home.chains, entry.name, after)

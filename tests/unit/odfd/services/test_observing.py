@@ -13,6 +13,7 @@ from chain.errors import NotFound
 from chain.model.events import AddData
 from chain.multihash import Multihash
 from config import model
+from odfd.control import wire
 from odfd.ingest.fetch.dialling import is_public
 from odfd.trust.ledger.observations import Observations
 from p2p.ports import Topic
@@ -204,6 +205,31 @@ async def test_files_of_the_publisher_are_nobodys_to_fetch(open_world: Any, worl
         await bob.mirror(alice.dataset("cities"), "theirs")
         assert await bob.parts.observer.observe(alice.dataset("cities"))
         assert bob.kinds().count("observation.signed") == 0
+
+
+async def test_what_was_corrected_by_hand_is_not_looked_for_at_the_source(open_world: Any, page: Any) -> None:
+    """What comes from the source afterwards is, merged with the row as it was corrected."""
+    world = open_world
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, page, alice)
+        wish = wire.CorrectRequest(
+            key={"event_time": "2024-01-01T00:00:00Z", "city": "Graz"}, values={"population": "300001"}
+        )
+        await alice.done(alice.api.flow.correct("cities", wish))
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == alice.size("cities")
+        fetched = page.asked
+        assert await bob.parts.observer.observe(cities)
+        assert page.asked == fetched
+        assert "observation.signed" not in bob.kinds()
+        page.rows, page.tag = (*page.rows, "2024-01-02T00:00:00Z,Linz,210000"), '"v2"'
+        await alice.pull("cities")
+        await world.spread(alice, "cities")
+        await bob.pull("theirs")
+        assert await bob.parts.observer.observe(cities)
+        (event,) = await bob.heard("observation.signed")
+        assert event.data["result"] == "same-bytes"
 
 
 async def test_observations_are_pulled_too(open_world: Any, page: Any) -> None:
