@@ -91,6 +91,7 @@ def counts(bob: Any) -> model.Policy:
     return model.Policy(use="data & observed:1", validators=model.Validators(f=0, groups=groups))
 
 
+@pytest.mark.slow
 async def test_an_observer_is_counted(open_world: Any, page: Any) -> None:
     """What Bob fetched himself lets Carol rely on what Alice published; she fetches nothing."""
     world = open_world
@@ -122,6 +123,7 @@ async def test_an_observer_is_counted(open_world: Any, page: Any) -> None:
         assert page.asked == fetched + 2, "Alice once more, and Bob"
 
 
+@pytest.mark.slow
 async def test_what_is_not_at_the_source_is_not_relied_on(open_world: Any, page: Any) -> None:
     """The source says otherwise: nobody is accused, and who asks for an observation stops below that block."""
     world = open_world
