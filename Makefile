@@ -9,12 +9,18 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command 
 PY := .venv/bin/python
 STAMP := .venv/installed
 T ?=
+CORES := $(shell nproc 2>/dev/null || echo 1)
 # One more than there are cores, up to four: who waits for Spark or for a daemon leaves a core to somebody else.
-PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || echo 1); echo $$((cores < 3 ? cores + 1 : 4)))
+PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
+# The quick tests wait for nothing.
+BUSY := $(shell echo $$(($(CORES) < 4 ? $(CORES) : 4)))
+# A single file runs here and now: other processes would only import the same.
+AIMED := $(filter tests/%,$(T))
+alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$(1))
 # Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check lint types engine engine-image bench soak docs lock clean collect foreign
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -29,10 +35,10 @@ demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the no
 	@$(PY) -m demo $(if $(KEEP),--keep)
 
 test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tests/…' for one at a time
-	@$(PY) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(T)
+	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(T)
 
-quick: install  ## the tests that need no Spark, no daemons and no patience
-	@$(PY) -m pytest -n $(PROCESSES) -m "not engine and not e2e and not slow" $(T)
+quick: install  ## the tests that need no Spark, no daemons and no patience, with a fifth of the examples of properties
+	@$(PY) -m pytest -n $(call alone,$(BUSY)) -m "not engine and not e2e and not slow" --hypothesis-profile quick $(T)
 
 collect: install
 	@$(PY) -m pytest --collect-only -qq | tail -5
@@ -48,6 +54,8 @@ types: install
 	@$(PY) -m mypy
 
 check: lint types test  ## what CI runs
+
+check-fast: lint types quick  ## what one runs before a commit
 
 bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.json
 	@$(PY) -m bench $(T)

@@ -38,6 +38,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "collection": "bench.many_datasets",
         "again": "bench.many_datasets",
         "parsing": "bench.parsing",
+        "quarantine": "bench.parsing",
         "hearing": "bench.trust",
         "reach": "bench.trust",
         "fork": "bench.trust",

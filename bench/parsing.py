@@ -1,4 +1,6 @@
-"""What a file takes of memory while it is read: ``python -m bench.parsing FORMAT PATH`` prints the peak, as a ratio.
+"""What a file takes of memory while it is read, and of time when some of it cannot be.
+
+``python -m bench.parsing FORMAT PATH`` prints the peak of memory, as a ratio.
 
 The peak is of resident memory beyond what the process had with its modules loaded, over the bytes of the file.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.measure import Row, Side, Size
+from bench.measure import CPU, Row, Side, Size, in_turns
+from chain.data.ddl import parse_ddl
+from chain.model.on_error import ON_ERROR, quarantine_of
+from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from engines.spark.ingest import parse, tasks
 
@@ -110,6 +116,54 @@ def measure_parsing(size: Size, folder: Path) -> list[Row]:
         )
         for kind in STEPS
     ]
+
+
+COLUMNS = "id BIGINT NOT NULL, event_time TIMESTAMP, name STRING, value DOUBLE"
+
+
+def measure_quarantine(size: Size, folder: Path) -> list[Row]:
+    """A file of which one record in a hundred cannot be read, each for another text, against the same file whole."""
+    mib = size.pick(1, 8)
+    schema = DataSchema(fields=parse_ddl((COLUMNS,)).fields, extra={ON_ERROR: {"quarantine": {"maxRows": 100_000}}})
+    rows = []
+    for kind, step in (("csv", ReadCsv(header=True, schema=schema)), ("ndjson", ReadNdJson(schema=schema))):
+        whole, partly = folder / f"whole.{kind}", folder / f"partly.{kind}"
+        write(kind, mib << 20, whole)
+        lines = whole.read_text().splitlines()
+        for number in range(50, len(lines), 100):
+            lines[number] = re.sub(r"\d+", lambda found: f'"no {found[0]}"', lines[number], count=1)
+        partly.write_text("\n".join(lines))
+        costs = in_turns(lambda: read(partly, step, folder), lambda: read(whole, step, folder), size.pick(1, 5), CPU)  # noqa: B023
+        rows.append(
+            Row(
+                name=f"quarantine {kind}",
+                measures=f"one record in a hundred of {mib} MiB set aside, against none",
+                ours=Side(name="with bad records", costs=costs[0], unit="s"),
+                peer=Side(name="without", costs=costs[1], unit="s"),
+                goal="<= 6",
+                facts={"records": len(lines), "bad": read(partly, step, folder)},
+            )
+        )
+    return rows
+
+
+def read(path: Path, step: ReadStep, folder: Path) -> int:
+    """Records that were set aside."""
+    plan = parse.plan_file(parse.Source(path, path.name), step, parse.read_schema(step))
+    return sum(
+        tasks.parse_to_part(
+            tasks.Task(
+                path=str(path),
+                name=path.name,
+                span=span,
+                format=plan.format,
+                schema=plan.schema,
+                part=str(folder / "part"),
+                quarantine=quarantine_of(step.schema),
+            )
+        ).bad.num_rows
+        for span in plan.spans
+    )
 
 
 def main(kind: str, path: str) -> None:

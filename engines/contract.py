@@ -2,9 +2,8 @@
 
 ``TransformRequest``, ``RawQueryRequest`` and their answers are the tables of the Open Data Fabric schema (service
 ``engine.Engine``), field for field, so that a foreign coordinator or a foreign engine can take either side. What the
-schema lacks follows after its last field, where FlatBuffers readers that do not know it pass over it; a request
-without these fields is still a request. Requests that ODF does not have (ingest, validate) are tables of our own in
-the service ``odfd.Engine``. All paths are as the engine sees them. Data never travels in a message.
+schema lacks follows after its last field, where FlatBuffers readers that do not know it pass over it. Requests that ODF
+does not have are tables of our own in the service ``odfd.Engine``. Paths are as the engine sees them. No data travels.
 """
 
 from __future__ import annotations
@@ -64,6 +63,8 @@ class TransformInput(Table, frozen=True, kw_only=True):
     """Extension: the same slices block by block, with those that the checkpoint keeps open first."""
     changelog: bool | None = None
     """Extension: rows of this input can be retracted and corrected, by its chain's word. ``None``: not known."""
+    by_time: bool | None = None
+    """Extension: event time ranks the rows of a key although they can be, as in a ledger that was corrected."""
 
 
 class TransformRequest(Table, frozen=True, kw_only=True):

@@ -1,14 +1,15 @@
 """A small engine in this process, without Spark, for tests of everything around engines: daemons start in milliseconds.
 
-It understands ``select * from ALIAS`` over append-only inputs, ingest of CSV with append or ledger merge, and nothing
-else; the rest is an InvalidQuery, as it would be for any query that an engine cannot run. What it does understand it
-does by the rules: real slices, offsets, watermarks, schemas. Deterministic; keeps nothing between calls.
+It understands ``select * from ALIAS``, which passes on what is corrected and retracted, ingest of CSV with append or
+ledger merge, and nothing else; the rest is an InvalidQuery, as it would be for any query that an engine cannot run.
+What it does understand it does by the rules: real slices, offsets, watermarks, schemas. Deterministic; keeps nothing
+between calls.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,6 +27,7 @@ from chain.data.parquet import open_slice, write_slice
 from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Fault, Invalid
 from chain.instant import Instant, to_millis
+from chain.model.changelog import saying_changelog, says_changelog
 from chain.model.events import OffsetInterval
 from chain.model.on_error import quarantine_of
 from chain.model.schema import DataSchema
@@ -60,6 +62,7 @@ from engines.contract import (
 
 R = TypeVar("R")
 _BAD: Final = pa.schema([ARROW.field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
+_CORRECT_TO: Final = 3
 INSTANT: Final = pa.timestamp("ms", "UTC")
 _IDENTITY_QUERY: Final = re.compile(r"\s*select\s+\*\s+from\s+[`\"]?([A-Za-z0-9_.\-]+)[`\"]?\s*;?\s*\Z", re.IGNORECASE)
 
@@ -141,8 +144,15 @@ def _transform(request: TransformRequest) -> TransformOutcome:
     watermark = max((each.event_time for each in given.explicit_watermarks), default=None)
     known = _read(given.schema_file)
     rows = pa.concat_tables([known, *(as_in_force(_read(path), known.schema) for path in given.data_paths)])
-    slice_ = _system_columns(_visible(rows, given.vocab), request.vocab, request.next_offset, request.system_time)
+    made = _system_columns(_visible(rows, given.vocab), request.vocab, request.next_offset, request.system_time)
+    slice_ = _doing(made, request.vocab, rows.column(given.vocab.operation_type_column))
     answer = _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
+    said = says_changelog(answer.schema)
+    if answer.schema is not None and given.changelog and (request.output_schema is None or said is False):
+        told = saying_changelog(answer.schema, True, by_time=bool(given.by_time))
+        answer = msgspec.structs.replace(answer, schema=told)
+    elif answer.schema is not None and given.changelog is False and request.output_schema is None:
+        answer = msgspec.structs.replace(answer, schema=saying_changelog(answer.schema, False))
     return msgspec.structs.replace(answer, late=0, rows=RowCounts(late=0, untimed=0))
 
 
@@ -205,10 +215,7 @@ def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts
             missing = [key for key in keys if key not in rows.column_names]
             if missing:
                 raise Invalid(f"no key column {missing[0]!r}", hint=f"there are: {', '.join(rows.column_names)}")
-            earlier = [
-                row for path in request.prev_data_paths for row in _read(path).select(rows.column_names).to_pylist()
-            ]
-            known = {tuple(row[key] for key in keys): row for row in reversed(earlier)}
+            known = _standing(request, keys, rows.column_names)
             fresh, conflicting = [], 0
             for number, row in enumerate(rows.to_pylist()):
                 first = known.setdefault(tuple(row[key] for key in keys), row)
@@ -247,6 +254,20 @@ def _lines(path: Path, read: ReadCsv, lines: list[str]) -> pa.Table:
     return _csv(path, read)
 
 
+def _standing(
+    request: IngestRequest, keys: Sequence[str], columns: Sequence[str]
+) -> dict[tuple[object, ...], dict[str, object]]:
+    """By key the first row that was said of it, or the last where one was taken back; empty where nothing stands."""
+    known: dict[tuple[object, ...], dict[str, object]] = {}
+    op = request.vocab.operation_type_column
+    for path in request.prev_data_paths:
+        for row in _read(path).to_pylist():
+            said = {name: row[name] for name in columns}
+            key = tuple(row[name] for name in keys)
+            known[key] = said if row[op] == _CORRECT_TO else {} if row[op] else known.get(key, said)
+    return known
+
+
 def _csv(path: Path, read: ReadCsv) -> pa.Table:
     schema = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
     columns = to_arrow(schema).remove_metadata() if schema is not None else None
@@ -282,6 +303,12 @@ def _system_columns(rows: pa.Table, vocab: Vocabulary, offset: int, system_time:
     }
     schema = pa.schema([*columns, *rows.schema])
     return pa.Table.from_arrays([*columns.values(), *rows.columns], schema=schema)
+
+
+def _doing(slice_: pa.Table, vocab: Vocabulary, ops: pa.ChunkedArray) -> pa.Table:
+    """With what each row does to those before it."""
+    place = slice_.column_names.index(vocab.operation_type_column)
+    return slice_.set_column(place, slice_.schema.field(place), ops.cast(pa.int32()))
 
 
 def _written(slice_: pa.Table, force: DataSchema | None, path: Path, offset: int, watermark: Instant | None) -> Success:

@@ -38,6 +38,7 @@ RULES: Final[tuple[Rule, ...]] = (
     schema.SchemaStaysCompatible(),
     schema.SystemColumnsAreThere(),
     schema.ColumnsAreDistinct(),
+    schema.ChangelogStays(),
     sources.OneFormOfSchema(),
     sources.LedgerIsNamed(),
     sources.NoPollingBesidePush(),

@@ -9,6 +9,7 @@ import numpy as np
 from chain.codec.arrow_schema import schema_of
 from chain.errors import Invalid
 from chain.model.block import Block
+from chain.model.changelog import says_changelog
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.rules.columns import Mask, Run
 from chain.rules.migration import incompatibilities
@@ -120,3 +121,22 @@ class ColumnsAreDistinct(Rule):
         names = [each.name for each in event.schema.fields]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield self.broken(f"column {name!r} stands more than once")
+
+
+class ChangelogStays(Rule):
+    """A dataset whose rows can be taken back stays one: those that were taken back stay in its history."""
+
+    name = "schema-changelog-stays"
+    clause = "ours: the schema attribute w3id.org/odfd/changelog"
+    binds = Binds.AUTHORS
+    concerns = (SetDataSchema,)
+
+    def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
+        event, current = block.event, state.schema
+        if not isinstance(event, SetDataSchema) or event.schema is None or current is None:
+            return
+        if says_changelog(current.schema) is True and says_changelog(event.schema) is not True:
+            yield self.broken(
+                "the schema does not say any more that rows can be corrected and retracted",
+                hint="keep its attribute w3id.org/odfd/changelog: true",
+            )

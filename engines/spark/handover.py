@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from chain.data.changelog import says_changelog
 from chain.data.evolution import as_in_force, enlarged
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
+from chain.model.changelog import says_changelog
 from chain.model.events import OffsetInterval
 from engines.contract import (
     DerivationNeeded,

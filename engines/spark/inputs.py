@@ -70,6 +70,15 @@ class Inputs:
     def changelog(self, alias: str) -> bool | None:
         return self._given[alias].changelog
 
+    def ranks_by_time(self, alias: str) -> bool:
+        """Whether event time ranks the rows of a key, also where they can be taken back."""
+        return bool(self._given[alias].by_time)
+
+    @property
+    def by_time(self) -> bool:
+        """Whether this is so of every input of which rows can be taken back."""
+        return all(self.ranks_by_time(alias) for alias in self._given if self.changelog(alias) is not False)
+
     def is_log(self, alias: str) -> bool:
         """Whether the query sees every statement as an event."""
         return self._query.declarations.reading_of(alias) is Reading.LOG

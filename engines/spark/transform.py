@@ -21,11 +21,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow
-from chain.data.changelog import saying_changelog
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
+from chain.model.changelog import saying_changelog, says_changelog
 from chain.model.events import OffsetInterval
+from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
 from engines.contract import InputBlock, InvalidQuery, RowCounts, Success, TransformOutcome, TransformRequest
@@ -165,7 +166,8 @@ class Transaction:
         checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
         save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
         changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
-        return self._answer(rows, step, late, schema, changelog)
+        by_time = shape.mode is Mode.LOG and shape.operation is None and self._inputs.by_time
+        return self._answer(rows, step, late, schema, changelog, by_time)
 
     @property
     def _limit(self) -> int | None:
@@ -182,7 +184,7 @@ class Transaction:
         if changelog and any(name.startswith(f"{WRITTEN}/") for name in state.tables):
             raise Invalid(
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
-                rule="append-only", hint="derive anew, as a dataset of its own",
+                rule="append-only", hint="derive it anew",
             )  # fmt: skip
         windows, grid = windows_of(ruling, self._query.declarations), self._query.declarations.tick
         step, ticking, waiting = (
@@ -237,6 +239,7 @@ class Transaction:
         late: Mapping[str, int],
         schema: pa.Schema,
         changelog: bool | None,
+        by_time: bool = False,
     ) -> TransformOutcome:
         interval = None
         count = rows if isinstance(rows, int) else 0 if rows is None else rows.num_rows
@@ -250,10 +253,17 @@ class Transaction:
             interval = OffsetInterval(start=start, end=start + count - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
         # As the dataset says it, with attributes and what is left unsaid, if it does.
-        told = self._request.output_schema or saying_changelog(from_arrow(schema), changelog)
+        told = self._told(from_arrow(schema), changelog, by_time)
         dropped = sum(late.values())
         counts = RowCounts(late=dropped, untimed=sum(step.untimed.values()))
         return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=dropped, rows=counts)
+
+    def _told(self, schema: DataSchema, changelog: bool | None, by_time: bool) -> DataSchema:
+        """What the dataset's schema says from now on: it says more of changes once an input was corrected."""
+        said = self._request.output_schema
+        if said is not None and (says_changelog(said) is not False or changelog is False):
+            return said
+        return saying_changelog(said or schema, changelog, by_time=by_time)
 
     def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:
         declared = self._query.declarations
@@ -289,7 +299,8 @@ class Transaction:
                 )  # fmt: skip
             former = state.tables.get(f"versions:{alias}")
             schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
-            found[alias] = advance(each, former, schema, vocab, changelog if each.life.clamped else False)
+            told = changelog if each.life.clamped else False
+            found[alias] = advance(each, former, schema, vocab, told, self._inputs.ranks_by_time(alias))
         return found
 
     def _embedding(self, checkpoint: Checkpoint) -> Checkpoint:

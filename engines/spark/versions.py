@@ -19,7 +19,7 @@ from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
-from engines.spark.changes import CORRECT_FROM, NEVER, effective_times, positive, row_codes, valid_until
+from engines.spark.changes import CORRECT_FROM, NEVER, RETRACTED, effective_times, positive, row_codes, valid_until
 from engines.spark.incremental import VersionStep
 from engines.spark.rows import arrow_columns, event_times, read_rows
 
@@ -44,9 +44,14 @@ class Versions:
 
 
 def advance(
-    step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None
-) -> Versions:
-    """``changelog``: the chain's order ranks versions, else event time does; unknown: see ``_eras``. Raises Invalid."""
+    step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None,
+    by_time: bool = False,
+) -> Versions:  # fmt: skip
+    """``changelog``: the chain's order ranks versions, else event time does; unknown: see ``_eras``.
+
+    ``by_time``: of a changelog event time ranks them all the same, as in a ledger that was corrected: a correction has
+    the place of what it corrects. Raises Invalid.
+    """
     columns = arrow_columns(schema)
     fresh, before, after = _statements(step, schema, vocab)
     state = as_in_force(former, columns) if former is not None else columns.empty_table()
@@ -63,26 +68,45 @@ def advance(
     taus = np.append(known, np.full(fresh.num_rows, NEVER))[by_offset]
     since, then = (np.append(np.full(old, -NEVER), side)[by_offset] for side in (before, after))
     keys = row_codes(rows.select(step.life.keys))
+    fresh_ops = np.where(taus == NEVER, ops, 0)
     taus = effective_times(ops, times, since, then, keys, taus)
+    if by_time:
+        _check_stays(ops, times)
+        # What is taken back by hand repeats the time of its row, and is gone by when it was said.
+        taus = np.where(fresh_ops == RETRACTED, np.maximum(np.maximum(times, since), then), taus)
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
     ranks, eras = offsets, []
     if changelog is None:
         eras = _eras(keys, ops, [np.append(_column(former, name), np.full(fresh.num_rows, _UNKNOWN))[by_offset]
                                  for name in (ERA, LATEST)])  # fmt: skip
         ranks = np.argsort(np.lexsort((offsets, np.where(positive(ops), times, -NEVER), eras[0])))
-    elif not changelog:
+    elif by_time or not changelog:
         ranks = np.argsort(np.lexsort((offsets, times)))
     speaks = ops != CORRECT_FROM
     until = np.full(len(taus), NEVER, np.int64)
     until[speaks] = valid_until(keys[speaks], ranks[speaks], taus[speaks], limits[speaks])
-    version = positive(ops) & (taus < until)
-    kept = version & (until >= step.kept_from)
+    standing = taus < until
+    version = positive(ops) & standing
+    # In the order of time what was taken back is a version too, of nothing: an older row that comes later is behind it.
+    kept = (version | (by_time & (ops == RETRACTED) & standing)) & (until >= step.kept_from)
     seen = version & (until >= step.seen_from) & (taus < step.seen_until)
     state = rows.append_column(TAU, pa.array(taus)).append_column(UNTIL, pa.array(until))
     view = _view(state.filter(pa.array(seen)), step.life.clamped)
     for name, column in zip((ERA, LATEST), eras, strict=False):
         state = state.append_column(name, pa.array(column))
     return Versions(view, state.filter(pa.array(kept)))
+
+
+def _check_stays(ops: np.ndarray, times: np.ndarray) -> None:
+    """Raises Invalid for a row that was corrected to another time: its place among the versions is another one."""
+    before = np.flatnonzero(ops == CORRECT_FROM)
+    if np.any(times[before] != times[np.minimum(before + 1, len(times) - 1)]):
+        raise Invalid(
+            "a row of a ledger was corrected to another event time, which versions in the order of time do not follow",
+            rule="versions-moved",
+            hint="make a table of the ledger in a dataset of its own, as by  group by  its key with  "
+            "max(struct(event_time, value)),  and join with that",
+        )
 
 
 def _eras(keys: np.ndarray, ops: np.ndarray, former: Sequence[np.ndarray]) -> list[np.ndarray]:

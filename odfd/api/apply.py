@@ -272,6 +272,7 @@ class ApplyOperation:
             if errors or not answer.ok:
                 raise refusal(errors, wish.transform_place())
             warnings += [_told(each) for each in answer.diagnostics]
+            warnings += await self._check.remarks(event, answer)
             if state is not None:
                 await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)

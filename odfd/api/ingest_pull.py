@@ -21,6 +21,7 @@ from chain.model.events import DatasetKind
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from chain.state import ChainState, load_state
 from odfd.api.apply import BASE_KIND
+from odfd.api.correction import Correcting
 from odfd.api.import_export import ImportExport
 from odfd.api.quarantine import Quarantines
 from odfd.api.transform_evolution import way_anew
@@ -44,7 +45,7 @@ from odfd.state.directory import StateDirectory
 from odfd.state.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
-from odfd.transform.plan import INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
+from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
 from odfd.transform.recovery import run_recovering
 from odfd.workers.repair import Repair
 
@@ -90,6 +91,7 @@ class IngestPullService:
         self._uploads, self._carrying, self._repairing = hands
         self._board = context.board
         self._events = context.events
+        self._correcting = Correcting(home, self._ingest, context.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         done = await self._uploads.take(name, chunks)
@@ -142,6 +144,15 @@ class IngestPullService:
             return wire.PullResult(items=(item,))
 
         return task_ref(self._board.submit("watermark", entry.name, work))
+
+    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+
+        async def work(report: Report) -> wire.CorrectResult:
+            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                return await self._correcting.correct(entry, request)
+
+        return task_ref(self._board.submit("correct", entry.name, work))
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         entries = await trio.to_thread.run_sync(self._wanted, request)
@@ -290,10 +301,11 @@ class IngestPullService:
         blocks = after.size - before.size
         if blocks:
             self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
+        way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):
-            raise Invalid(outcome.message, rule=outcome.rule or "transform", place=entry.name)
+            hint = way if outcome.rule == APPEND_ONLY else ""
+            raise Invalid(outcome.message, rule=outcome.rule or "transform", hint=hint, place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
-            way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
             way = await trio.to_thread.run_sync(way_anew, self._home.chains, entry.name, after)

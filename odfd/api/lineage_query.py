@@ -38,7 +38,7 @@ from odfd.lineage.question import LineageQuestion, question
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies, fresh_folder
-from odfd.transform.inputs import input_ids
+from odfd.transform.inputs import input_ids, only_appends
 
 MAX_FOLLOWED: Final = 2000
 """Records of one answer; those beyond are named and not followed."""
@@ -191,9 +191,13 @@ class Trace:
             )  # fmt: skip
         except NotFound as fault:
             problem = wire.Problem.of(fault)
+        appends = only_appends(load_state(chain, block.sequence_number + 1))
         for offset, row in rows.items():
             told = self._record(dataset, offset, "ingested", block, row)
-            self._known[dataset, offset] = msgspec.structs.replace(told, origin=origin, problem=problem)
+            named = origin
+            if origin is not None and appends and row[0] != 0:
+                named = msgspec.structs.replace(origin, by_hand=True)
+            self._known[dataset, offset] = msgspec.structs.replace(told, origin=named, problem=problem)
 
     def _derived(self, dataset: DatasetId, block: Block, rows: Told, answer: ProvenanceSuccess) -> None:
         chain = self._home.chains.chain(dataset)

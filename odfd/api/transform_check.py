@@ -8,6 +8,7 @@ from chain.ids import DatasetId
 from chain.model.events import SetTransform
 from chain.state import Vocab, load_state
 from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
+from engines.spark.declarations import read_query
 from odfd.api.schemas import expected_schema
 from odfd.datasets.creation import input_ids
 from odfd.state.directory import StateDirectory
@@ -28,6 +29,27 @@ class TransformCheck:
             return None
         request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=vocabulary(names))
         return await self._engine.validate(request)
+
+    async def remarks(self, event: SetTransform, answer: ValidateResponse) -> tuple[str, ...]:
+        """What is worth knowing of a transform that can be made: where its history says when its inputs were pulled."""
+        if answer.mode != "table":
+            return ()
+        grid = read_query(event.transform).declarations.tick is not None
+        inputs = await self.inputs(event) or ()
+        found = [each for each in inputs if (each.changes is not False or not grid) and await self._derives(each)]
+        if not found:
+            return ()
+        names = ", ".join(each.query_alias for each in found)
+        tables = any(each.changes is not False for each in found)
+        instead = "" if tables else "; SET odf.tick = '1 day' looks at it at the places of a calendar instead"
+        return (
+            f"the table is looked at after each block of {names}, and a derived dataset has a block for each pull that "
+            f"brought something: pulled at other times, its rows would come to the same by other corrections{instead}",
+        )
+
+    async def _derives(self, given: ValidateInput) -> bool:
+        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(given.dataset_id)))
+        return state.set_transform is not None
 
     async def determinism(self, dataset: DatasetId) -> str:
         """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""

@@ -24,6 +24,7 @@ from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.state.directory import StateDirectory
+from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, Reach
@@ -159,6 +160,7 @@ class DatasetViews:
             created_at=instant.render(entry.created_at),
             updated_at=None if state.system_time is None else instant.render(state.system_time),
             rows=self._rows(entry.id),
+            changelog=is_changelog(state),
         )
 
     def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:

@@ -24,6 +24,7 @@ def dataset(detail: Mapping[str, Any]) -> str:
             ("published", "yes" if view.get("published") else f"no: odfctl publish {view['name']} lets others have it"),
             ("head", f"#{view['blocks'] - 1}  {view.get('head') or ''}"),
             ("records", f"{words.count(view.get('records'))}  {words.size(view.get('bytes'))}"),
+            ("changes", "its rows can be corrected and retracted" if detail.get("changelog") else ""),
             ("watermark", words.moment(view.get("watermark"))),
             ("created", words.moment(detail.get("createdAt"))),
             ("updated", words.moment(detail.get("updatedAt"))),

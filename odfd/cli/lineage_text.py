@@ -91,6 +91,9 @@ def _why(record: Mapping[str, Any]) -> Iterator[str]:
 def _sources(record: Mapping[str, Any]) -> Iterator[str]:
     origin, problem = record.get("origin"), record.get("problem")
     if origin is not None:
+        if origin.get("byHand"):
+            yield f"corrected by hand {words.moment(record.get('systemTime'))}"
+            return
         where = origin["address"] or f"push source {origin['name']}".rstrip()
         state = f"  {origin['stateKind'].removeprefix('odf/')} {origin['state']}" if origin["state"] else ""
         yield f"ingested {words.moment(record.get('systemTime'))} from {clean(where, _WIDE)}{clean(state, _WIDE)}"

@@ -57,6 +57,7 @@ GROUPS: Final = (
             ),
             CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
             CommandEntry("watermark", "say that nothing older will come into a root", _HERE + "watermark"),
+            CommandEntry("correct", "give a row of a ledger other values, or take it back", _HERE + "correct"),
             CommandEntry(
                 "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"
             ),

@@ -33,7 +33,7 @@ def rows_text(rows: Mapping[str, Any] | None) -> str:
     if said:
         if rows.get("appended"):
             said.insert(0, f"{rows['appended']:,} appended")
-        said = [f"{rows['read']:,} read: {', '.join(said)}"]
+        said = [f"{rows['read']:,} read: {', '.join(said)}"] if rows["read"] else [", ".join(said)]
     return "; ".join([*said, *told])
 
 

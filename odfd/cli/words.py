@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from chain import instant
@@ -11,6 +12,13 @@ from chain.instant import SECOND, Instant
 NOTHING: Final = "-"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def cell(value: Any) -> str:
+    """A value of a record."""
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def count(value: Any) -> str:

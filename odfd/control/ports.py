@@ -76,6 +76,9 @@ class IngestPullPort(Protocol):
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
         """Result: PullResult with one item. Refused for what is no root of this node's own."""
 
+    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        """Result: CorrectResult. Refused for what is no ledger of this node's own."""
+
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         """Result: PullResult."""
 

@@ -58,6 +58,10 @@ async def _set_watermark(node: Node, request: Request) -> object:
     return await node.flow.set_watermark(_name(request), await body(request, wire.WatermarkRequest))
 
 
+async def _correct(node: Node, request: Request) -> object:
+    return await node.flow.correct(_name(request), await body(request, wire.CorrectRequest))
+
+
 async def _ingest(node: Node, request: Request) -> object:
     return await node.flow.ingest(_name(request), await body(request, wire.IngestRequest))
 
@@ -139,6 +143,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/datasets/{ref}/schema", lambda n, r: n.datasets.schema(_name(r))),
     ("POST", "/datasets/{ref}/ingest", _ingest),
     ("PUT", "/datasets/{ref}/watermark", _set_watermark),
+    ("POST", "/datasets/{ref}/correct", _correct),
     ("POST", "/datasets/{ref}/export", _export),
     ("POST", "/datasets/{ref}/verify", _verify),
     ("POST", "/datasets/{ref}/prove", _prove),

@@ -17,6 +17,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock, UnknownEvent
+from chain.model.changelog import saying_changelog, says_by_time, says_changelog
 from chain.model.events import (
     AddPushSource,
     DatasetSnapshot,
@@ -119,6 +120,7 @@ def changed_events(
             continue
         wanted = as_stored(normalise(event, resolve, pin))
         held_event = in_force(state, wanted)
+        wanted = _as_changeable(wanted, held_event)
         if held_event == wanted:
             continue
         if _differs_in_pin_alone(event, wanted, held_event):
@@ -195,6 +197,16 @@ def in_force(state: ChainState, event: MetadataEvent) -> MetadataEvent | None:
             return state.active_push_sources.get(name)
         case _:
             return None
+
+
+def _as_changeable(wanted: MetadataEvent, held: MetadataEvent | None) -> MetadataEvent:
+    """A schema that is declared again says nothing of changes that the dataset went through: they are kept in it."""
+    if not (isinstance(wanted, SetDataSchema) and isinstance(held, SetDataSchema)):
+        return wanted
+    if wanted.schema is None or says_changelog(held.schema) is None or says_changelog(wanted.schema) is not None:
+        return wanted
+    by_time = says_by_time(held.schema)
+    return SetDataSchema(schema=saying_changelog(wanted.schema, says_changelog(held.schema), by_time=by_time))
 
 
 def _differs_in_pin_alone(event: MetadataEvent, wanted: MetadataEvent, held: MetadataEvent | None) -> bool:

@@ -19,6 +19,7 @@ from chain.data.parquet import to_instant
 from chain.data.spell import spell
 from chain.errors import Environment
 from chain.model.block import Block, UnknownEvent
+from chain.model.changelog import says_changelog
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -156,7 +157,8 @@ def summary(block: Block) -> str:
         case ExecuteTransform() as event:
             return _data_summary(event)
         case SetDataSchema(schema=schema):
-            return f"{len(schema.fields)} columns" if schema else "an Arrow schema"
+            changes = ", rows can be corrected" if says_changelog(schema) else ""
+            return f"{len(schema.fields)} columns{changes}" if schema else "an Arrow schema"
         case SetPollingSource(fetch=fetch, merge=merge):
             return f"{_tag(fetch)}, {_tag(merge)}"
         case AddPushSource(source_name=name, merge=merge):

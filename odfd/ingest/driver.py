@@ -23,8 +23,8 @@ import trio
 from chain.errors import Conflict, Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
-from chain.model.events import MetadataEvent, SetPollingSource
-from chain.model.source import FetchFilesGlob
+from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
+from chain.model.source import FetchFilesGlob, MergeSnapshot
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
@@ -54,6 +54,7 @@ from odfd.ingest.prep import prepare
 from odfd.ingest.quarantine import Quarantines, set_aside, standing, taken
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.ingest.snapshots import confirmed
 from odfd.ingest.taken import TakenFiles
 from odfd.ingest.templates import redacted
 from odfd.ingest.timing import has_own_times
@@ -195,6 +196,7 @@ async def _pull(
                 settled = isinstance(found, Unchanged) or await _is_settled(deps, found)
             if isinstance(found, Unchanged):
                 await _note_skipped(deps, dataset, state, found.skipped, tally)
+                await _confirm(deps, dataset, polled, state.source_state, tally)
                 return tally.outcome("unchanged")
             if not settled:
                 skipped = (SkippedFile(name=found.name, reason=WRITTEN_TO), *found.skipped)
@@ -212,8 +214,39 @@ async def _pull(
                 continue
             tally.files += 1
         if not found.has_more:
+            if tally.rows == 0:
+                await _confirm(deps, dataset, polled, found.state, tally)
             return tally.outcome("nothing-new")
         fetch_uncacheable = False
+
+
+async def _confirm(
+    deps: IngestDependencies,
+    dataset: DatasetId,
+    polled: SetPollingSource,
+    seen: SourceState | None,
+    tally: IngestTotals,
+) -> None:
+    """A snapshot is as it was in the state ``seen`` of its source; who changed the dataset meanwhile knows better."""
+
+    def look() -> tuple[ChainState, Instant, AddData | None]:
+        state = load(deps, dataset)
+        now = block_time(state, deps.now())
+        same = state.polling_source == polled and (seen is None or state.source_state == seen)
+        event = confirmed(deps.store.chain(dataset), state, deps.objects, polled, now) if same else None
+        return state, now, event
+
+    if not isinstance(polled.merge, MergeSnapshot):
+        return
+    state, now, event = await trio.to_thread.run_sync(look)
+    if event is None or state.head is None:
+        return
+    expected = Head(state.head, state.sequence_number)
+    try:
+        head = await deps.committer.commit(dataset, expected, (event,), (), now, NOTHING_READ, Along())
+    except Conflict:
+        return
+    tally.head, tally.blocks = head, tally.blocks + 1
 
 
 async def _note_skipped(

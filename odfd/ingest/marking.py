@@ -16,7 +16,7 @@ from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.times import TOLERANCE, block_time
 from odfd.ingest.driver import IngestDependencies, load
-from odfd.ingest.plan import require_root
+from odfd.ingest.plan import require_root, watermark_only
 
 ATTEMPTS: Final = 5
 """Times that it is tried anew because somebody else moved the head."""
@@ -70,9 +70,4 @@ def marking(state: ChainState, to: Instant, now: Instant, *, ahead: bool = False
         )
     if to == state.watermark:
         return None
-    return AddData(
-        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
-        prev_offset=state.last_offset,
-        new_watermark=to,
-        new_source_state=state.source_state,
-    )
+    return watermark_only(state, to)

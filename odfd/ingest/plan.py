@@ -325,6 +325,16 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
     return IngestOutcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
 
 
+def watermark_only(state: ChainState, to: Instant) -> AddData:
+    """A block without rows; of the source nothing changes."""
+    return AddData(
+        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+        prev_offset=state.last_offset,
+        new_watermark=to,
+        new_source_state=state.source_state,
+    )
+
+
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
     """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
     told = answer.rows or RowCounts()

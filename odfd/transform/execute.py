@@ -34,7 +34,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     event: ExecuteTransform
     schema: DataSchema | None
-    """Told by a first transaction."""
+    """Told by a first transaction, and by one that says more of changes than the schema in force."""
     events: tuple[MetadataEvent, ...]
     """What to commit: the schema if it is new, the event if it leaves a trace."""
     data: DataSlice | None
@@ -97,7 +97,7 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     if files.checkpoint.is_file():
         checkpoint = Checkpoint(physical_hash=sha3_file(files.checkpoint), size=files.checkpoint.stat().st_size)
     event = settle(plan, answer, data, checkpoint)
-    told = plan.grown or (answer.schema if plan.output_schema is None else None)
+    told = answer.schema if answer.schema not in (None, plan.output_schema) else plan.grown
     return Executed(
         event=event,
         schema=told,

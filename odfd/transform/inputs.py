@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from chain.codec.arrow_schema import schema_of
-from chain.data.changelog import says_changelog
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.block import Block
+from chain.model.changelog import says_by_time, says_changelog
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -80,14 +80,26 @@ def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]
 def is_changelog(state: ChainState) -> bool | None:
     """Whether a chain's rows can be retracted and corrected. Read from the chain, never guessed from data.
 
-    ``None`` for a derived dataset whose schema does not say: its engine did not know, or was another's.
+    A root's sources tell it, and its schema once a row of it was corrected by hand. ``None`` for a derived dataset
+    whose schema does not say: its engine did not know, or was another's.
     """
+    said = says_changelog(schema_of(state.schema)) if state.schema is not None else None
     if state.set_transform is not None:
-        return says_changelog(schema_of(state.schema)) if state.schema is not None else None
+        return said
+    return bool(said) or not only_appends(state)
+
+
+def only_appends(state: ChainState) -> bool:
+    """Whether all that comes from a root's sources is new rows: then others were written by hand."""
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
         sources.append(state.set_polling_source)
-    return any(not isinstance(source.merge, MergeAppend | MergeLedger) for source in sources)
+    return all(isinstance(source.merge, MergeAppend | MergeLedger) for source in sources)
+
+
+def is_by_time(state: ChainState) -> bool:
+    """Whether event time ranks the versions of a key although rows can be taken back."""
+    return state.schema is not None and says_by_time(schema_of(state.schema))
 
 
 def view_input(
@@ -117,6 +129,7 @@ def view_input(
     known = numbers[first] + 1 if first is not None else stop
     new = tuple(_data_blocks(reader, start, stop))
     last = new[-1] if new else _before(reader, stop)
+    state = load_state(UpTo(reader, stop))
     return InputView(
         dataset=dataset,
         name=alias,
@@ -128,7 +141,8 @@ def view_input(
         reopened=tuple(_reopened(reader, start, reopen)),
         schema=_schema(reader, stop) if declared is None else columns_known(reader, known, declared.time),
         vocab=_vocab(reader, stop),
-        changelog=is_changelog(load_state(UpTo(reader, stop))),
+        changelog=is_changelog(state),
+        by_time=is_by_time(state),
     )
 
 

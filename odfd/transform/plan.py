@@ -15,6 +15,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.model.changelog import differ_in_this_alone, says_changelog
 from chain.model.events import (
     Checkpoint,
     DataSlice,
@@ -30,6 +31,8 @@ from chain.state import ChainState, InputPosition, Vocab
 from engines.contract import Success, Vocabulary
 from odfd.transform.past import NOTHING, TransformProgress
 
+APPEND_ONLY: Final = "append-only"
+"""Rule of engines: what was made of rows that were only added cannot take back what is corrected since."""
 INPUT_DIVERGED: Final = "input-diverged"
 TRANSFORM_EVOLUTION: Final = "transform-evolution"
 
@@ -75,6 +78,8 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     vocab: Vocab
     changelog: bool | None = None
     """Whether its rows can be retracted and corrected, as its chain says; ``None``: it does not say."""
+    by_time: bool = False
+    """Whether event time ranks the rows of a key although they can be."""
 
     @property
     def consumed(self) -> ExecuteTransformInput:
@@ -269,12 +274,12 @@ def settle(
 
 
 def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema | None) -> tuple[MetadataEvent, ...]:
-    """What to commit: the schema that a first transaction told, and the event if it leaves a trace.
+    """What to commit: the schema that was told, if it is new, and the event if it leaves a trace.
 
     Without rows, watermark and checkpoint there is nothing to record; the input blocks wait for the next time. Nor is
     there when nothing moved, as after a transform that was declared anew and taken back.
     """
-    schema = plan.grown or (schema if plan.output_schema is None else None)
+    schema = schema if schema not in (None, plan.output_schema) else plan.grown
     declared = () if schema is None else (SetDataSchema(schema=schema),)
     leaves_a_trace = (event.new_data, event.new_checkpoint, event.new_watermark) != (None, None, None)
     checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint is not None else None
@@ -300,7 +305,7 @@ def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) 
         )
     if plan.output_schema is None and answer.schema is None:
         raise Invalid("the engine told no schema for the first transaction", rule="engine-answer")
-    if plan.output_schema is not None and answer.schema not in (None, plan.output_schema):
+    if plan.output_schema is not None and not _is_of(answer.schema, plan.output_schema):
         raise Invalid(
             "the engine's result has another schema than the dataset",
             rule="engine-answer",
@@ -309,6 +314,13 @@ def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) 
     before, after = plan.state.watermark, answer.new_watermark
     if before is not None and after is not None and after < before:
         raise Invalid("the engine moved the watermark back", rule="engine-answer")
+
+
+def _is_of(told: DataSchema | None, output: DataSchema) -> bool:
+    """Rows of a dataset have its schema; from when an input was corrected, it says that they can be taken back."""
+    if told is None or told == output:
+        return True
+    return says_changelog(output) is False and differ_in_this_alone(told, output)
 
 
 def _shown(interval: object) -> str:

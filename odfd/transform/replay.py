@@ -16,11 +16,11 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.data.changelog import saying_changelog, says_changelog
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
+from chain.model.changelog import differ_in_this_alone, saying_changelog, says_changelog
 from chain.model.events import DataSlice, ExecuteTransform, OffsetInterval, SetDataSchema
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
@@ -174,8 +174,9 @@ def plan_recorded(
         )
     before = UpTo(reader, number)
     state = load_state(before)
-    if state.last_transform is None or is_declared_anew(before, state):
-        state = without_its_schema(state, block, reader)
+    former = without_its_schema(state, block, reader)
+    if state.last_transform is None or is_declared_anew(before, state) or _became_changelog(former, state):
+        state = former
     if state.last_transform is not None and checkpoint is None and state.checkpoint is not None:
         raise Invalid("a replay needs the checkpoint of the step before", rule="replay", hint="begin at the first one")
     for each in block.event.query_inputs:
@@ -202,6 +203,16 @@ def without_its_schema(state: ChainState, block: Block, reader: ChainReader) -> 
     event = former.event if former is not None else None
     assert event is None or isinstance(event, SetDataSchema)
     return msgspec.structs.replace(state, schema=event)
+
+
+def _became_changelog(former: ChainState, state: ChainState) -> bool:
+    """Whether the schema that came with a transaction says no more than that rows can be taken back from now on."""
+    if former.schema is None or state.schema is None or None in (former.schema.schema, state.schema.schema):
+        return False
+    before, after = former.schema.schema, state.schema.schema
+    assert before is not None
+    assert after is not None
+    return says_changelog(before) is False and differ_in_this_alone(before, after)
 
 
 def _declared_schema(reader: ChainReader, number: int) -> DataSchema | None:

@@ -85,7 +85,7 @@ def bare_input(given: ValidateInput, path: Path) -> TransformInput:
         vocab=given.vocab,
         schema_file=str(path),
         blocks=(),
-        changelog=given.changelog,
+        changelog=given.changes,
     )
 
 
@@ -143,4 +143,5 @@ def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_fi
         ),
         blocks=(*(block(each, True) for each in view.reopened), *(block(each, False) for each in view.new)),
         changelog=view.changelog,
+        by_time=view.by_time or None,
     )

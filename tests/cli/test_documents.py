@@ -80,3 +80,11 @@ def test_a_document_that_lies_fails(documents: ModuleType, tmp_path: Path) -> No
 @pytest.mark.parametrize("document", sorted((HERE / "daemon").glob("*.md")), ids=lambda path: path.stem)
 def test_the_document_runs_with_a_daemon(document: Path, play: Callable[..., int], daemon: Path) -> None:
     assert play(document, ODFD_SOCKET=str(daemon)) > 0
+
+
+@pytest.mark.e2e
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("document", sorted((HERE / "spark").glob("*.md")), ids=lambda path: path.stem)
+def test_the_document_runs_with_an_engine(document: Path, play: Callable[..., int], daemon: Path) -> None:
+    assert play(document, ODFD_SOCKET=str(daemon)) > 0

@@ -222,6 +222,20 @@ FINAL = (
         lambda time: time - DAY,
     ),
     _two(
+        "bounds-in-where",
+        "select t as event_time, k, v, w from (select a.event_time as t, a.k, a.v, b.v as w, b.event_time as u "
+        "from a, b where a.k = b.k) where u between t - interval '3' day and t + interval '1' day",
+        same,
+        lambda time: time - DAY,
+    ),
+    _one(
+        "last-of-a-day-by-another-name",
+        "select event_time, late, k, twice from (select event_time, event_time as late, k, v * 2 as twice, "
+        "row_number() over (partition by time_bucket(interval '1' day, event_time) "
+        "order by event_time desc, k nulls first, v) as n from a) where n = 1",
+        day,
+    ),
+    _two(
         "sum-of-a-join",
         "select date_trunc('day', a.event_time) as event_time, a.k, sum(b.v) as s from a join b on a.k = b.k "
         "and b.event_time >= a.event_time - interval '2' day and b.event_time < a.event_time group by 1, 2",

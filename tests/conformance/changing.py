@@ -23,6 +23,11 @@ def _enriched(duck: Duck, case: Case, histories: Histories) -> Expected:
     return oracles.enriched(histories, sides)
 
 
+def _only_met(expected: Expected) -> Expected:
+    rows, late = expected
+    return [row for row in rows if row[-1] is not None], late
+
+
 def _latest(duck: Duck, case: Case, histories: Histories) -> Expected:
     rows, late = oracles.enriched(histories, [oracles.latest(histories["b"])])
     dropped = [row for row in oracles.said(histories["b"]) if row.time is not None and row.time < row.before]
@@ -56,6 +61,15 @@ _UNSURE = {"a": grows, "b": lambda rng: grows(rng, late=0.25)}
 CHANGING = (
     Case("patient-days", DAYS, {"a": grows}, _patient, head="set odf.lateness = '5 days';\n", lows={"a": (day,)}),
     Case("versions", _ENRICH, {"a": grows, "b": changes}, _enriched, "", _DROP, changelogs=("b",), temporal=("b",)),
+    Case(
+        "versions-in-where",
+        "select a.event_time, a.k, a.v, b.v as w from a, b where a.k = b.k and " + _VALID.format("a", "b"),
+        {"a": grows, "b": changes},
+        lambda duck, case, histories: _only_met(_enriched(duck, case, histories)),
+        head=_DROP,
+        changelogs=("b",),
+        temporal=("b",),
+    ),
     Case(
         "versions-as-of",
         "select a.event_time, a.k, a.v, b.v as w from a left asof join b "

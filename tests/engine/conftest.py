@@ -18,6 +18,14 @@ from engines.spark.queries import Analyst
 from engines.spark.session import SessionOptions, start_session, stop_session
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who uses Spark says so, however it comes by it: ``make quick`` starts none."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "spark_root" in item.fixturenames:
+            item.add_marker(pytest.mark.engine)
+
+
 @pytest.fixture(scope="session")
 def spark_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parent / "fuzz_blocks.py"
 
 
+@pytest.mark.slow
 def test_twenty_thousand_mutants() -> None:
     spec = importlib.util.spec_from_file_location("fuzz_blocks", SCRIPT)
     assert spec is not None

@@ -17,6 +17,7 @@ MUTANTS = int(os.environ.get("ODFD_FUZZ", "1000"))
 SEED = int(os.environ.get("ODFD_FUZZ_SEED", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_a_peers_bytes_are_a_value_or_a_fault(target: Target, tmp_path: Path) -> None:
     rules = set()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from engines.spark.analysis.filters import Filters, filters_above_joins
 from engines.spark.analysis.joins import LEFT_ONLY, conjuncts, kind_of
 from engines.spark.analysis.tree import Node, same, temp_view
 
@@ -51,14 +52,20 @@ class Locality:
     aliases: Sequence[str]
     paths: list[str] = field(default_factory=list)
     _shared: dict[int, Node] = field(default_factory=dict)
+    _filters: Filters = field(default_factory=Filters)
 
-    def of(self, node: Node) -> Local:
+    def of(self, plan: Node) -> Local:
+        """Of a whole plan."""
+        self._filters = filters_above_joins(plan)
+        return self.go(plan)
+
+    def go(self, node: Node) -> Local:
         if node.kind == "View" and (alias := temp_view(node)) in self.aliases:
             return self._input(alias, node)
         rule = _RULES.get(node.kind)
         if rule is not None:
             return rule(self, node)
-        below = [self.of(child) for child in node.children]
+        below = [self.go(child) for child in node.children]
         columns = tuple(identity for each in below for identity in each.columns)
         return Local(columns, frozenset(path for each in below for path in each.paths), parts=frozenset())
 
@@ -81,19 +88,19 @@ class Locality:
         return Local(tuple(known), frozenset({path}), known)
 
     def _pass(self, node: Node) -> Local:
-        below = [self.of(child) for child in node.children]
+        below = [self.go(child) for child in node.children]
         return below[0] if len(below) == 1 else Local((), frozenset(), parts=frozenset())
 
     def _project(self, node: Node) -> Local:
-        return _selected(self.of(node.only), node.expressions("projectList"))
+        return _selected(self.go(node.only), node.expressions("projectList"))
 
     def _generate(self, node: Node) -> Local:
-        below = self.of(node.only)
+        below = self.go(node.only)
         made = tuple(each.id for each in node.expressions("generatorOutput") if each.id is not None)
         return replace(below, columns=below.columns + made, unique=None)
 
     def _aggregate(self, node: Node) -> Local:
-        below = self.of(node.only)
+        below = self.go(node.only)
         keys = node.expressions("groupingExpressions")
         made = node.expressions("aggregateExpressions")
         parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
@@ -104,21 +111,22 @@ class Locality:
         return replace(selected, parts=frozenset(parts), unique=unique if whole else None, lost=not whole)
 
     def _distinct(self, node: Node) -> Local:
-        below = self.of(node.only)
+        below = self.go(node.only)
         parts = {part for identity in below.columns if (part := below.covering(identity))}
         return replace(below, parts=frozenset(parts), unique=below.columns, lost=False)
 
     def _window(self, node: Node) -> Local:
-        below = self.of(node.only)
+        below = self.go(node.only)
         keys = node.expressions("partitionSpec")
         parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
         made = tuple(each.id for each in node.expressions("windowExpressions") if each.id is not None)
         return replace(below, columns=below.columns + made, parts=frozenset(parts))
 
     def _join(self, node: Node) -> Local:
-        left, right = (self.of(child) for child in node.children)
+        left, right = (self.go(child) for child in node.children)
         kind = kind_of(node)
-        pairs = _equalities(node, left, right)
+        conditions = (*node.expressions("condition"), *self._filters.of.get(id(node), ()))
+        pairs = _equalities(conditions, left, right)
         merged: dict[int, Part] = {}
         parts = set()
         for one, other in pairs:
@@ -137,7 +145,7 @@ class Locality:
         return Local(columns, left.paths | right.paths, sources, frozenset(parts), unique, lost)
 
     def _union(self, node: Node) -> Local:
-        branches = [self.of(child) for child in node.children]
+        branches = [self.go(child) for child in node.children]
         first = branches[0]
         sources = {}
         for position, identity in enumerate(first.columns):
@@ -151,11 +159,11 @@ class Locality:
     def _with(self, node: Node) -> Local:
         for child in node.children[:-1]:
             self._shared[child.fields["id"]] = child.only
-        return self.of(node.children[-1])
+        return self.go(node.children[-1])
 
     def _reference(self, node: Node) -> Local:
         """Every use of a common table expression is an occurrence of its own."""
-        shared = self.of(self._shared[node.fields["cteId"]])
+        shared = self.go(self._shared[node.fields["cteId"]])
         ids = [each.id for each in node.expressions("output")]
         outside = {old: new for old, new in zip(shared.columns, ids, strict=True) if new is not None}
         return replace(
@@ -192,10 +200,10 @@ def _selected(below: Local, expressions: Sequence[Node]) -> Local:
     )
 
 
-def _equalities(join: Node, left: Local, right: Local) -> list[tuple[int, int]]:
+def _equalities(conditions: Sequence[Node], left: Local, right: Local) -> list[tuple[int, int]]:
     """Columns of the left and of the right that are equal in rows that meet."""
     found = []
-    for comparison in (part for whole in join.expressions("condition") for part in conjuncts(whole)):
+    for comparison in (part for whole in conditions for part in conjuncts(whole)):
         ids = [side.id for side in comparison.children if side.kind == "AttributeReference"]
         if comparison.kind not in ("EqualTo", "EqualNullSafe") or len(ids) != 2 or None in ids:
             continue

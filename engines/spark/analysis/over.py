@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.determinism import Finding, is_float
 from engines.spark.analysis.influence import Fields, Influence, Scope, Value, constant_span, influence, widened
+from engines.spark.analysis.joins import conjuncts, kind_of
 from engines.spark.analysis.monotone import Shift
 from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of, time_of
 from engines.spark.analysis.tree import Node
@@ -109,13 +110,13 @@ def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> lis
     ``live``: columns below that anything above looks at; rows equal in all of them are the same to the query. Floating
     point tells too little apart: 0.0 and -0.0 tie.
     """
-    given = {
+    given = _decided(window, {
         part.id
         for field in ("partitionSpec", "orderSpec")
         for expression in window.expressions(field)
         for part in [expression.only if expression.kind == "SortOrder" else expression]
-        if part.kind == "AttributeReference" and part.id not in below.floats
-    }
+        if part.kind == "AttributeReference" and part.id is not None and part.id not in below.floats
+    })  # fmt: skip
     missing = [name for name, identity in below.columns if (live is None or identity in live) and identity not in given]
     if not missing:
         return []
@@ -132,6 +133,49 @@ def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> lis
         for frame in frames_of(window)
         if frame.function in ORDERED or _by_rows(frame)
     ]
+
+
+def _decided(window: Node, given: set[int]) -> set[int]:
+    """Columns that are equal in rows that are equal in ``given``: computed of those alone, or other names of them."""
+    made: dict[int, Node] = {}
+    pairs: list[tuple[int, int]] = []
+    stack = [window.only]
+    while stack:
+        node = stack.pop()
+        if node.kind == "Project":
+            made.update({each.id: each.only for each in node.expressions("projectList")
+                         if each.kind == "Alias" and each.id is not None})  # fmt: skip
+        kind = kind_of(node) if node.kind == "Join" else ""
+        if node.kind == "Filter" or kind in ("Inner", "Cross"):
+            pairs.extend(_equal_columns(node.expressions("condition")))
+        if kind:
+            sides = {"Inner": (0, 1), "Cross": (0, 1), "RightOuter": (1,), "FullOuter": ()}.get(kind, (0,))
+            stack.extend(node.children[side] for side in sides)
+        elif node.kind in ("Project", "Filter", "SubqueryAlias", "View") and node.children:
+            stack.append(node.only)
+    known: set[int] = set()
+    while known != given:
+        known = set(given)
+        for identity, source in made.items():
+            columns = {part.id for part in source.preorder() if part.kind == "AttributeReference"}
+            if columns <= known:
+                given.add(identity)
+            if source.kind == "AttributeReference" and identity in known and source.id is not None:
+                given.add(source.id)
+        given.update(other for pair in pairs for one, other in (pair, pair[::-1]) if one in known)
+    return given
+
+
+def _equal_columns(condition: tuple[Node, ...]) -> Iterator[tuple[int, int]]:
+    for comparison in (part for whole in condition for part in conjuncts(whole)):
+        ids = [side.id for side in comparison.children if side.kind == "AttributeReference" and not is_float(side)]
+        if (
+            comparison.kind in ("EqualTo", "EqualNullSafe")
+            and len(ids) == 2
+            and ids[0] is not None
+            and ids[1] is not None
+        ):
+            yield ids[0], ids[1]
 
 
 def _by_rows(frame: Frame) -> bool:

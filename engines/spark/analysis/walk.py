@@ -12,6 +12,7 @@ from typing import Final
 
 from chain.errors import Invalid
 from engines.spark.analysis.determinism import Finding, computed_exactly, examine, is_float, is_map
+from engines.spark.analysis.filters import Filters, filters_above_joins
 from engines.spark.analysis.influence import (
     Fields,
     Influence,
@@ -103,6 +104,7 @@ class Walk:
     exact: bool = False
     """Whether there are aggregates that are not computed as Spark does."""
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
+    _filters: Filters = field(default_factory=Filters)
     _pairs: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
     """By id of a column ``valid_to`` that of ``valid_from``."""
@@ -113,6 +115,7 @@ class Walk:
     def of(self, plan: Node) -> Relation:
         """The relation of a whole plan."""
         self._live = live_columns(plan)
+        self._filters = filters_above_joins(plan)
         return self.go(plan)
 
     def alias_of(self, node: Node) -> str | None:
@@ -131,7 +134,7 @@ class Walk:
         if rule is not None:
             relation = rule(self, node)
             self._find_operations(node)
-            if node.kind not in JOINS and self._ends:
+            if node.kind not in JOINS and id(node) not in self._filters.used and self._ends:
                 self._guard_ends(node)
             return relation
         refusal = REFUSED.get(node.kind)
@@ -300,7 +303,11 @@ class Walk:
         if kind not in TYPES:
             self._refuse(Refusal(NOT_YET, f"this engine does not know a join of kind {kind}", "use JOIN … ON"), node)
             return self._opaque_join(left, right)
-        conditions = (*node.expressions("asOfCondition"), *node.expressions("condition"))
+        conditions = (
+            *node.expressions("asOfCondition"),
+            *node.expressions("condition"),
+            *self._filters.of.get(id(node), ()),
+        )
         near = nearness(conditions, left.scope, right.scope)
         if until_superseded(conditions, self._ends, near):
             self._refuse(VALID_TO_USED, node)

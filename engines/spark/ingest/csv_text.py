@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
+from pyarrow.csv import InvalidRow
 
 from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
@@ -63,7 +64,7 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
     data = unescaped(data, dialect)
     if not data.strip(b"\r\n"):
         return head.schema.empty_table()
-    bad: list[pc_csv.InvalidRow] = []
+    bad: list[InvalidRow] = []
     types = {field.name: _read_as(field, place) for field in head.schema}
     try:
         table = read_values(data, head.names, types, dialect, bad)
@@ -146,14 +147,16 @@ def read_values(
     names: Sequence[str],
     types: Mapping[str, pa.DataType],
     dialect: CsvDialect,
-    bad: list[pc_csv.InvalidRow],
+    bad: list[InvalidRow],
     only: Sequence[str] = (),
+    skip: bool = False,
 ) -> pa.Table:
-    """Text without escapes as pyarrow reads it; rows of another length end up in ``bad``. Raises ArrowInvalid."""
+    """Text without escapes as pyarrow reads it; rows of another length end up in ``bad``. Raises ArrowInvalid, for such
+    rows too unless it is said to ``skip`` them."""
 
-    def keep(row: pc_csv.InvalidRow) -> str:
+    def keep(row: InvalidRow) -> str:
         bad.append(row)
-        return "error"
+        return "skip" if skip else "error"
 
     return pc_csv.read_csv(
         pa.BufferReader(data),
@@ -177,7 +180,7 @@ def read_values(
 
 def _explained(
     error: pa.ArrowInvalid,
-    bad: list[pc_csv.InvalidRow],
+    bad: list[InvalidRow],
     data: bytes,
     head: Head,
     dialect: CsvDialect,
@@ -187,12 +190,7 @@ def _explained(
     if bad:
         row = bad[0]
         line = lines_before + (line_of_record(data, row.number or 1, dialect) if head.located else 0)
-        fault = Invalid(
-            f"{row.actual_columns} columns where {row.expected_columns} are expected: {row.text[:80]!r}",
-            rule="read-columns",
-            hint=f"the columns are {', '.join(head.names)}; put quotes around values that hold {dialect.separator!r}",
-            place=f"{place}:{line}",
-        )
+        fault = miscounted(row, head.names, dialect, f"{place}:{line}")
         return fault if row.number is None else RowFault(fault, row.number - 1)
     check_utf8(data, place, lines_before)
     match = _BAD_VALUE.match(str(error))
@@ -206,6 +204,16 @@ def _explained(
     here, field = f"{place}:{lines_before + line}", head.schema.field(name)
     fault = guessed_wrongly(here, field, value) if dialect.infer else misfit_fault(here, name, field.type, value)
     return RowFault(fault, int(match[2]) - 1)
+
+
+def miscounted(row: InvalidRow, names: Sequence[str], dialect: CsvDialect, place: str) -> Invalid:
+    """A record that has more or fewer values than there are columns."""
+    return Invalid(
+        f"{row.actual_columns} columns where {row.expected_columns} are expected: {row.text[:80]!r}",
+        rule="read-columns",
+        hint=f"the columns are {', '.join(names)}; put quotes around values that hold {dialect.separator!r}",
+        place=place,
+    )
 
 
 def line_of_record(data: bytes, row: int, dialect: CsvDialect) -> int:

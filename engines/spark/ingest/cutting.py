@@ -7,8 +7,8 @@ documents, which are walked through.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,13 +17,47 @@ from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import quote_marks, record_pattern
 from engines.spark.ingest.records import BOM, Items, flat, starts_in
-from engines.spark.ingest.setting_aside import Records
 
 _LF: Final = 10
 _CR: Final = 13
+_BLANKS: Final = np.frombuffer(b" \t\n\r\v\f", np.uint8)
 
 
-def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Records:
+class Cut(NamedTuple):
+    """A text cut into records: number ``n`` (from 0) stands at bytes ``starts[n] <= b < starts[n + 1]``."""
+
+    text: bytes
+    starts: np.ndarray
+    raw: Callable[[int], bytes]
+    """A record as the file has it."""
+    lines: Callable[[np.ndarray], np.ndarray]
+    """Lines of the file, from 1, on which records of these numbers begin."""
+    broken: dict[int, Invalid]
+    """Records of which no text could be made for the parser; they stand as nothing."""
+
+    @property
+    def size(self) -> int:
+        return len(self.starts) - 1
+
+    def some(self, numbers: np.ndarray) -> bytes:
+        """Text of the records of these ascending numbers: what stands together is cut out in one piece."""
+        if not len(numbers):
+            return b""
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        firsts = numbers[np.concatenate(([0], breaks))]
+        lasts = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))]
+        view = memoryview(self.text)
+        spans = zip(self.starts[firsts].tolist(), self.starts[lasts + 1].tolist(), strict=True)
+        return b"".join(view[start:stop] for start, stop in spans)
+
+    def each(self, numbers: np.ndarray) -> Iterator[memoryview]:
+        """Texts of these records, one by one."""
+        view = memoryview(self.text)
+        for start, stop in zip(self.starts[numbers].tolist(), self.starts[numbers + 1].tolist(), strict=True):
+            yield view[start:stop]
+
+
+def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Cut:
     """Records of CSV behind the header; empty lines are none, and stand at the end of the record before them."""
     text = np.frombuffer(data, np.uint8)
     marks = quote_marks(data, dialect) if dialect.whole else np.array([], np.int64)
@@ -34,24 +68,24 @@ def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Records:
     else:
         ends = np.flatnonzero((text == _LF) | (text == _CR))
         firsts = _behind(ends[np.searchsorted(marks, ends) % 2 == 0], len(data))
-    return Records(data, np.append(firsts, len(data)), *_in_lines(data, firsts, lines_before), {})
+    return Cut(data, np.append(firsts, len(data)), *_in_lines(data, firsts, lines_before), {})
 
 
-def line_records(data: bytes, lines_before: int) -> Records:
+def line_records(data: bytes, lines_before: int) -> Cut:
     """JSON objects that stand one a line; blank lines are none."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LF)
-    starts = _behind(ends, len(data))
-    if len(starts):
-        stops = np.append(starts[1:], len(data))
-        spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        filled = [bool(data[start:stop].strip()) for start, stop in spans]
-        starts = starts[np.array(filled, bool)]
+    text = np.frombuffer(data, np.uint8)
+    starts = _behind(np.flatnonzero(text == _LF), len(data))
+    stops = np.append(starts[1:], len(data))
+    blank = np.isin(text[starts], _BLANKS)
+    for line in np.flatnonzero(blank).tolist():
+        blank[line] = not data[starts[line] : stops[line]].strip()
+    starts = starts[~blank]
     if len(starts) and data.startswith(BOM):
         starts[0] = max(int(starts[0]), len(BOM))
-    return Records(data, np.append(starts, len(data)), *_in_lines(data, starts, lines_before), {})
+    return Cut(data, np.append(starts, len(data)), *_in_lines(data, starts, lines_before), {})
 
 
-def feature_line_records(data: bytes, lines_before: int, own_id: bool) -> Records:
+def feature_line_records(data: bytes, lines_before: int, own_id: bool) -> Cut:
     """GeoJSON features that stand one a line, each as the object that its columns make."""
     lines = line_records(data, lines_before)
     spans = zip(lines.starts[:-1].tolist(), lines.starts[1:].tolist(), strict=True)
@@ -59,12 +93,12 @@ def feature_line_records(data: bytes, lines_before: int, own_id: bool) -> Record
     return _joined(*made, lines.raw, lines.lines)
 
 
-def item_records(data: bytes, items: Items) -> Records:
+def item_records(data: bytes, items: Items) -> Cut:
     """Elements of a document's array."""
     return _joined(list(map(bytes, items.texts)), {}, *_in_document(data, items.texts))
 
 
-def feature_records(data: bytes, items: Items, own_id: bool) -> Records:
+def feature_records(data: bytes, items: Items, own_id: bool) -> Cut:
     """Features of a collection, each as the object that its columns make."""
     made = _flattened(items.texts, items.crs, own_id)
     return _joined(*made, *_in_document(data, items.texts))
@@ -116,6 +150,6 @@ def _flattened(
     return made, broken
 
 
-def _joined(texts: list[bytes], broken: dict[int, Invalid], raw: Raw, lines: Lines) -> Records:
+def _joined(texts: list[bytes], broken: dict[int, Invalid], raw: Raw, lines: Lines) -> Cut:
     ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
-    return Records(b"".join(text + b"\n" for text in texts), np.append([0], ends), raw, lines, broken)
+    return Cut(b"".join(text + b"\n" for text in texts), np.append([0], ends), raw, lines, broken)

@@ -7,48 +7,26 @@ Lives for one request; footers of unchanged files are remembered by the process.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from chain.data.evolution import as_in_force
-from chain.data.parquet import MAX_FOOTER, MAX_FOOTER_ITEMS, to_instant
-from chain.errors import Environment, Invalid, NotFound
+from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.objects import check_file
+from engines.spark.ingest.footers import Footer, bounds_of, footer, may_meet
 from engines.spark.spark_types import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_FOOTERS: Final = 4096
-"""Footers remembered, a few kilobytes each."""
-
-
-class Bounds(NamedTuple):
-    """Least and greatest value of a column, nulls and NaN aside. Never too narrow; may be too wide."""
-
-    low: Any
-    high: Any
-
-
-class Footer(NamedTuple):
-    """What is needed of a slice's footer.
-
-    ``bounds[name]`` is ``None`` where nothing is known, absent where the column has no values.
-    """
-
-    columns: frozenset[str]
-    bounds: Mapping[str, Bounds | None]
 
 
 class History:
@@ -65,8 +43,12 @@ class History:
 
         Sound: a slice is left out only if for some column all its values lie outside of the values of ``keys``.
         """
-        ranges = {name: found for name in keys.column_names if (found := _bounds(keys.column(name)))}
-        return tuple(path for path in self.paths if _may_meet(self._footer(path), ranges))
+        ranges = {name: found for name in keys.column_names if (found := bounds_of(keys.column(name)))}
+        return tuple(path for path in self.paths if may_meet(self._footer(path), ranges))
+
+    def changed(self, operation_column: str) -> bool:
+        """Whether an earlier row was corrected or retracted."""
+        return any(_may_change(self._footer(path), operation_column) for path in self.paths)
 
     def frame(self, spark: SparkSession, columns: Sequence[str], paths: Sequence[Path]) -> DataFrame:
         """These columns of these slices; a column that an older slice lacks is null. Raises Invalid, ObjectDamaged."""
@@ -113,6 +95,13 @@ class History:
             deque(pool.map(lambda path: check_file(path, self._unproven.pop(path)), unproven), maxlen=0)
 
 
+def _may_change(slice_: Footer, operation_column: str) -> bool:
+    if operation_column not in slice_.columns:
+        return False
+    bounds = slice_.bounds.get(operation_column)
+    return bounds is None or bounds.high > 0
+
+
 def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Schema) -> pa.Table:
     known = [name for name in schema.names if name in footer(path).columns]
     table = pq.read_table(path, columns=list(dict.fromkeys([offset_column, *known])), use_threads=True)
@@ -121,86 +110,3 @@ def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Sch
     if np.any(places >= len(here)) or np.any(here[np.minimum(places, len(here) - 1)] != offsets):
         raise Invalid(f"slice {path.name} lacks offsets that its statistics promise", rule="slice-offsets")
     return as_in_force(table.take(pa.array(places)), schema)
-
-
-def footer(path: Path) -> Footer:
-    """Raises NotFound, Invalid."""
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise NotFound(f"no slice {path.name}", rule="slice-file") from error
-    return _footer(str(path), found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-@functools.lru_cache(_FOOTERS)
-def _footer(path: str, _inode: int, _size: int, _changed: int) -> Footer:
-    try:
-        with pq.ParquetFile(
-            path, thrift_string_size_limit=MAX_FOOTER, thrift_container_size_limit=MAX_FOOTER_ITEMS
-        ) as file:
-            return _summary(file.metadata, file.schema_arrow)
-    except (pa.ArrowException, ValueError) as error:
-        raise Invalid(f"{Path(path).name} is not a readable slice: {error}", rule="slice-parquet") from error
-    except OSError as error:
-        raise Environment(f"cannot read {path}: {error}", rule="disk") from error
-
-
-def _summary(metadata: pq.FileMetaData, schema: pa.Schema) -> Footer:
-    bounds: dict[str, Bounds | None] = {}
-    for leaf in range(metadata.num_columns):
-        name = metadata.schema.column(leaf).path
-        if name not in schema.names or not _comparable(schema.field(name).type):
-            continue
-        groups = [metadata.row_group(group).column(leaf) for group in range(metadata.num_row_groups)]
-        ends: list[Any] = []
-        for group in groups:
-            stats = group.statistics
-            if stats is not None and stats.has_null_count and stats.null_count == group.num_values:
-                continue
-            if stats is None or not stats.has_min_max:
-                bounds[name] = None
-                break
-            ends += [_of_statistics(end, stats, schema.field(name).type) for end in ("min", "max")]
-        else:
-            if ends:
-                bounds[name] = Bounds(min(ends), max(ends))
-    known = {name for name in schema.names if _comparable(schema.field(name).type)}
-    unknown: dict[str, Bounds | None] = {name: None for name in schema.names if name not in known}
-    return Footer(frozenset(schema.names), {**unknown, **bounds})
-
-
-def _comparable(kind: pa.DataType) -> bool:
-    """Types whose statistics order like their values do: not floats (NaN is outside of any bounds), not nested."""
-    simple = pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-    return bool(simple or pa.types.is_string(kind))
-
-
-def _bounds(column: pa.ChunkedArray) -> Bounds | None:
-    if not _comparable(column.type):
-        return None
-    ends = pc.min_max(column)
-    low, high = ends["min"], ends["max"]
-    if not low.is_valid:
-        return None
-    if pa.types.is_timestamp(column.type):
-        return Bounds(to_instant(low.value, column.type), to_instant(high.value, column.type))
-    return Bounds(low.as_py(), high.as_py())
-
-
-def _may_meet(slice_: Footer, ranges: Mapping[str, Bounds]) -> bool:
-    for name, wanted in ranges.items():
-        if name in slice_.columns and name not in slice_.bounds:
-            return False  # all null there, and null is no key
-        known = slice_.bounds.get(name)
-        if known is None or type(known.low) is not type(wanted.low):
-            continue  # nothing known, or written under an older, different type
-        if known.high < wanted.low or wanted.high < known.low:
-            return False
-    return True
-
-
-def _of_statistics(end: str, stats: pq.Statistics, kind: pa.DataType) -> Any:
-    """Times as instants: Python's own have no nanoseconds. All times of slices are UTC."""
-    if pa.types.is_timestamp(kind):
-        return to_instant(getattr(stats, f"{end}_raw"), kind)
-    return getattr(stats, end)

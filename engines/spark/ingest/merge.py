@@ -118,19 +118,40 @@ def _unseen(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) 
 
 
 def _repeating(desk: Desk, seen: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]) -> int:
-    """How many rows, whose keys are all known, say in every column what a row of their key said before.
+    """How many rows, whose keys are all known, say in every column what a row of their key says that stands.
 
     A row without event time says nothing of it: its own would be that of the source.
     """
     names = _aliases(keys)
     values = _values(name for name in seen.column_names if name not in keys)
     new = _staged(desk, seen, {**names, **values})
-    old = _renamed(history.frame(desk.spark, [*names.values(), *values.values()], slices), {**names, **values})
+    if history.changed(desk.vocab.operation_type_column):
+        old = _standing(desk, history, names, values, slices)
+    else:
+        old = _renamed(history.frame(desk.spark, [*names.values(), *values.values()], slices), {**names, **values})
     same = [new[alias] == old[alias] for alias in names]
     for alias, name in values.items():
         equal = new[alias].eqNullSafe(old[alias])
         same.append(new[alias].isNull() | equal if name == desk.vocab.event_time_column else equal)
     return int(new.join(old, same, "left_semi").count())
+
+
+def _standing(
+    desk: Desk, history: History, names: dict[str, str], values: dict[str, str], slices: Sequence[Path]
+) -> DataFrame:
+    """Rows of a ledger that was corrected: of a key of which a row was taken back, only what was said last counts."""
+    from pyspark.sql import functions as f
+
+    vocab = desk.vocab
+    beside = {"o": vocab.offset_column, "p": vocab.operation_type_column}
+    columns = {**names, **values, **beside}
+    rows = _renamed(history.frame(desk.spark, list(dict.fromkeys(columns.values())), slices), columns)
+    last = rows.filter(f.col("p") != APPEND).groupBy(*names).agg(f.max("o").alias("l"))
+    last = last.select(*(last[alias].alias(f"l{alias}") for alias in names), "l")
+    same = [rows[alias] == last[f"l{alias}"] for alias in names]
+    told = rows.join(last, same, "left")
+    stands = told["l"].isNull() | ((told["o"] >= told["l"]) & told["p"].isin(APPEND, CORRECT_TO))
+    return told.filter(stands).select(*names, *values)
 
 
 def _snapshot(desk: Desk, batch: pa.Table, history: History, strategy: MergeSnapshot) -> Merged:

@@ -1,20 +1,23 @@
-"""Records of a text that cannot be read, found one by one, so that all others can be.
+"""Records of a text that cannot be read, found so that all others can be.
 
-Done only when a text was refused. The text is cut into records; halves that the parser takes whole are left alone, and
-halves that it refuses are cut further, until each record that it refuses stands by itself. What is left is parsed as
-ever: a record is good exactly when the parser takes it. Attempts grow with the number of bad records, not with that of
-all. Pure over bytes.
+Done only when a text was refused. The text is cut into records, and each text that a column holds in them is asked of
+the parser once (``cells``): most bad records are found so, all at once, with the columns at fault. What is left is
+parsed as ever. If the parser still refuses it, halves that it refuses are cut further, until each record that it
+refuses stands by itself. So a record is bad exactly when the parser refuses it alone. Work grows with the text, and
+beyond it with the number of different texts that cannot be read. Pure over bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from chain.errors import Invalid
+from engines.spark.ingest.cells import Cells
+from engines.spark.ingest.cutting import Cut
 from engines.spark.ingest.json_text import Parsed
 from engines.spark.ingest.texts import NO_EVENT_TIME, NOT_NULL, RowFault
 
@@ -58,38 +61,9 @@ class Reader(NamedTuple):
 
     schema: pa.Schema
     parse: Parse
-    loose: Callable[[pa.Field | None], pa.Schema]
-    """A schema in which nothing but one field, or nothing at all, can be at fault."""
+    cells: Cells
     event_time: str | None = None
     """The column that must have values because rows have event times."""
-
-
-class Records(NamedTuple):
-    """A text cut into records: number ``n`` (from 0) stands at bytes ``starts[n] <= b < starts[n + 1]``."""
-
-    text: bytes
-    starts: np.ndarray
-    raw: Callable[[int], bytes]
-    """A record as the file has it."""
-    lines: Callable[[np.ndarray], np.ndarray]
-    """Lines of the file, from 1, on which records of these numbers begin."""
-    broken: dict[int, Invalid]
-    """Records of which no text could be made for the parser; they stand as nothing."""
-
-    @property
-    def size(self) -> int:
-        return len(self.starts) - 1
-
-    def some(self, numbers: np.ndarray) -> bytes:
-        """Text of the records of these ascending numbers: what stands together is cut out in one piece."""
-        if not len(numbers):
-            return b""
-        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-        firsts = numbers[np.concatenate(([0], breaks))]
-        lasts = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))]
-        view = memoryview(self.text)
-        spans = zip(self.starts[firsts].tolist(), self.starts[lasts + 1].tolist(), strict=True)
-        return b"".join(view[start:stop] for start, stop in spans)
 
 
 class SetAside(NamedTuple):
@@ -106,42 +80,90 @@ class SetAside(NamedTuple):
         return self.records is None or self.good.table.num_rows + self.bad.num_rows == self.records
 
 
-def without_bad(records: Records, reader: Reader, name: str, limit: int) -> SetAside:
+class _Bad(NamedTuple):
+    """Records that cannot be read: why, by number; and their columns at fault, in the order of the schema."""
+
+    faults: dict[int, Invalid]
+    columns: dict[int, list[tuple[str, Invalid]]]
+
+
+def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
     """``name``: of the file. Raises Invalid for more than ``limit`` bad records, and for what is no record's fault."""
-    every = np.arange(records.size)
-    bad = dict(records.broken)
-    sound = _others(every, bad)
-    bad |= _refused(records, sound, reader.schema, reader.parse, limit - len(bad))
-    if len(bad) > limit:
-        first = min(bad)
-        line = records.lines(np.array([first])).tolist()[0]
-        raise too_many(f"more than {limit:,} records", bad[first].message, f"{name}:{line}")
-    numbers = np.array(sorted(bad), np.int64)
-    good = reader.parse(records.some(_others(every, bad)), reader.schema)
-    columns = _blamed(records, _others(numbers, records.broken), reader)
-    return SetAside(good, _told(records, numbers, bad, columns, name), records.size)
+    every = np.arange(cut.size)
+    bad = _bad_texts(cut, _others(every, cut.broken), reader)
+    bad.faults.update(cut.broken)
+    good: Parsed | None = None
+    while good is None:
+        if len(bad.faults) > limit:
+            first = min(bad.faults)
+            line = cut.lines(np.array([first])).tolist()[0]
+            raise too_many(f"more than {limit:,} records", bad.faults[first].message, f"{name}:{line}")
+        left = _others(every, bad.faults)
+        try:
+            good = reader.parse(cut.some(left), reader.schema)
+        except Invalid as fault:
+            if fault.rule not in OF_RECORDS:
+                raise
+            missed = _refused(cut, left, reader.schema, reader.parse, limit - len(bad.faults))
+            if not missed:
+                raise
+            bad.faults.update(missed)
+    return SetAside(good, _told(cut, bad, name), cut.size)
+
+
+def _bad_texts(cut: Cut, among: np.ndarray, reader: Reader) -> _Bad:
+    """Those of the records of these numbers that have another number of values, or a text that is none of its column's;
+    and of those that are not made of texts, all that are bad."""
+    texts = reader.cells.texts(cut, among, reader.schema.names)
+    faults, columns = dict(texts.refused), dict[int, list[tuple[str, Invalid]]]()
+    faults.update(_refused(cut, texts.unclear, reader.schema, reader.parse, None))
+    for field in reader.schema:
+        for at, fault in _at_fault(field, texts.columns[field.name], reader):
+            number = int(texts.numbers[at])
+            columns.setdefault(number, []).append((field.name, fault))
+            faults.setdefault(number, fault)
+    return _Bad(faults, columns)
+
+
+def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tuple[int, Invalid]]:
+    """Places in a column at which texts stand that are no values of it."""
+    texts = reader.cells.alike(field, column).dictionary_encode()
+    asked = reader.cells.alone(field, texts.dictionary)
+    refused = _refused(_as_cut(asked), np.arange(len(asked)), pa.schema([field]), reader.cells.parse, None)
+    codes = texts.indices.to_numpy()
+    for at in np.flatnonzero(np.isin(codes, np.fromiter(refused, np.int64, len(refused)))).tolist():
+        fault = reader.cells.told(field, column[at].as_py(), refused[int(codes[at])])
+        if fault.rule == NOT_NULL and field.name == reader.event_time:
+            fault = Invalid(NO_EVENT_TIME, rule="event-time-missing")
+        yield at, fault
+
+
+def _as_cut(texts: pa.LargeBinaryArray) -> Cut:
+    """Records that stand one behind the other; nobody asks where in a file."""
+    _, ends, data = texts.buffers()
+    starts = np.frombuffer(ends, np.int64, len(texts) + 1, texts.offset * 8)
+    text = b"" if data is None else data.to_pybytes()
+    return Cut(text, starts, lambda _: b"", lambda numbers: numbers, {})
 
 
 def _others(numbers: np.ndarray, without: dict[int, Invalid]) -> np.ndarray:
     return np.setdiff1d(numbers, np.fromiter(without, np.int64, len(without)), assume_unique=True)
 
 
-def _refused(
-    records: Records, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None
-) -> dict[int, Invalid]:
+def _refused(cut: Cut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None) -> dict[int, Invalid]:
     """The records of these numbers that the parser refuses by themselves, and why; some more than ``limit`` of them
     when there are more."""
     bad: dict[int, Invalid] = {}
     parts = [among] if len(among) else []
     while parts:
         part = parts.pop()
-        fault = _fault(records, part, schema, parse)
+        fault = _fault(cut, part, schema, parse)
         if fault is None:
             continue
         if len(part) == 1:
             bad[int(part[0])] = fault
         else:
-            part, found = _without_first(records, part, schema, parse, fault)
+            part, found = _without_first(cut, part, schema, parse, fault)
             bad |= found
             middle = len(part) // 2
             parts += [each for each in (part[middle:], part[:middle]) if len(each)]
@@ -151,19 +173,19 @@ def _refused(
 
 
 def _without_first(
-    records: Records, part: np.ndarray, schema: pa.Schema, parse: Parse, fault: Invalid
+    cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse, fault: Invalid
 ) -> tuple[np.ndarray, dict[int, Invalid]]:
     """The record that a fault is of is asked by itself: where a line holds several, the parser counts others."""
     if not isinstance(fault, RowFault) or not fault.row < len(part):
         return part, {}
-    own = _fault(records, part[fault.row : fault.row + 1], schema, parse)
+    own = _fault(cut, part[fault.row : fault.row + 1], schema, parse)
     return (part, {}) if own is None else (np.delete(part, fault.row), {int(part[fault.row]): own})
 
 
-def _fault(records: Records, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Invalid | None:
+def _fault(cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Invalid | None:
     """Raises Invalid for what is no record's fault."""
     try:
-        parse(records.some(part), schema)
+        parse(cut.some(part), schema)
     except Invalid as fault:
         if fault.rule not in OF_RECORDS:
             raise
@@ -171,31 +193,12 @@ def _fault(records: Records, part: np.ndarray, schema: pa.Schema, parse: Parse) 
     return None
 
 
-def _blamed(records: Records, bad: np.ndarray, reader: Reader) -> dict[int, list[tuple[str, Invalid]]]:
-    """Of bad records, each column that is at fault by itself, in the order of the schema."""
-    found: dict[int, list[tuple[str, Invalid]]] = {}
-    whole = _others(bad, _refused(records, bad, reader.loose(None), reader.parse, None))
-    for field in reader.schema:
-        for number, fault in _refused(records, whole, reader.loose(field), reader.parse, None).items():
-            if fault.rule == NOT_NULL and field.name == reader.event_time:
-                fault = Invalid(NO_EVENT_TIME, rule="event-time-missing")
-            found.setdefault(number, []).append((field.name, fault))
-    return found
-
-
-def _told(
-    records: Records,
-    numbers: np.ndarray,
-    faults: dict[int, Invalid],
-    columns: dict[int, list[tuple[str, Invalid]]],
-    name: str,
-) -> pa.Table:
-    rows = []
-    for number, line in zip(numbers.tolist(), records.lines(numbers).tolist(), strict=True):
-        blamed = columns.get(number, [])
-        first = blamed[0][1] if blamed else faults[number]
-        text, cut = shown(records.raw(number))
-        reasons = [fault.message for _, fault in blamed] or [first.message]
+def _told(cut: Cut, bad: _Bad, name: str) -> pa.Table:
+    rows, numbers = [], np.array(sorted(bad.faults), np.int64)
+    for number, line in zip(numbers.tolist(), cut.lines(numbers).tolist(), strict=True):
+        blamed = bad.columns.get(number, [])
+        text, left_out = shown(cut.raw(number))
+        reasons = [fault.message for _, fault in blamed] or [bad.faults[number].message]
         rows.append(
             {
                 "record": number,
@@ -203,8 +206,8 @@ def _told(
                 "line": line,
                 "column": blamed[0][0] if blamed else None,
                 "raw": text,
-                "reason": "; ".join([*reasons, *cut]),
-                "rule": first.rule,
+                "reason": "; ".join([*reasons, *left_out]),
+                "rule": bad.faults[number].rule,
             }
         )
     return pa.Table.from_pylist(rows, schema=BAD)

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
 from chain.model.on_error import Quarantine
-from engines.spark.ingest import csv_text, cutting, json_text, records, setting_aside
+from engines.spark.ingest import csv_text, cutting, json_text, records
+from engines.spark.ingest.cells import CsvCells, JsonCells
+from engines.spark.ingest.cutting import Cut
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import Parsed
 from engines.spark.ingest.kinds import BEGIN, PARQUET, found_kind
@@ -143,13 +145,13 @@ def parse_apart(task: Task) -> SetAside:
     except Invalid as fault:
         if task.quarantine is None or fault.rule not in OF_RECORDS:
             raise
-        done = without_bad(_records(task), _reader(task), task.name, task.quarantine.max_rows)
+        done = without_bad(_cut(task), _reader(task), task.name, task.quarantine.max_rows)
         if isinstance(task.format, CsvFormat) and not done.agrees:
             raise
         return done
 
 
-def _records(task: Task) -> setting_aside.Records:
+def _cut(task: Task) -> Cut:
     """The range cut into records. Raises Invalid for a document of which that cannot be told."""
     data = _bytes(task)
     match task.format:
@@ -167,23 +169,14 @@ def _records(task: Task) -> setting_aside.Records:
 def _reader(task: Task) -> Reader:
     if isinstance(task.format, CsvFormat):
         dialect, names = task.format.dialect, task.format.names
-        texts = pa.schema([(field.name, pa.string()) for field in task.schema])
 
         def parse_csv(data: bytes, schema: pa.Schema) -> Parsed:
             head = csv_text.Head(names, schema, 0, located=False)
             return Parsed(csv_text.parse_csv(data, head, dialect, task.name), {})
 
-        def beside_texts(field: pa.Field | None) -> pa.Schema:
-            return texts if field is None else texts.set(texts.get_field_index(field.name), field)
-
-        return Reader(task.schema, parse_csv, beside_texts, task.event_time)
-
-    def parse_objects(data: bytes, schema: pa.Schema) -> Parsed:
-        return json_text.parse_json(records.object_lines(data), schema, task.name)
-
-    return Reader(
-        task.schema, parse_objects, lambda field: pa.schema([] if field is None else [field]), task.event_time
-    )
+        return Reader(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.event_time)
+    cells = JsonCells(task.name)
+    return Reader(task.schema, cells.parse, cells, task.event_time)
 
 
 def parse(task: Task) -> Parsed:
@@ -233,7 +226,7 @@ def place_of(task: Task, row: int) -> str:
     if bad_part(task).exists():
         for bad in pq.read_table(bad_part(task), columns=["record"]).column(0).to_pylist():
             row += bad <= row
-        return f"{task.name}:{_records(task).lines(np.array([row]))[0]}"
+        return f"{task.name}:{_cut(task).lines(np.array([row]))[0]}"
     match task.format:
         case ParquetFormat():
             return f"{task.name}: row {row + 1}"

@@ -89,10 +89,10 @@ class Settled:
             raise Invalid(f"input {alias} is a changelog under an as-of join", rule="as-of-changelog")
         told = changelog if step.life.clamped else False
         schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
-        former = None
+        former, by_time = None, ground.inputs.ranks_by_time(alias)
         if self._earlier is not None:
-            former = advance(self._earlier.versions[alias], None, schema, vocab, told).kept
-        return advance(step, former, schema, vocab, told)
+            former = advance(self._earlier.versions[alias], None, schema, vocab, told, by_time).kept
+        return advance(step, former, schema, vocab, told, by_time)
 
 
 def narrowed(read: Read, paths: Sequence[Path], at: int) -> Read:

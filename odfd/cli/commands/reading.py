@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from odfd.cli import words
@@ -101,19 +100,13 @@ def _rows(records: dict[str, Any]) -> str:
     columns = tuple(
         TableColumn(
             column["name"],
-            lambda row, place=place: _cell(row[place]),  # type: ignore[misc]
+            lambda row, place=place: words.cell(row[place]),  # type: ignore[misc]
             right=column["type"].startswith(("Int", "UInt", "Float", "Decimal")),
             most=40,
         )
         for place, column in enumerate(records["columns"])
     )
     return render(columns, records["rows"])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return words.NOTHING
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _schema(args: argparse.Namespace) -> int:

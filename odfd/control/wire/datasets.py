@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from odfd.control.wire.value import Problem, Request, Value
 
 
@@ -99,6 +101,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     updated_at: str | None = None
     rows: RowTotals | None = None
     """``None``: this node read no rows for it, as of a mirror or an import."""
+    changelog: bool | None = None
+    """Whether its rows can be corrected and retracted; ``None``: its chain does not say."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):
@@ -224,6 +228,38 @@ class WatermarkRequest(Request, frozen=True, kw_only=True):
     """To which the watermark of a root moves."""
     ahead: bool = False
     """Also when that is more than a day ahead of the clock."""
+
+
+class CorrectRequest(Request, frozen=True, kw_only=True):
+    """A row of a ledger to be given other values, or taken back. Values are texts, read as their columns' types."""
+
+    key: dict[str, str]
+    """Of all columns of the primary key; of others too, where several rows have the key."""
+    values: dict[str, str | None] = msgspec.field(default_factory=dict)
+    """By column what it shall say; null is no value."""
+    retract: bool = False
+    """Take the row back; then there are no ``values``."""
+    ahead: bool = False
+    """The event time may be more than a day ahead of the clock."""
+    dry_run: bool = False
+
+
+class CorrectResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``correct``."""
+
+    ref: str
+    outcome: Literal["corrected", "retracted", "unchanged"]
+    """``unchanged``: the row said so already."""
+    dry_run: bool = False
+    """Nothing was written."""
+    blocks: int = 0
+    records: int = 0
+    head: str | None = None
+    before: dict[str, Any]
+    """The row as it stood, system columns and all."""
+    after: dict[str, Any] | None = None
+    """The same from now on; ``None``: taken back."""
+    rows: RowCounts | None = None
 
 
 class PullRequest(Request, frozen=True, kw_only=True):

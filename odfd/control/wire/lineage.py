@@ -60,6 +60,8 @@ class LineageOrigin(Value, frozen=True, kw_only=True):
     """``odf/etag`` or ``odf/last-modified``."""
     state: str = ""
     """What the source had come to: an etag, a time, the name of the last file."""
+    by_hand: bool = False
+    """The record is none of the source's: the dataset's owner corrected or retracted a row of it."""
 
 
 class LineageRecord(Value, frozen=True, kw_only=True):

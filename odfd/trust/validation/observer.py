@@ -20,19 +20,21 @@ from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import Block
-from chain.model.events import AddData, DatasetKind
+from chain.model.events import AddData, DatasetKind, DataSlice
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Observation, Response, Result
 from chain.store.base import ChainReader
+from chain.store.objects import sound_path
+from engines.measuring import operations
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
-from odfd.transform.inputs import UpTo
+from odfd.transform.inputs import UpTo, only_appends
 from odfd.transform.replay import without_its_schema
 from odfd.trust.judgement.observation_reach import DATA, WINDOW
 from odfd.trust.ledger.log import Ledger
@@ -167,7 +169,14 @@ class Observer:
             state = without_its_schema(state, block, chain)
         if state.kind is not DatasetKind.ROOT or state.polling_source is None:
             return None
-        return block, state
+        return None if self._is_by_hand(state, block.event.new_data) else (block, state)
+
+    def _is_by_hand(self, state: ChainState, slice_: DataSlice) -> bool:
+        """Whether the owner corrected a row: that did not come from the source. Raises ObjectDamaged, NotFound."""
+        if not only_appends(state):
+            return False
+        written = operations(sound_path(self.deps.objects, slice_.physical_hash), state.vocab.operation_type)
+        return written.append < sum(written)
 
     def _is_young(self, block: Block) -> bool:
         return block.system_time <= self._post.clock.now() <= block.system_time + WINDOW

@@ -153,6 +153,7 @@ def test_an_unwritable_target_is_the_environments_fault(capsys: pytest.CaptureFi
     assert "no/b:" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["verify", str(KAMU / "flights")], ["data", "hash", str(GOLDEN / "arrow-digest" / "lists-7-1.parquet")]]
 )

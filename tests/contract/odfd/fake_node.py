@@ -105,6 +105,17 @@ class FakeNode:
 
         return task_ref(self.board.submit("watermark", ref, work))
 
+    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        async def work(_: Any) -> wire.CorrectResult:
+            before = {"offset": 0, "op": 0, **request.key}
+            after = None if request.retract else {**before, "offset": 1, "op": 3, **request.values}
+            return wire.CorrectResult(
+                ref=ref, outcome="retracted" if request.retract else "corrected", dry_run=request.dry_run,
+                before=before, after=after,
+            )  # fmt: skip
+
+        return task_ref(self.board.submit("correct", ref, work))
+
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         async def work(report: Report) -> wire.PullResult:
             report.begin("reading", len(request.uploads), "files")

@@ -161,6 +161,7 @@ async def test_a_fault_of_the_block_is_not_wrapped() -> None:
             raise KeyError("mine")
 
 
+@pytest.mark.slow
 async def test_a_stream_is_a_trio_stream(pair: Any) -> None:
     """The conformance suite that trio's own streams pass."""
     accepted_send, accepted = trio.open_memory_channel[tuple[Stream, trio.Event]](1)

@@ -21,7 +21,7 @@ from chain.model.source import FetchFilesGlob, MergeLedger, MergeSnapshot, Merge
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.spark.ingest.run import run_ingest
-from odfd.ingest.driver import IngestDependencies, Ingested, pull_root
+from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 
@@ -136,6 +136,12 @@ async def test_a_dimension_that_changes(begun: Callable[..., tuple[Chain, Ingest
     assert (outcome.rows, outcome.files, outcome.blocks) == (6, 2, 3)
     slices = [event.new_data for event in chain.events() if isinstance(event, AddData)]
     assert [one.offset_interval.end for one in slices if one] == [2, 5]
+    mark = chain.events()[-1].new_watermark
+    again = await pull_root(deps, DATASET)
+    assert isinstance(again, Ingested)
+    assert (again.rows, again.blocks) == (0, 1), "a second look says that the snapshot still stands"
+    assert chain.events()[-1].new_watermark > mark
+    assert isinstance(await pull_root(deps, DATASET), NothingNew)
 
 
 @pytest.mark.parametrize("commit", [1, 2])

@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 import trio
 
-from chain.data.changelog import says_changelog
 from chain.ids import DatasetId
+from chain.model.changelog import says_changelog
 from chain.model.events import DatasetKind, Seed, SetTransform, TransformInput
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state

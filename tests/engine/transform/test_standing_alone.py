@@ -209,8 +209,8 @@ def test_a_join_that_explodes_meets_a_limit(ask, tmp_path):
 
 def test_a_query_that_fills_the_disk_is_stopped(engine, ask, tmp_path):
     pq.write_table(rows(1), tmp_path / "one")
-    big = """select count(*) as n from (select distinct x, y from input lateral view explode(sequence(1, 6000)) t as x
-    lateral view explode(sequence(1, 10000)) u as y)"""
+    big = """select count(*) as n from (select distinct sha2(concat(x, ' ', y), 512) as h, x, y
+    from input lateral view explode(sequence(1, 6000)) t as x lateral view explode(sequence(1, 10000)) u as y)"""
     answer = foreign.raw_query(engine.address, [tmp_path / "one"], foreign.Query([(None, big)]), tmp_path / "out")
     assert (answer.kind, "disk" in answer.message) == (foreign.INTERNAL_ERROR, True), answer.message
     assert works(ask)

@@ -60,12 +60,14 @@ def test_a_broken_rule_is_noticed(swarm: ModuleType, monkeypatch: pytest.MonkeyP
         all(swarm.world.World(seed).converge() for seed in range(60))
 
 
+@pytest.mark.slow
 def test_blaming_who_holds_what_was_given_up_is_noticed(swarm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm.transfers.ChainRun, "shows", lambda *_: True)
     with pytest.raises(AssertionError, match="accuses the honest"):
         all(swarm.world.World(seed).converge() for seed in range(60))
 
 
+@pytest.mark.slow
 def test_lost_writes_are_noticed(swarm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that took what its disk made of a crash for a peer's bytes would accuse the honest one."""
     inherit = swarm.transfers.Transfer

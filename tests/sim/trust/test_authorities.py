@@ -70,6 +70,7 @@ def noticed(trustnet: Any, realm: Any, first: int, **plan: Any) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_heads_of_closed_epochs_that_count_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     honest = rules._rights_doubted
 

@@ -88,6 +88,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_table_is_missed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, row: int) -> None:
     promises, plan = ROWS[row]
@@ -107,6 +108,7 @@ def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert found(trustnet, monkeypatch, plot="affirm", kinds=("lie", "honest")) == "S1"
 
 
+@pytest.mark.slow
 def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     credulous = replaced(verdicts, "voice_on", "span.state == 'opaque'", "False")
     for module in (verdicts, suspension_rules):
@@ -148,12 +150,14 @@ def test_reach_past_what_stops_is_noticed(trustnet: Any, monkeypatch: pytest.Mon
     assert found(trustnet, monkeypatch, kinds=("lie", "honest")) in ("S1", "L")
 
 
+@pytest.mark.slow
 def test_verdicts_on_another_branch_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     all_of_them = lambda book: {key: said for key, (said, _) in book.said.items() if said.size <= book.size}  # noqa: E731
     monkeypatch.setattr(trustnet.node.Book, "heard", all_of_them)
     assert found(trustnet, monkeypatch, kinds=("fork", "honest")) in ("S1", "S2")
 
 
+@pytest.mark.slow
 def test_forks_overlooked_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = rules._against_mine
 
@@ -165,6 +169,7 @@ def test_forks_overlooked_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyP
     assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "L"
 
 
+@pytest.mark.slow
 def test_double_votes_let_pass_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspension_rules, "double_voters", lambda *_: frozenset())
     assert found(trustnet, monkeypatch, plot="double") in ("L", "S5", "S7")
@@ -201,6 +206,7 @@ def test_quorums_of_a_half_are_noticed(trustnet: Any, monkeypatch: pytest.Monkey
     assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
 
 
+@pytest.mark.slow
 def test_two_keys_of_a_witness_group_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trustnet.network, "witnesses_of", lambda keys: keys)
     monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: _of_groups(self)))
@@ -216,6 +222,7 @@ def test_gossip_alone_is_not_enough(trustnet: Any, monkeypatch: pytest.MonkeyPat
     assert found(trustnet, monkeypatch) == "L"
 
 
+@pytest.mark.slow
 def test_my_own_opaque_runs_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a forged state every later lie reproduces, for whoever begins there."""
 

@@ -37,6 +37,7 @@ def test_promises_hold(trustnet: Any, first: int) -> None:
         run(trustnet, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lie", "forged-state", "fork", "restored", "stray-epoch"])
 def test_each_deed_among_honest_ones(trustnet: Any, kind: str) -> None:
     """Scenarios 1, 2, 3, 5 and 6, each with partitions and eclipses by the seed (4)."""
@@ -44,6 +45,7 @@ def test_each_deed_among_honest_ones(trustnet: Any, kind: str) -> None:
         run(trustnet, seed, kinds=(kind, "honest"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plot", ["affirm", "deny", "deny-one", "deny-each", "double", "no-idea", "silent", "mixed"])
 def test_each_plot_of_f_groups(trustnet: Any, plot: str) -> None:
     """Scenario 8 within what a policy tolerates."""
@@ -51,6 +53,7 @@ def test_each_plot_of_f_groups(trustnet: Any, plot: str) -> None:
         run(trustnet, seed, plot=plot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["50", "machine", "platform"])
 def test_queries_wrongly_taken_for_repeatable(trustnet: Any, recipe: str) -> None:
     """Scenario 7: nobody honest is suspended, and what never repeats is called so by everybody."""
@@ -58,6 +61,7 @@ def test_queries_wrongly_taken_for_repeatable(trustnet: Any, recipe: str) -> Non
         run(trustnet, seed, recipe=recipe)
 
 
+@pytest.mark.slow
 def test_one_faulty_group_too_many(trustnet: Any) -> None:
     """Scenario 8 beyond the bound: promises end exactly there; own runs are still right, a split is called so."""
     seen: Counter[str] = Counter()
@@ -75,6 +79,7 @@ def test_a_seed_tells_all(trustnet: Any) -> None:
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_worlds_hold_what_they_should(trustnet: Any) -> None:
     """A storm that never blows proves nothing."""
     kinds: set[str] = set()

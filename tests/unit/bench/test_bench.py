@@ -67,6 +67,7 @@ def test_ratios_are_of_neighbours() -> None:
     assert "2.00  1.00..4.00" in report.lines([row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", [True, False])
 def test_long_chains_hold(slices: bool) -> None:
     """Over the end of a page; with the rules for authors, which ask for more than verification does."""

@@ -132,6 +132,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(EVENTS, max_size=25))
 def test_a_loaded_state_is_the_folded_state(events: list[MetadataEvent]) -> None:
@@ -167,6 +168,7 @@ def long_chain() -> list[Block]:
     return chained([SEED, *push, *(AddData(prev_offset=n) for n in range(10_000 - 4))])
 
 
+@pytest.mark.slow
 def test_reads_to_load_do_not_grow_with_the_chain(long_chain: list[Block]) -> None:
     counts = set()
     for length in (100, 10_000):
@@ -191,6 +193,7 @@ def test_positions_of_inputs_carry_on() -> None:
     assert state.input_positions == {ME: InputPosition(H[1], 0)}
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
 def test_comparison(common: int, ours: int, theirs: int) -> None:
@@ -203,6 +206,7 @@ def test_comparison(common: int, ours: int, theirs: int) -> None:
     assert found.relation is expected.get((ours > 0, theirs > 0), Relation.DIVERGED)
 
 
+@pytest.mark.slow
 def test_comparison_reads_a_logarithm(long_chain: list[Block]) -> None:
     for parting in (1, 2, 4_999, 9_999):
         fork = chained((SetInfo(description=str(n)) for n in range(10_000 - parting)), long_chain[:parting])

@@ -89,6 +89,7 @@ def values(cls: type[msgspec.Struct], depth: int = 0) -> st.SearchStrategy[Any]:
 EXAMPLES = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", MODEL, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
 @EXAMPLES
 @given(data=st.data())
@@ -109,6 +110,7 @@ def test_every_class_survives_json(cls: type[msgspec.Struct], data: st.DataObjec
     assert manifest.from_builtins(cls, plain) == value
 
 
+@pytest.mark.slow
 @settings(EXAMPLES, max_examples=300)
 @given(values(MetadataBlock), st.sampled_from([2, 3]))
 def test_a_shown_block_encodes_to_the_same_bytes(content: MetadataBlock, version: int) -> None:

@@ -93,6 +93,7 @@ def test_bombs_are_refused(bomb: Path, pool: pa.MemoryPool, message: str) -> Non
     assert pool.max_memory() - before < 256 * MEBI
 
 
+@pytest.mark.slow
 def test_a_long_text_is_written_out_where_it_is_worth_it(tmp_path: Path, pool: pa.MemoryPool) -> None:
     texts = references(200, "short", "y" * MEBI)
     path = written(tmp_path, texts, dictionary_pagesize_limit=8 * MEBI)
@@ -105,6 +106,7 @@ def test_a_long_text_is_written_out_where_it_is_worth_it(tmp_path: Path, pool: p
     assert hashed == whole.finish()
 
 
+@pytest.mark.slow
 def test_prefixes_that_grow(tmp_path: Path, pool: pa.MemoryPool) -> None:
     path = written(
         tmp_path, pa.array(["z" * MEBI] * 100), use_dictionary=False, column_encoding={"a": "DELTA_BYTE_ARRAY"}
@@ -127,6 +129,7 @@ def test_windows_that_matter_are_kept_within_reason(tmp_path: Path) -> None:
     assert caught.value.rule == "logical-hash-window"
 
 
+@pytest.mark.slow
 @FREE
 @given(data=st.data())
 def test_the_hash_does_not_depend_on_the_room(data: st.DataObject, tables: ModuleType, tmp_path: Path) -> None:

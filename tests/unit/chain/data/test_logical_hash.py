@@ -132,6 +132,7 @@ def test_slicing_into_batches_does_not_matter(data: st.DataObject, tables: Modul
     assert hasher.finish() == whole
 
 
+@pytest.mark.slow
 @settings(FREE, max_examples=60)
 @given(data=st.data())
 def test_a_file_hashes_like_its_rows(
@@ -147,6 +148,7 @@ def test_a_file_hashes_like_its_rows(
     assert logical_hash_file(path) == logical_hash(table)
 
 
+@pytest.mark.slow
 @FREE
 @given(data=st.data())
 def test_slices_together_hash_as_each_alone(data: st.DataObject, tables: ModuleType, small_windows: None) -> None:
@@ -224,6 +226,7 @@ def test_row_groups_of_a_file_are_heard(tmp_path: Path, small_windows: None, ref
         assert logical_hash_file(path).digest == reference.reference_hash(table, window=4, row_group=size)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "long"
     write_slice(pa.table({"a": np.arange(3_000_000), "s": pa.array(["text"] * 3_000_000)}), path)

@@ -12,6 +12,7 @@ from chain.codec.blocks import content_of, encode_block
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.block import Block, MetadataBlock, UnknownEvent
+from chain.model.changelog import saying_changelog
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -119,6 +120,13 @@ def after(*events: Any) -> ChainState:
 
 def typed(*fields: DataField) -> SetDataSchema:
     return SetDataSchema(schema=DataSchema(fields=(*SYSTEM, *fields)))
+
+
+def changing(changelog: bool, *fields: DataField) -> SetDataSchema:
+    """Says whether rows can be taken back."""
+    schema = typed(CITY, *fields).schema
+    assert schema is not None
+    return SetDataSchema(schema=saying_changelog(schema, changelog))
 
 
 class Case(NamedTuple):
@@ -258,6 +266,12 @@ CASES: dict[str, list[Case]] = {
         Case(after(ROOT, SetVocab(event_time_column="city")), SCHEMA, typed()),
     ],
     "schema-columns-distinct": [Case(after(ROOT), SCHEMA, typed(CITY, CITY))],
+    "schema-changelog-stays": [
+        Case(after(ROOT, changing(True)), changing(True, DataField(name="b", type=Option(inner=Int32()))), SCHEMA),
+        Case(after(ROOT, changing(True)), None, changing(False)),
+        Case(after(ROOT, changing(False)), changing(True), None),
+        Case(after(ROOT, changing(False)), SCHEMA, None),
+    ],
     "read-schema-form": [
         Case(
             after(ROOT),

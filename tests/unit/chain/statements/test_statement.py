@@ -6,7 +6,8 @@ import base64
 import json
 
 import pytest
-from hypothesis import given
+import rfc8785
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chain import instant
@@ -120,6 +121,24 @@ def test_a_did_odf_names_the_same_key() -> None:
 def test_noncanonical_json_is_refused(payload: bytes) -> None:
     with pytest.raises(Invalid):
         canonical.decode(payload)
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
+LEAVES = TEXTS | st.integers(0, canonical.MAX_INTEGER) | st.booleans()
+KEYS = TEXTS | st.text("ab\x7f\ue000\U0001f600")
+
+
+def within(inner: st.SearchStrategy[canonical.Json]) -> st.SearchStrategy[canonical.Json]:
+    return inner | st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4)
+
+
+@given(within(within(within(LEAVES))))
+@example({"\ue000": 1, "\U0001f600": 2})
+@example({"é": {"b": '\x00\x1f\x7f\u2028"\\/', "a": "\b\t\n\f\r"}, "a": []})
+def test_canonical_bytes_are_those_of_the_reference(value: canonical.Json) -> None:
+    written = canonical.encode(value)
+    assert written == rfc8785.dumps(value)
+    assert canonical.decode(written) == value
 
 
 @given(st.binary(max_size=200))

@@ -68,6 +68,7 @@ def test_the_walk_goes_from_the_head_to_the_seed(tmp_path: Path) -> None:
     assert named(walk(BlockFiles(tmp_path), CHAIN[-1].hash)) == (0, [block.hash for block in CHAIN])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=st.dictionaries(st.integers(0, SIZE - 1), DAMAGE, max_size=4))
 def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def sizes(directory: Path, writer: ModuleType) -> tuple[list[int], list[int]]:
     return found, [row[0] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_commit_is_all_or_nothing(point: str, tmp_path: Path, writer: ModuleType) -> None:
     assert run(tmp_path, point) == 9

@@ -33,6 +33,7 @@ def table(rows: list[dict[str, object]], start: int) -> pa.Table:
     return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(st.lists(st.lists(ROW, min_size=1, max_size=4), max_size=3), st.lists(ROW, max_size=4), st.data())
 def test_no_slice_that_could_match_is_left_out(

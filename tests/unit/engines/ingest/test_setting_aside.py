@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid
 from chain.model.on_error import ON_ERROR, Quarantine, quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadStep
-from engines.spark.ingest import parse, ranges
+from engines.spark.ingest import csv_text, json_text, parse, ranges
+from engines.spark.ingest.cells import CsvCells, JsonCells
+from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.parse import Source, plan_file, read_schema
 from engines.spark.ingest.tasks import Task, parse_to_part, place_of
 from tests.worlds.reading import read
@@ -113,7 +119,7 @@ def test_quotes_that_are_letters(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     found = Apart(tmp_path, b"1,,,gut\n2,,,schlecht \xfc\n3,,,gut\n", ReadCsv(schema=TYPED))
     assert [row["id"] for row in found.good] == [1, 3]
-    assert found.lines() == [(2, None, "2,,,schlecht \\xfc")]
+    assert found.lines() == [(2, "name", "2,,,schlecht \\xfc")]
     assert found.bad[0]["reason"] == "not UTF-8: byte 0xfc"
 
 
@@ -192,6 +198,100 @@ def test_what_is_declared() -> None:
     assert quarantine_of(columns("a INT", said)) == Quarantine(max_rows=5, max_percent=1)
 
 
+def asked(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str, bad: int) -> int:
+    """How often the parser is asked about 3,000 records of which so many cannot be read."""
+    calls = 0
+    for module, name in ((csv_text, "read_values"), (json_text, "read_objects")):
+        parser = getattr(module, name)
+
+        def counted(*args: Any, parser: Callable[..., Any] = parser, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return parser(*args, **more)
+
+        monkeypatch.setattr(module, name, counted)
+    ids = [f"no {number}" if number < bad else str(number) for number in range(3000)]
+    schema = columns("id BIGINT NOT NULL, name STRING")
+    if kind == "csv":
+        step: ReadStep = ReadCsv(schema=schema)
+        text = "".join(f"{each},n{number}\n" if number % 3 else f"{each}\n" for number, each in enumerate(ids))
+    else:
+        step = ReadNdJson(schema=schema)
+        rows = [{"id": each if number < bad else int(each), "name": "n"} for number, each in enumerate(ids)]
+        text = "\n".join(map(json.dumps, rows))
+    found = Apart(folder, text, step)
+    assert len(found.bad) == (bad if kind == "json" else bad + len(range(bad + -bad % 3, 3000, 3)))
+    assert len(found.bad) + len(found.good) == 3000
+    return calls
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_thousand_bad_records_are_found_at_once(tmp_path: Path, kind: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        few = asked(patch, tmp_path, kind, 10)
+    with pytest.MonkeyPatch.context() as patch:
+        many = asked(patch, tmp_path, kind, 1000)
+    assert many == few < 20
+
+
+VALID = {
+    "INT": ["1", "-20"],
+    "BIGINT": ["12345678901", " 7 "],
+    "DOUBLE": ["1.5", "-2E5", "nan", "inf", "-Infinity"],
+    "FLOAT": ["0.25"],
+    "DECIMAL(9, 2)": ["1.25", "-3"],
+    "BOOLEAN": ["true", "False", "1"],
+    "DATE": ["2024-05-01"],
+    "TIMESTAMP": ["2024-05-01T12:30:00Z", "2024-05-01 12:30:00.5", "2024-05-01T12:30:00+01:00", "2024-05-01"],
+}
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_a_foreign_character_is_refused_wherever_it_stands(kind: str) -> None:
+    """So texts that have one need not be asked each for itself."""
+    (field,) = to_arrow(parse_ddl((f"a {kind}",)))
+    cells = CsvCells(CsvDialect(), ("a",), NAME)
+    texts = [
+        value[:at] + chr(code) + value[at + cut :]
+        for value in VALID[kind]
+        for at in range(len(value) + 1)
+        for cut in (0, 1)
+        for code in range(0x20, 0x7F)
+    ]
+    column = pa.array(sorted({text.encode() for text in texts}), pa.binary())
+    foreign = column.filter(pc.equal(cells.alike(field, column), b"?"))
+    assert len(foreign) > 500
+    taken = 0
+    for text, alone in zip(foreign.to_pylist(), cells.alone(field, foreign).to_pylist(), strict=True):
+        with pytest.raises(Invalid) as told:
+            cells.parse(alone, pa.schema([field]))
+        assert told.value.message == cells.told(field, text, told.value).message
+    for value in VALID[kind]:
+        column = pa.array([value.encode()], pa.binary())
+        assert cells.alike(field, column).equals(column)
+        taken += cells.parse(cells.alone(field, column)[0].as_py(), pa.schema([field])).table.num_rows
+    assert taken == len(VALID[kind])
+
+
+@pytest.mark.parametrize("kind", [*VALID, "STRING"])
+def test_a_json_value_of_another_kind_is_refused_whatever_it_is(kind: str) -> None:
+    (field,) = to_arrow(parse_ddl((f"a {kind}",)))
+    cells = JsonCells(NAME)
+    texts = [b'""', b'"x"', b'"1"', b"0", b"-7", b"1.5", b"true", b"false", b"null", b"{}", b'{"b":1}', b"[]", b"[1]"]
+    column = pa.array(texts, pa.large_binary())
+
+    def refused(text: bytes) -> str:
+        alone = cells.alone(field, pa.array([text], pa.large_binary()))[0].as_py()
+        try:
+            cells.parse(alone, pa.schema([field]))
+        except Invalid as fault:
+            return fault.message
+        return ""
+
+    for text, other in zip(texts, cells.alike(field, column).to_pylist(), strict=True):
+        assert text == other or refused(text) == refused(other) != ""
+
+
 VALUES = st.sampled_from(["1", "2024", "x", "", "1.5", "0x1F", "-7", " 3 ", '"4"', '"a\nb"', "1,2", "9" * 30, '""'])
 
 
@@ -218,3 +318,46 @@ def test_a_record_is_set_aside_exactly_when_it_cannot_be_read_alone(
         found = Apart(folder, text, ReadCsv(schema=schema))
     assert [list(row.values()) for row in found.good] == [row for each in alone for row in each]
     assert [row["raw"] for row in found.bad] == [row for row, each in zip(rows, alone, strict=True) if not each]
+
+
+JSON_VALUES = st.sampled_from(
+    [
+        "1",
+        "-7",
+        '"x"',
+        '""',
+        "null",
+        "1.5",
+        "9" * 30,
+        "true",
+        "[1]",
+        "{",
+        '1, "id": 2',
+        '1, "more": "\\ud800"',
+        "1}\n{}",
+    ]
+)
+
+
+@settings(max_examples=60)
+@given(values=st.lists(JSON_VALUES, min_size=1, max_size=40), target=st.sampled_from([8, 1 << 24]))
+def test_a_line_of_json_is_set_aside_exactly_when_it_cannot_be_read_alone(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], target: int
+) -> None:
+    folder = tmp_path_factory.mktemp("one")
+    schema, plain = columns("id BIGINT NOT NULL, name STRING"), parse_ddl(("id BIGINT NOT NULL, name STRING",))
+    text = "\n".join(f'{{"name": "n{number}", "id": {value}}}' for number, value in enumerate(values))
+    alone: list[tuple[str, list[Any]]] = []
+    for row in text.split("\n"):
+        try:
+            alone.append((row, read(folder, row, ReadNdJson(schema=plain)).rows))
+        except Invalid:
+            alone.append((row, []))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parse, "line_ranges", partial(ranges.line_ranges, target=target))
+        found = Apart(folder, text, ReadNdJson(schema=schema))
+    assert [list(row.values()) for row in found.good] == [row for _, rows in alone for row in rows]
+    assert [row["raw"] for row in found.bad] == [row for row, rows in alone if not rows]
+    assert [row["column"] for row in found.bad] == [
+        Apart(folder, row, ReadNdJson(schema=schema)).bad[0]["column"] for row, rows in alone if not rows
+    ]

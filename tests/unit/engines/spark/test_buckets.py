@@ -51,6 +51,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(buckets, "MAX_BITS", 6)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(st.lists(st.dictionaries(KEYS, st.integers(0, 6), max_size=8), max_size=8))
 def test_the_route_does_not_show(changes):

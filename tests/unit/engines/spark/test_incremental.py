@@ -106,6 +106,7 @@ def whole(query, blocks):
     return sorted(one for time in rows for one in influenced(query.paths, time) if one[0] < bound), late
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2))
 def test_grouping_does_not_show(history, names):
@@ -120,6 +121,7 @@ def test_grouping_does_not_show(history, names):
     assert decode_checkpoint(state).late.get("a", 0) == late
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2), st.data())
 def test_emission_limits_do_not_show(history, names, data):

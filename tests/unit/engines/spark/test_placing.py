@@ -118,6 +118,7 @@ def oracle(name, history):
     return sorted(rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(histories(), st.sampled_from(sorted(FUNCTIONS)))
 def test_a_row_comes_out_at_a_place_of_its_own_chain(history, name):

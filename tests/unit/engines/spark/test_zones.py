@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def true_start(zone, step, time):
     return zone.instant(step(zone.local(time)))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(zones(), STEPS, st.data())
 def test_bounds_hold_never_decrease_and_are_exact_far_from_changes(zone, step, data):

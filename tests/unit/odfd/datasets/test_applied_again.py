@@ -131,12 +131,14 @@ def lives(kind: DatasetKind, lots: list[list[MetadataEvent]]) -> None:
         assert applied(state, snapshot) == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.lists(ROOTS, min_size=1, max_size=4))
 def test_a_root_applied_again_is_unchanged(lots: list[list[MetadataEvent]]) -> None:
     lives(DatasetKind.ROOT, lots)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(COMMON, max_size=3), TRANSFORMS), min_size=1, max_size=4))
 def test_a_derivative_applied_again_is_unchanged(lots: list[tuple[list[MetadataEvent], MetadataEvent]]) -> None:

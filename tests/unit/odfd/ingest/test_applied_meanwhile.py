@@ -130,6 +130,7 @@ async def pulled(meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
     check(meanwhile)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(ACTIONS), max_size=24))
 def test_any_order_of_apply_fetch_plan_and_commit(

@@ -171,6 +171,7 @@ STEP = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(STEP, max_size=60), st.sampled_from([LEDGER, SNAPSHOT, UPSERT]), st.randoms(use_true_random=False))
 def test_segments_answer_as_slices_do_whatever_happens(
     steps: list[Any], merge: MergeStrategy, lot: random.Random
@@ -219,6 +220,7 @@ class Counted:
         return self._reader.last_of(kinds, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [LEDGER, SNAPSHOT])
 def test_the_300th_ingest_is_given_few_files_and_reads_few_blocks(merge: MergeStrategy) -> None:
     with history() as past:

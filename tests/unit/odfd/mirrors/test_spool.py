@@ -63,6 +63,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(os, "pwrite", takes_nothing if request.param == "refused later" else takes_part)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("way")
 @given(sittings=st.lists(PIECES, min_size=1, max_size=4))
 @example(sittings=[[CACHED + STAGED], [1], [STAGED]])

@@ -70,6 +70,7 @@ def test_right_at_every_size(steps: list[tuple[str, int]]) -> None:
             assert root_from_inclusion(prover.names[old - 1], old - 1, size, path) == prover.root(size)
 
 
+@pytest.mark.slow
 def test_a_second_proof_reads_little() -> None:
     prover = Hashes()
     prover.names = [leaf(str(at)) for at in range(40_000)]

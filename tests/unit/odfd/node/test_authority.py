@@ -306,6 +306,7 @@ def reset_to(node: Any, dataset: Any, size: int) -> bytes:
     return raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("follow", ["follow", "ask"])
 async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: Any, worlds: Any, follow: str) -> None:
     policy = model.Policy(rewrite=model.Rewrite(follow=follow))

@@ -164,6 +164,7 @@ async def lives(world: Any, worlds: Any, commands: list[str]) -> Two:
         return two
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(COMMANDS), min_size=2, max_size=9))
 @example(["reset", "export", "delete", "import"])
@@ -180,6 +181,7 @@ def test_whatever_is_taken_in_can_be_written_to(
     shutil.rmtree(world.folder)
 
 
+@pytest.mark.slow
 async def test_a_reset_dataset_comes_back_as_what_it_was(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         two = Two(world, alice, bob)

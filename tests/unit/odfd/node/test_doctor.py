@@ -105,6 +105,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", ROWS)
 async def test_a_damaged_row_is_named(world: Any, sql: str) -> None:
     async with world.running("alice") as alice:
@@ -195,6 +196,7 @@ async def test_a_key_that_is_another_one(world: Any, worlds: Any) -> None:
             path.write_bytes(whole)
 
 
+@pytest.mark.slow
 async def test_a_journal_with_a_flipped_bit_signs_nothing(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT)

@@ -52,6 +52,7 @@ def nothing_left(node: Any) -> bool:
     return not [*(folder / "evidence").iterdir(), *(folder / "partial-evidence").iterdir()]
 
 
+@pytest.mark.slow
 async def test_evidence_that_a_peer_keeps_is_fetched(world: Any, worlds: Any) -> None:
     async with accused(world, worlds) as (bob, carol, name):
         (known,) = (await carol.api.trust.show("towns")).evidence
@@ -72,6 +73,7 @@ async def test_evidence_that_a_peer_keeps_is_fetched(world: Any, worlds: Any) ->
         assert carol.member.asked == asked, "it is here"
 
 
+@pytest.mark.slow
 async def test_large_objects_come_too(world: Any, worlds: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(evidence, "MAX_PACKED", 600)
     async with accused(world, worlds) as (bob, carol, name):
@@ -79,6 +81,7 @@ async def test_large_objects_come_too(world: Any, worlds: Any, monkeypatch: Any)
         assert (await carol.api.trust.evidence(name)).read_bytes() == (await bob.api.trust.evidence(name)).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [0, limits.MAX_PACKED])
 async def test_bytes_that_are_not_the_evidence_never_stay(
     world: Any, worlds: Any, monkeypatch: Any, packed: int
@@ -91,6 +94,7 @@ async def test_bytes_that_are_not_the_evidence_never_stay(
         assert nothing_left(carol)
 
 
+@pytest.mark.slow
 async def test_a_hash_of_something_else_is_no_evidence(world: Any, worlds: Any) -> None:
     """A slice that a peer serves is asked for as if it were evidence."""
     async with accused(world, worlds) as (bob, carol, _):
@@ -102,6 +106,7 @@ async def test_a_hash_of_something_else_is_no_evidence(world: Any, worlds: Any) 
         assert nothing_left(carol)
 
 
+@pytest.mark.slow
 async def test_what_nobody_keeps_is_told(world: Any, worlds: Any) -> None:
     async with accused(world, worlds) as (_, carol, name):
         with pytest.raises(NotFound, match="no connected peer keeps"):
@@ -113,6 +118,7 @@ async def test_what_nobody_keeps_is_told(world: Any, worlds: Any) -> None:
             await fetch(carol, name)
 
 
+@pytest.mark.slow
 async def test_a_full_disk_begins_nothing(world: Any, worlds: Any) -> None:
     async with accused(world, worlds) as (_, carol, name):
         carol.parts.remotes.reserve = 1 << 60
@@ -122,6 +128,7 @@ async def test_a_full_disk_begins_nothing(world: Any, worlds: Any) -> None:
         assert nothing_left(carol)
 
 
+@pytest.mark.slow
 async def test_damaged_evidence_never_leaves(world: Any, worlds: Any) -> None:
     """Spoilt before it was first asked for, and after."""
     async with accused(world, worlds) as (bob, carol, name):
@@ -144,6 +151,7 @@ async def test_damaged_evidence_never_leaves(world: Any, worlds: Any) -> None:
         assert nothing_left(carol)
 
 
+@pytest.mark.slow
 async def test_what_does_not_come_in_time_is_given_up(world: Any, worlds: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(evidence, "SECONDS", 0.0)
     async with accused(world, worlds) as (_, carol, name):

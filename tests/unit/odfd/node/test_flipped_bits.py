@@ -230,6 +230,7 @@ def outcomes(seeds: range, name: str, only: str, truth: Truth, worlds: Any, fold
     return ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4))
 def test_every_flip_is_found_or_harmless(batch: int, truth: Truth, worlds: Any, tmp_path: Path) -> None:
     ends: Counter[str] = Counter()
@@ -238,6 +239,7 @@ def test_every_flip_is_found_or_harmless(batch: int, truth: Truth, worlds: Any, 
     assert ends["found"] > sum(ends.values()) / 3, "most flips hit nothing: the nodes are too empty to prove anything"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(2))
 def test_a_flip_in_the_log_of_a_killed_node_is_told(batch: int, truth: Truth, worlds: Any, tmp_path: Path) -> None:
     """SQLite believes its log up to there and is silent about the rest: an older state is not taken for the newest."""

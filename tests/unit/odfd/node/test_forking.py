@@ -15,6 +15,7 @@ ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "more"), [(1, 0), (2, 0), (1, 1), (2, -1)])
 async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps: int, more: int) -> None:
     """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch.
@@ -62,6 +63,7 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
         assert await trio.to_thread.run_sync(bob.parts.library.size, cities) <= common
 
 
+@pytest.mark.slow
 async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any) -> None:
     """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
     await test_both_branches_end_where_they_part(world, worlds, 1, 0)

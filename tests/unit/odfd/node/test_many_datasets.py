@@ -36,6 +36,7 @@ async def started(world: World, name: str, count: int, questions: Questions) -> 
     return len(asked)
 
 
+@pytest.mark.slow
 async def test_a_start_asks_as_much_whatever_is_there(world: World, questions: Questions) -> None:
     few, many = await started(world, "few", 3, questions), await started(world, "many", 30, questions)
     assert many == few
@@ -53,6 +54,7 @@ async def test_a_dataset_is_found_by_its_did_without_reading_all_names(world: Wo
     assert not any("WHERE kind = 'dataset' ORDER BY" in each for each in asked), asked
 
 
+@pytest.mark.slow
 async def test_listing_again_asks_nothing_and_looks_anew_at_what_moved(world: World, questions: Questions) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as node:
@@ -71,6 +73,7 @@ async def test_listing_again_asks_nothing_and_looks_anew_at_what_moved(world: Wo
     assert 0 < len(one) < 100, "one dataset, and not thirty"
 
 
+@pytest.mark.slow
 async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World) -> None:
     """Whatever happens in between: data, names, wishes, policy, deletion, and days that pass."""
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")

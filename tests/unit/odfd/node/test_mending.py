@@ -67,6 +67,7 @@ async def repaired(node: Any, name: str) -> Any:
     return item
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
 async def test_a_damaged_block_of_a_mirror_is_fetched_anew(world: Any, worlds: Any, number: int) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:

@@ -110,6 +110,7 @@ async def test_a_change_of_mind_fetches_what_was_let_go(world: Any, worlds: Any)
             await bob.mirror(cities, "theirs", keep="1d", want="chain")
 
 
+@pytest.mark.slow
 async def test_reach_says_what_was_looked_at_and_no_more(world: Any, worlds: Any) -> None:
     """What was here and true is relied on after it is let go; what never was here is not, unless policy asks less."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
@@ -161,6 +162,7 @@ async def test_verify_repair_and_others_know_what_is_not_to_be_here(world: Any, 
             await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="reproduced")))
 
 
+@pytest.mark.slow
 async def test_what_a_dataset_of_ours_is_derived_from_is_never_let_go(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, 4)
@@ -203,6 +205,7 @@ async def test_a_cut_in_the_middle_of_letting_go_is_made_good(
             assert (view.held_from, len(here(bob, cities))) == (slices(alice, cities)[-2][0], 2)
 
 
+@pytest.mark.slow
 async def test_a_long_absence_fetches_nothing_that_would_be_let_go_at_once(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 2)

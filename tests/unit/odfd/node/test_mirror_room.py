@@ -48,6 +48,7 @@ def limited(count: int) -> Any:
     return {"limits": model.Limits(mirror_bytes=count, disk_reserve_bytes=0)}
 
 
+@pytest.mark.slow
 async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)
@@ -155,6 +156,7 @@ async def test_a_fetch_that_was_cut_off_needs_room_for_the_rest_alone(
         assert (await bob.mirror(cities, "theirs")).state == "current"
 
 
+@pytest.mark.slow
 async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)
@@ -213,6 +215,7 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
                 await bob.mirror(towns, "towns", priority=101)
 
 
+@pytest.mark.slow
 async def test_what_gave_way_comes_back_when_it_is_wished_anew(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)

@@ -166,6 +166,7 @@ async def test_flipped_bytes_on_the_way_are_fetched_again(world: Any, worlds: An
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
 
 
+@pytest.mark.slow
 async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         cities = await published(world, worlds, alice, *BIG)
@@ -196,6 +197,7 @@ async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: 
         assert (await carol.mirror(cities, "theirs")).state == "current"
 
 
+@pytest.mark.slow
 async def test_pull_repair_mends_what_nobody_noticed(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, *BIG)

@@ -90,6 +90,7 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
         assert (await bob.mirror(cities, "theirs")).state == "current"
 
 
+@pytest.mark.slow
 async def test_large_blocks_make_short_steps(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, counted: list[int]
 ) -> None:
@@ -109,6 +110,7 @@ async def test_large_blocks_make_short_steps(
         assert len(counted) > 2
 
 
+@pytest.mark.slow
 async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_steps: None) -> None:
     """Alice gives good blocks and proofs that prove nothing, then none, then she mends her ways."""
     async with world.running("alice") as alice, world.running("bob") as bob:
@@ -122,6 +124,7 @@ async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_ste
         await settled(bob, "theirs", alice.size("cities"))
 
 
+@pytest.mark.slow
 async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any, short_steps: None) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)

@@ -62,6 +62,7 @@ async def until(node: Any, name: str, done: Any) -> None:
             await mirror.turned.wait()
 
 
+@pytest.mark.slow
 async def test_it_comes_along_and_is_passed_on(world: Any, worlds: Any, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         cities = await published(world, worlds, alice, tmp_path)
@@ -121,6 +122,7 @@ async def test_without_it_nothing_counts_and_what_came_stays(world: Any, worlds:
         assert bob.member.bytes - before <= len(FILES[1]) + len(b"a song") + 8192
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [lambda _: 1 << 50, lambda size: size - 1, lambda size: size + 1])
 async def test_a_size_that_is_a_lie_spoils_nothing(world: Any, worlds: Any, tmp_path: Path, lie: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
@@ -145,6 +147,7 @@ async def test_one_that_is_too_large_is_not_asked_for(world: Any, worlds: Any, t
         await until(bob, "theirs", lambda: whole(bob))
 
 
+@pytest.mark.slow
 async def test_a_slice_that_links_to_too_much_is_refused(
     world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from chain.errors import NotFound
 from chain.model.events import AddData
 from chain.multihash import Multihash
 from config import model
+from odfd.control import wire
 from odfd.ingest.fetch.dialling import is_public
 from odfd.trust.ledger.observations import Observations
 from p2p.ports import Topic
@@ -90,6 +91,7 @@ def counts(bob: Any) -> model.Policy:
     return model.Policy(use="data & observed:1", validators=model.Validators(f=0, groups=groups))
 
 
+@pytest.mark.slow
 async def test_an_observer_is_counted(open_world: Any, page: Any) -> None:
     """What Bob fetched himself lets Carol rely on what Alice published; she fetches nothing."""
     world = open_world
@@ -121,6 +123,7 @@ async def test_an_observer_is_counted(open_world: Any, page: Any) -> None:
         assert page.asked == fetched + 2, "Alice once more, and Bob"
 
 
+@pytest.mark.slow
 async def test_what_is_not_at_the_source_is_not_relied_on(open_world: Any, page: Any) -> None:
     """The source says otherwise: nobody is accused, and who asks for an observation stops below that block."""
     world = open_world
@@ -204,6 +207,31 @@ async def test_files_of_the_publisher_are_nobodys_to_fetch(open_world: Any, worl
         await bob.mirror(alice.dataset("cities"), "theirs")
         assert await bob.parts.observer.observe(alice.dataset("cities"))
         assert bob.kinds().count("observation.signed") == 0
+
+
+async def test_what_was_corrected_by_hand_is_not_looked_for_at_the_source(open_world: Any, page: Any) -> None:
+    """What comes from the source afterwards is, merged with the row as it was corrected."""
+    world = open_world
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, page, alice)
+        wish = wire.CorrectRequest(
+            key={"event_time": "2024-01-01T00:00:00Z", "city": "Graz"}, values={"population": "300001"}
+        )
+        await alice.done(alice.api.flow.correct("cities", wish))
+        await world.spread(alice, "cities")
+        await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == alice.size("cities")
+        fetched = page.asked
+        assert await bob.parts.observer.observe(cities)
+        assert page.asked == fetched
+        assert "observation.signed" not in bob.kinds()
+        page.rows, page.tag = (*page.rows, "2024-01-02T00:00:00Z,Linz,210000"), '"v2"'
+        await alice.pull("cities")
+        await world.spread(alice, "cities")
+        await bob.pull("theirs")
+        assert await bob.parts.observer.observe(cities)
+        (event,) = await bob.heard("observation.signed")
+        assert event.data["result"] == "same-bytes"
 
 
 async def test_observations_are_pulled_too(open_world: Any, page: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from odfd.control import wire
 
 GATE = """kind: DatasetSnapshot
@@ -59,6 +61,7 @@ async def test_a_push_goes_with_the_blocks_that_a_reset_gives_up(world: Any) -> 
         assert alice.size("readings") == size
 
 
+@pytest.mark.slow
 async def test_a_push_is_known_in_a_compacted_history(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(GATE)

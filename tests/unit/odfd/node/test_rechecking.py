@@ -71,6 +71,7 @@ def kept(node: Any) -> list[str]:
     return [path.name for path in (node.home.directory / "evidence").iterdir()]
 
 
+@pytest.mark.slow
 async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: Any, worlds: Any) -> None:
     async with accusing(world, worlds, lies=True) as (alice, bob):
         async with world.running("carol", listens_to(bob.key)) as carol:
@@ -99,6 +100,7 @@ async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: An
             assert (await carol.api.trust.show("towns")).why.rule == "own-mismatch", "whoever accused"
 
 
+@pytest.mark.slow
 async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds: Any) -> None:
     async with (
         accusing(world, worlds, lies=False) as (alice, bob),
@@ -120,6 +122,7 @@ async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds
         assert (shown.recheck, shown.kept) == ("refuted", True)
 
 
+@pytest.mark.slow
 async def test_where_nobody_may_err_a_false_accusation_splits(world: Any, worlds: Any) -> None:
     async with (
         accusing(world, worlds, lies=False) as (alice, bob),
@@ -130,6 +133,7 @@ async def test_where_nobody_may_err_a_false_accusation_splits(world: Any, worlds
         assert (await carol.api.trust.show("towns")).why.rule == "split"
 
 
+@pytest.mark.slow
 async def test_runs_that_differ_here_accuse_nobody(world: Any, worlds: Any) -> None:
     async with (
         accusing(world, worlds, lies=True) as (alice, bob),
@@ -145,6 +149,7 @@ async def test_runs_that_differ_here_accuse_nobody(world: Any, worlds: Any) -> N
         assert trust.facts.reproduced is False
 
 
+@pytest.mark.slow
 async def test_without_an_engine_one_bundle_is_kept(world: Any, worlds: Any) -> None:
     async with (
         accusing(world, worlds, lies=True) as (alice, bob),
@@ -160,6 +165,7 @@ async def test_without_an_engine_one_bundle_is_kept(world: Any, worlds: Any) -> 
         assert (await carol.api.trust.show("towns")).why.rule == "refuted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whom", ["nobody", "switched off"])
 async def test_nothing_is_fetched_on_the_word_of_strangers_or_unwished(world: Any, worlds: Any, whom: str) -> None:
     async with accusing(world, worlds, lies=True) as (alice, bob):
@@ -177,6 +183,7 @@ async def test_who_publishes_does_not_check_himself(world: Any, worlds: Any) -> 
         assert kept(alice) == []
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: Any, worlds: Any) -> None:
     async with (
         accusing(world, worlds, lies=True) as (alice, bob),
@@ -198,6 +205,7 @@ async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: Any
         assert event.data["result"] == "confirmed"
 
 
+@pytest.mark.slow
 async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(world: Any, worlds: Any) -> None:
     """What lies on the shelf under the name is a bundle about a block that does not stand here."""
     async with (
@@ -213,6 +221,7 @@ async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(worl
         assert (await carol.api.trust.show("towns")).why.rule == "refuted", "words are counted as before"
 
 
+@pytest.mark.slow
 async def test_a_refuted_dataset_feeds_no_derivation(world: Any, worlds: Any) -> None:
     """Carol derives from what Alice derived, as far as it may be relied on, and goes on when a person lifts it."""
     async with (

@@ -105,6 +105,7 @@ async def forked(world: Any, worlds: Any) -> Forked:
     return made
 
 
+@pytest.mark.slow
 async def test_the_history_that_is_here_is_followed(world: Any, forked: Forked) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         await forked.fork(alice, bob, mallory)
@@ -131,6 +132,7 @@ async def test_the_history_that_is_here_is_followed(world: Any, forked: Forked) 
             Ledger(connection).check()
 
 
+@pytest.mark.slow
 async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None:
     """What is here is given up from where they part; heads of the other one change nothing until the chosen is here."""
     async with (
@@ -161,6 +163,7 @@ async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None
         assert [each.matter for each in shown.decisions] == ["branch"]
 
 
+@pytest.mark.slow
 async def test_neither_is_followed(world: Any, forked: Forked) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         with pytest.raises(Invalid, match="either"):
@@ -186,6 +189,7 @@ async def test_neither_is_followed(world: Any, forked: Forked) -> None:
         assert (await bob.api.trust.show("theirs")).reach.use == forked.common + 1
 
 
+@pytest.mark.slow
 async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -> None:
     """A new epoch names the history kept; who follows and holds the other one goes back to where they part."""
     follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
@@ -217,6 +221,7 @@ async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
 
 
+@pytest.mark.slow
 async def test_a_person_lifts_the_quarantine_of_one_step(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)

@@ -303,6 +303,7 @@ def signed_by(seed: bytes, draft: Any, kind: Any, **more: Any) -> Any:
     return kind(payload=draft.payload, signatures=(signature,), **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["reset", "compact", "keep-metadata"])
 @pytest.mark.parametrize("follow", ["follow", "ask"])
 async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, follow: str) -> None:
@@ -344,6 +345,7 @@ def shown(detail: wire.BlockDetail) -> str:
     return offline._text(offline._detail(session, f"cities@{detail.hash}"))
 
 
+@pytest.mark.slow
 async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any, worlds: Any) -> None:
     """Where they are rewritten and where a mirror follows; one epoch more than is kept, and the oldest goes."""
     keeps = model.Policy(rewrite=model.Rewrite(follow="follow", keep_epochs=2))
@@ -382,6 +384,7 @@ async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any
         assert caught.value.hint == "kept are those of 1"
 
 
+@pytest.mark.slow
 async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
     """Two epochs are turned to at once, and a newcomer is shown that each was rightly opened."""
     async with world.running("alice") as alice:
@@ -428,6 +431,7 @@ def head_of(node: Any, dataset: Any) -> str | None:
     return str(head.hash) if head else None
 
 
+@pytest.mark.slow
 async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> None:
     """As whoever has the dataset's key and not its journal can do it."""
     async with world.running("alice") as alice:
@@ -518,6 +522,7 @@ def signed_head(node: Any, dataset: Any) -> str | None:
     return None if found is None else str(found[0].head)
 
 
+@pytest.mark.slow
 async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world: Any, worlds: Any) -> None:
     """Kept under its number, it would speak of another block, and the steps before it would never be run again."""
     policy = model.Policy(

@@ -77,6 +77,7 @@ def newest(node: Any, dataset: Any) -> Any:
         return Ledger(connection).newest_head(dataset)[0]
 
 
+@pytest.mark.slow
 async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
     """Three that know more are enough; then what they know keeps the key from contradicting itself."""
     mirrors = ("bob", "carol", "dave")
@@ -105,6 +106,7 @@ async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
         assert {"dataset.forked", "head.refused"}.isdisjoint([*bob.kinds(), *alice.kinds()])
 
 
+@pytest.mark.slow
 async def test_fewer_than_three_will_do_for_a_person(world: Any, worlds: Any) -> None:
     cities, before, after = await restored(world, worlds, ("bob",))
     async with world.running("bob"), world.running("alice") as alice:
@@ -192,6 +194,7 @@ async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) 
             assert bob.home.keys.last_said(key, f"attestation:{towns}:0").order == (1,)
 
 
+@pytest.mark.slow
 async def test_peers_that_do_not_answer_do_not_count(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, before, _ = await restored(world, worlds, ("bob", "carol"))
     async with world.running("alice") as alice:

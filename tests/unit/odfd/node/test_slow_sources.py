@@ -95,6 +95,7 @@ async def test_a_node_that_stops_waits_for_no_source(world: Any, slow: Any) -> N
         assert (item.outcome, item.fault.rule, alice.size("aaa")) == ("failed", "draining", size)
 
 
+@pytest.mark.slow
 async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None:
     """The sources of two datasets, one of which says nothing any more since its rows were published."""
     world.may_dial = lambda _: True

@@ -54,6 +54,7 @@ def said(node: Any, name: str, key: str) -> list[tuple[int, int, str]]:
     ]
 
 
+@pytest.mark.slow
 async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         await published(world, worlds, alice)
@@ -74,6 +75,7 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
             assert (await bob.api.datasets.get("towns")).rely_on.fact == "reproduced"
 
 
+@pytest.mark.slow
 async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worlds: Any) -> None:
     world.write("alice", "a.csv", *ROWS)
     names = ("towns", "places")
@@ -100,6 +102,7 @@ async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worl
         assert looked == {alice.dataset("places")}
 
 
+@pytest.mark.slow
 async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
@@ -204,6 +207,7 @@ async def announced(node: Any, name: str) -> None:
     await node.member.announce(Topic.HEADS, newest[1].envelope)
 
 
+@pytest.mark.slow
 async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: Any, worlds: Any) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
@@ -236,6 +240,7 @@ async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: Any, wor
         assert event.data["reason"] == "input-disputed"
 
 
+@pytest.mark.slow
 async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await published(world, worlds, alice)
@@ -358,6 +363,7 @@ async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) ->
         assert (await bob.api.datasets.get("towns")).conditions == ()
 
 
+@pytest.mark.slow
 async def test_a_machine_that_stands_alone_is_told_to_suspect_itself(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         await published(world, worlds, alice)

@@ -104,6 +104,7 @@ class Between:
         monkeypatch.setattr(SqliteChain, "_page", look)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("level", ["chain", "data"])
 async def test_a_verification_ends_where_it_began(
@@ -122,6 +123,7 @@ async def test_a_verification_ends_where_it_began(
         assert "damage.found" not in alice.kinds()
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.sampled_from(["", *ACTIONS]), max_size=5), min_size=1, max_size=4))
 def test_whatever_happens_between_two_pages(
@@ -148,6 +150,7 @@ def test_whatever_happens_between_two_pages(
     trio.run(lives)
 
 
+@pytest.mark.slow
 async def test_what_is_damaged_is_found_all_the_same(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)

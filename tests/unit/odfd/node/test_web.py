@@ -57,6 +57,7 @@ async def settled(node: Any, dataset: Any, state: str) -> Any:
     return mirror
 
 
+@pytest.mark.slow
 async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site: Site) -> None:
     shutil.copytree(GOLDEN / "flights", site.folder / "nyc.flights")
     site.knows_ranges = site.knows_head = False
@@ -68,6 +69,7 @@ async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site:
         assert not any((bob.home.directory / "staged" / "web").iterdir())
 
 
+@pytest.mark.slow
 async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkeypatch: Any) -> None:
     """In blocks and in objects; nothing of it counts until all is here."""
     monkeypatch.setattr(web, "TOGETHER", 2)
@@ -132,6 +134,7 @@ async def test_what_rows_link_to_comes_along(world: Any, site: Site, head: bool)
         assert (await bob.done(bob.api.verification.verify("songs", wire.VerifyRequest(level="data")))).ok
 
 
+@pytest.mark.slow
 async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, site: Site) -> None:
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 2)
@@ -146,6 +149,7 @@ async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, sit
             assert blocks_of(bob, cities) == blocks_of(alice, cities)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few, step", [(256, 20_000), (2, 20_000), (2, 3)])
 async def test_an_exported_folder_is_mirrored_from_any_web_server(
     world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int, step: int
@@ -182,6 +186,7 @@ async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: An
             await bob.mirror(cities, "theirs", via="somewhere")
 
 
+@pytest.mark.slow
 async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
     """Each block of its own is one question to a site without them, and none with them."""
     for module in (packs, web):
@@ -199,6 +204,7 @@ async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, 
     assert asked.count("blocks") == 1, "the head"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", ["noise", "other", "cut", "none", "kept-back"])
 async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Site, monkeypatch: Any, lie: str) -> None:
     """Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name."""

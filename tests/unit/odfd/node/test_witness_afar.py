@@ -141,6 +141,7 @@ async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: Any
             assert [each.checkpoint.size for each in cosigned(witness, cities)] == [alice.size("cities")]
 
 
+@pytest.mark.slow
 async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world: Any, worlds: Any) -> None:
     """The thief shows his branch to the witness, which had cosigned the owner's: both heads meet where blocks are."""
     async with world.running("alice") as alice:

@@ -282,6 +282,7 @@ async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> Non
                 assert carol.size("theirs") == 0, "what the thief signed last is the newest: it delays"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "met"), [((1, 2, 3), "networks"), ((1, 2, 2), "first-sight")])
 async def test_three_networks_that_show_the_same_are_told(
     world: Any, worlds: Any, blocks: tuple[int, ...], met: str
@@ -300,6 +301,7 @@ async def test_three_networks_that_show_the_same_are_told(
         assert (await alice.api.trust.show("cities")).facts.met is None
 
 
+@pytest.mark.slow
 async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any, worlds: Any) -> None:
     """It is connected with one alone, and was told of two elsewhere: it meets them before it says how it was met."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
@@ -321,6 +323,7 @@ async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any
             assert len(erna.member.strangers) == 2, "who learned a hash elsewhere asks nobody"
 
 
+@pytest.mark.slow
 async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
         cities = await published(world, worlds, alice)
@@ -338,6 +341,7 @@ async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) ->
             assert await holders.networks(peers, cities, other, 0) == 0
 
 
+@pytest.mark.slow
 async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds: Any) -> None:
     key = SigningKey(b"w" * 32)
     async with world.running("alice", asks(str(key.did))) as alice:
@@ -366,6 +370,7 @@ def version_of(node: Any, dataset: DatasetId, writer: bytes) -> bytes:
     return envelope.seal(statement.encode(said), key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1)])
 async def test_witnesses_decide_between_two_versions_for_a_newcomer(
     world: Any, worlds: Any, order: tuple[int, ...]

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import h11
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -83,6 +84,7 @@ async def converse(pieces: list[bytes]) -> bytes:
 EXPECTED = [b"POST /echo hello world", b"POST /echo hello world", b"GET /none ", b"", b"POST /unread ", b"GET /last "]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, len(REQUESTS) - 1), max_size=12).map(sorted))
 @settings(max_examples=60)
 def test_answers_do_not_depend_on_how_requests_are_cut(cuts: list[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def data_blocks(world: Any) -> list[Any]:
     return [block for block in blocks if isinstance(block.event, AddData)]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(history=steps, data=st.data())
 def test_any_cutting_gives_each_block_once_in_order(make_world: Any, history: list[Any], data: Any) -> None:
@@ -83,6 +85,7 @@ def test_any_cutting_gives_each_block_once_in_order(make_world: Any, history: li
     assert position.offset == (offsets[-1].end if offsets else None)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(history=steps, data=st.data())
 def test_reopened_blocks_come_once_in_order_whatever_runs_name_them(make_world: Any, history: Any, data: Any) -> None:

@@ -239,6 +239,7 @@ def record(db: sqlite3.Connection, said: statement.Predicate, key: SigningKey, o
     Ledger(db).record(signed, key.did, outcome, "", NOW, live=False)
 
 
+@pytest.mark.slow
 @given(sizes=SIZES, serials=SIZES, others=SIZES, outcome=st.sampled_from(["advance", "fork", "signed", "candidate"]))
 def test_the_last_word_counts_in_whatever_order_it_came(
     sizes: list[int], serials: list[int], others: list[int], outcome: str
@@ -400,6 +401,7 @@ def test_a_part_that_an_earlier_version_left_in_a_line_is_passed_over(tmp_path: 
         found.promise("b", (0, 3), "cd")
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_forgets_nothing(tmp_path: Path) -> None:
     path = tmp_path / "one.journal"
     journal = SigningJournal(path)

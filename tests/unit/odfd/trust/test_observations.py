@@ -121,6 +121,7 @@ def kept(database: Database, heard: list[Observation]) -> list[Sighting]:
         return store.at(OWNER.dataset_id, 4)
 
 
+@pytest.mark.slow
 def test_order_and_repetition_change_nothing(database: Database) -> None:
     heard = [said(result="differs"), said(), said(seconds=5, result="unreachable"), said(KEYS[1]), said(head=OTHER)]
     first = kept(database, heard)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def kept(heard: Sequence[Proof], settled: int | None = None) -> tuple[set[Multih
     return answer
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(st.sampled_from([*FORKS, *VOTES]), min_size=1, max_size=10), st.randoms(), st.sampled_from([None, 3, 6])

@@ -202,6 +202,7 @@ def cut_at(desk: Desk, place: str) -> None:
     desk.keys.note = noting  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @given(st.lists(MOVES, min_size=2, max_size=14))
 def test_no_order_of_heads_and_crashes_makes_a_witness_stand_on_two_sides(moves: list[tuple[str, Any, int]]) -> None:
     """Every peer proves what it can of the branch that it holds; the database may come back empty, the journal not."""

@@ -261,6 +261,7 @@ def test_what_comes_after_a_value_beyond_columns_is_looked_at(rule: str, page: i
     assert [failure.block.sequence_number for failure in answers[0].failures if failure.rule == rule] == [6]
 
 
+@pytest.mark.slow
 def test_the_generator_makes_chains_that_hold_and_many_that_do_not() -> None:
     """A property over chains that are all alike would prove little."""
     broken = set()

@@ -204,6 +204,7 @@ def group_of(seed: int) -> tuple[Shelf, list[tuple[ChainTerms, Block]]]:
     return shelf, group
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 1 << 32), most=st.sampled_from([0, 400, 16 << 20]))
 def test_each_gets_the_answer_that_it_gets_alone(seed: int, most: int) -> None:
     shelf, group = group_of(seed)
@@ -255,6 +256,7 @@ def test_times_up_to_when_the_block_was_made(unit: str, made: int, ahead: int, r
     assert [found.rule for found in check_event(shelf, TERMS, block_of(lied, shelf))] == rules
 
 
+@pytest.mark.slow
 def test_the_generator_makes_sound_groups_and_others() -> None:
     found = [len(group) - len(sound_of(shelf, group)) for shelf, group in map(group_of, range(200))]
     assert 20 < found.count(0) < 150

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 
 from chain.ids import DatasetId
@@ -225,6 +226,7 @@ async def test_ten_thousand_invented_peers_push_out_nobody(town: Any, autojump_c
     assert knows(nodes[2], nodes[1])
 
 
+@pytest.mark.slow
 async def test_a_presence_ends(town: Any, autojump_clock: Any) -> None:
     nodes = await line(town, 3, degree=0)
     await until(lambda: knows(nodes[2], nodes[0]))

@@ -79,6 +79,7 @@ async def test_a_gossip_flood_is_cut_off(autojump_clock: Any, town: Any) -> None
     assert b.driver.book.is_shut_out(a.peer, trio.current_time())
 
 
+@pytest.mark.slow
 async def test_an_honest_node_asks_no_faster_than_others_allow(autojump_clock: Any, town: Any) -> None:
     """Round after round without a pause: it waits, and hears of everything."""
     a = await town.node("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -230,6 +231,7 @@ def test_no_more_than_so_many_bytes_are_shown_together() -> None:
     assert [len(part.payloads) for part in shown] == [2, 2]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_prop_whatever_the_order_of_answers_all_is_shown_once(data: st.DataObject) -> None:
     machine = made(data.draw(st.integers(1, 150)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import ssl
 import warnings
 
+import certifi
 import httpx
 import pytest
 import trio
@@ -36,3 +38,25 @@ async def test_a_handshake_that_is_left_leaves_no_socket(proxied: bool) -> None:
             assert await _cancelled_in_the_handshake(new_client(timeout=None, **proxy), url, listener) == b""
         gc.collect()
     assert [str(each.message) for each in warned] == []
+
+
+async def test_the_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first client of a process; by another one only where the environment names others since."""
+    read: list[object] = []
+    plain = ssl.SSLContext.load_verify_locations
+
+    def counted(context: ssl.SSLContext, *given: object, **named: object) -> None:
+        read.append(named or given)
+        plain(context, *given, **named)  # type: ignore[arg-type]
+
+    await new_client().aclose()
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    for _ in range(3):
+        await new_client(headers={"a": "b"}).aclose()
+    assert read == []
+    monkeypatch.setenv("SSL_CERT_FILE", certifi.where())
+    async with new_client() as client:
+        context = client._transport._pool._ssl_context  # type: ignore[attr-defined]
+    assert len(read) == 1
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname

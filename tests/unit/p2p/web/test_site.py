@@ -128,6 +128,7 @@ async def test_a_server_that_says_nothing_is_left(site: Site) -> None:
     assert told.value.rule == "web-slow"
 
 
+@pytest.mark.slow
 async def test_headers_without_end_are_left() -> None:
     """By a server that speaks no HTTP worth the name."""
 

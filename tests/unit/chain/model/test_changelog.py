@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chain.data.arrow_schema import from_arrow, to_arrow
-from chain.data.changelog import CHANGELOG, saying_changelog, says_changelog
+from chain.model.changelog import CHANGELOG, saying_changelog, says_changelog
 from chain.model.schema import DataField, DataSchema, Int64
 
 SCHEMA = DataSchema(fields=(DataField(name="v", type=Int64()),), extra={"example.org/note": "kept"})

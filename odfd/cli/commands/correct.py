@@ -1,0 +1,102 @@
+"""``correct``: give a row of a ledger other values, or take it back."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Final
+
+from odfd.cli import words
+from odfd.cli.progress import follow
+from odfd.cli.session import Session
+from odfd.cli.table import TableColumn, render
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage
+
+_SAYS: Final = {
+    "corrected": ("a record is corrected", "a record would be corrected"),
+    "retracted": ("a record is taken back", "a record would be taken back"),
+    "unchanged": ("the record says so already", "the record says so already"),
+}
+"""By outcome, done and as a dry run tells it."""
+
+
+def register(subparsers: Any) -> None:
+    correct = subparsers.add_parser(
+        "correct",
+        help="give a row of a ledger other values, or take it back",
+        description="Correct one row of a ledger, found by its key. It is written as it was and as it is from now on;\n"
+        "nothing of its history goes. What is ingested later with the old values does not undo it. Derived datasets\n"
+        "follow with their next pull, or say what has to be done first.",
+        epilog="example:  odfctl correct nyc.flights --key event_time=2013-01-01T10:00:00Z --key carrier=UA "
+        "--set delay=12",
+    )
+    correct.add_argument("ref", metavar="REF")
+    correct.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="of all columns of the primary key; of others too, where several rows have the key",
+    )
+    correct.add_argument("--set", action="append", default=[], metavar="COLUMN=VALUE", help="what it says from now on")
+    correct.add_argument("--null", action="append", default=[], metavar="COLUMN", help="say nothing in this column")
+    correct.add_argument("--retract", action="store_true", help="take the row back")
+    correct.add_argument("--ahead", action="store_true", help="also when its time is a day ahead of the clock")
+    correct.add_argument("--dry-run", action="store_true", help="only show what would be written")
+    correct.set_defaults(run=_correct)
+
+
+def _correct(args: argparse.Namespace) -> int:
+    values: dict[str, str | None] = dict(_pairs("--set", args.set))
+    for name in args.null:
+        if name in values:
+            raise Usage(f"column {name!r} is both set and made null", hint="say one of them")
+        values[name] = None
+    if not args.key:
+        raise Usage("say which row: --key COLUMN=VALUE for each column of the primary key")
+    if bool(values) == args.retract:
+        raise Usage("say what becomes of the row: --set COLUMN=VALUE, --null COLUMN, or --retract")
+    session = Session(args)
+    wish = {
+        "key": dict(_pairs("--key", args.key)),
+        "values": values,
+        "retract": args.retract,
+        "ahead": args.ahead,
+        "dryRun": args.dry_run,
+    }
+    done = follow(session, session.client.post(f"/datasets/{part(args.ref)}/correct", wish))
+    session.answer(done, _told)
+    return ExitCode.OK
+
+
+def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise Usage(f"{option} {text!r} names no column and value", hint=f"write {option} COLUMN=VALUE")
+        if name in found:
+            raise Usage(f"{option} names column {name!r} twice", hint="say one value")
+        found[name] = value
+    return list(found.items())
+
+
+def _told(done: dict[str, Any]) -> str:
+    before, after = done["before"], done.get("after")
+    columns = [TableColumn("", lambda row: row["\0"])]
+    for name, value in before.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        columns.append(
+            TableColumn(
+                name,
+                lambda row, name=name: words.cell(row.get(name)),  # type: ignore[misc]
+                right=number,
+                most=40,
+            )
+        )
+    rows = [{"\0": "-", **before}]
+    if after is not None and done["outcome"] != "unchanged":
+        rows.append({"\0": "+", **after})
+    said = _SAYS[done["outcome"]][bool(done.get("dryRun"))]
+    return f"{done['ref']}: {said}\n{render(columns, rows)}"

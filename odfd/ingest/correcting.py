@@ -1,0 +1,329 @@
+"""A row of a ledger corrected by hand: given other values, or taken back.
+
+The row is found by its key among those that stand. It is written once more as it was, operation "correct from", and
+directly behind as it shall be, "correct to"; a row that is taken back is written once, "retract". The first of them
+says before its data, in the same commit, that rows of the dataset can be taken back from now on (ADR 22). No engine
+takes part: values come from slices, which are hashed first, and from a person, each in its column's exact type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import trio
+
+from chain import instant
+from chain.data.arrow_schema import to_arrow
+from chain.data.evolution import as_in_force
+from chain.data.operations import Operations
+from chain.data.parquet import open_slice, to_instant, write_slice
+from chain.errors import Conflict, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant, to_millis
+from chain.model.changelog import saying_changelog, says_changelog
+from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource
+from chain.model.source import MergeAppend, MergeLedger
+from chain.multihash import Multihash
+from chain.state import ChainState, Vocab
+from chain.store.base import Head
+from chain.store.objects import ObjectDamaged, check_file
+from engines.contract import RowCounts
+from engines.measuring import measured
+from engines.spark.changes import CORRECT_FROM, CORRECT_TO, RETRACTED, cancelled_by, positive, row_codes
+from engines.spark.ingest.footers import bounds_of, footer, may_meet
+from odfd.datasets.counting import NOTHING_READ, with_written
+from odfd.datasets.reading import plain_rows
+from odfd.datasets.times import TOLERANCE, block_time
+from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
+from odfd.ingest.plan import require_root, schema_in_force
+from odfd.ingest.values import nothing_of, value_of
+from odfd.runtime.disk import check_room
+
+_SLICE: Final = 1 << 20
+"""Bytes of room that a slice of two rows is given on the disk."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What shall become of which row; texts as a person writes them."""
+
+    key: Mapping[str, str]
+    """Values of all columns of the primary key; of others too, where several rows have the key."""
+    values: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    """By column what it shall say; ``None`` is null. Nothing for a row that is taken back."""
+    retract: bool = False
+    ahead: bool = False
+    """The event time may be more than a day later than the clock."""
+    dry_run: bool = False
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done, or would be. ``head`` is ``None`` where nothing was."""
+
+    head: Head | None
+    blocks: int
+    counts: RowCounts
+    rows: int = 0
+    """Records that were written."""
+    before: Mapping[str, Any]
+    """The row as it stood, system columns and all, as JSON values."""
+    after: Mapping[str, Any] | None
+    """As it is from now on; ``None``: taken back. The same as ``before`` where it said so already."""
+
+
+async def correct(deps: IngestDependencies, dataset: DatasetId, wish: Wish) -> Correction:
+    """One row, exactly once.
+
+    Raises Refused (no ledger; several rows of the key), NotFound (none), Invalid (a column or value), ObjectDamaged,
+    Environment, and what a commit raises.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            plan = await trio.to_thread.run_sync(plan_correction, deps, dataset, wish)
+        except ObjectDamaged:
+            if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
+                continue  # what was merged is damaged: the slices themselves have the rows
+            raise
+        told = Correction(head=None, blocks=0, counts=NOTHING_READ, before=plan.told[0], after=plan.told[1])
+        if wish.dry_run or plan.rows is None:
+            return told
+        events, objects = await trio.to_thread.run_sync(_written, deps, plan)
+        counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
+        try:
+            head = await deps.committer.commit(dataset, plan.expected, events, objects, plan.time, counts)
+        except Conflict:
+            if attempt + 1 == ATTEMPTS:
+                raise
+            continue
+        return msgspec.structs.replace(told, head=head, blocks=len(events), rows=plan.rows.num_rows, counts=counts)
+    raise AssertionError("the last attempt returns or raises")
+
+
+_OF_PAIR: Final = Operations(0, 0, 1, 1)
+_OF_RETRACTION: Final = Operations(0, 1, 0, 0)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """``rows`` are those to write on ``expected``, in the schema in force; ``None``: the row says so already."""
+
+    state: ChainState
+    expected: Head
+    time: Instant
+    rows: pa.Table | None
+    told: tuple[Mapping[str, Any], Mapping[str, Any] | None]
+
+
+def plan_correction(deps: IngestDependencies, dataset: DatasetId, wish: Wish) -> Plan:
+    """Synchronous; reads the slices that may hold the key. Raises as ``correct``."""
+    state = load(deps, dataset)
+    merge = ledger_of(state)
+    declared = schema_in_force(state)
+    if declared is None or state.head is None:
+        raise NotFound("the dataset has no rows yet", rule="correct-row")
+    schema, vocab = to_arrow(declared).remove_metadata(), state.vocab
+    _check_columns(schema, vocab, merge, wish)
+    time = block_time(state, deps.now())
+    key = {name: value_of(text, schema.field(name)) for name, text in wish.key.items()}
+    parts = deps.index.parts(deps.store.chain(dataset), state, deps.objects, merge)
+    row = _the_row(versions_of(parts, key, schema, vocab), vocab, wish)
+    changed = None if wish.retract else _changed(row, schema, vocab, wish, time)
+    same = changed is not None and changed.equals(row)
+    stated = row if changed is None or same else pa.concat_tables([row, changed])
+    ops = [RETRACTED] if changed is None else [CORRECT_FROM, CORRECT_TO]
+    rows = None if same else _stamped(stated, ops, vocab, time, state.next_offset)
+    after = None if changed is None else _plain(row if same or rows is None else rows.slice(1))
+    return Plan(
+        state=state,
+        expected=Head(state.head, state.sequence_number),
+        time=time,
+        rows=rows,
+        told=(_plain(row), after),
+    )
+
+
+def ledger_of(state: ChainState) -> MergeLedger:
+    """How rows of the dataset are told apart. Raises Refused for what is no ledger, or several."""
+    require_root(state)
+    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
+    if state.set_polling_source is not None:
+        sources.append(state.set_polling_source)
+    strategies = {msgspec.json.encode(each.merge): each.merge for each in sources}
+    found = next(iter(strategies.values()), None)
+    if len(strategies) == 1 and isinstance(found, MergeLedger):
+        return found
+    if isinstance(found, MergeAppend) or found is None:
+        hint = "rows that are appended have no key; declare the source with merge: {kind: Ledger, primaryKey: [...]}"
+    elif len(strategies) > 1:
+        hint = "its sources merge rows in different ways"
+    else:
+        hint = "correct the source: what it says next is merged as a correction"
+    raise Refused("only rows of a ledger can be corrected by hand", rule="correct-ledger", hint=hint)
+
+
+def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, wish: Wish) -> None:
+    supplied = {vocab.offset, vocab.operation_type, vocab.system_time}
+    columns = [name for name in schema.names if name not in supplied]
+    for name in (*wish.key, *wish.values):
+        if name not in columns:
+            raise Invalid(
+                f"no column {name!r} to correct by", rule="correct-column", hint=f"the columns are {', '.join(columns)}"
+            )
+    if missing := [name for name in merge.primary_key if name not in wish.key]:
+        raise Invalid(
+            f"the key lacks {', '.join(missing)}",
+            rule="correct-key",
+            hint=f"name all of the primary key: {' '.join(f'--key {name}=…' for name in merge.primary_key)}",
+        )
+    if moved := [name for name in merge.primary_key if name in wish.values]:
+        raise Refused(
+            f"{', '.join(moved)} is of the key, by which the row is known",
+            rule="correct-key",
+            hint="retract the row, and ingest the other",
+        )
+    if bool(wish.values) == wish.retract:
+        raise Invalid(
+            "a row is either given values or retracted", rule="correct-what", hint="--set COLUMN=VALUE, or --retract"
+        )
+
+
+def versions_of(
+    parts: Sequence[tuple[Multihash, Path]], key: Mapping[str, pa.Array], schema: pa.Schema, vocab: Vocab
+) -> pa.Table:
+    """All that was said of rows with these values, oldest first, in the schema in force.
+
+    Only files whose statistics let them hold such a row are read, and hashed before.
+    """
+    wanted = pa.table({name: pa.chunked_array([value]) for name, value in key.items()})
+    ranges = {name: ends for name in wanted.column_names if (ends := bounds_of(wanted.column(name)))}
+    loose = pa.schema([field.with_nullable(True) for field in schema])
+    found = [loose.empty_table()]
+    for name, path in parts:
+        if not may_meet(footer(path), ranges):
+            continue
+        check_file(path, name)
+        with open_slice(path) as file:
+            for batch in file.batches():
+                rows = pa.Table.from_batches([batch]).replace_schema_metadata(None)
+                mask = _equal(rows, key)
+                if mask is not None and pc.any(mask).as_py():
+                    found.append(as_in_force(rows.filter(mask), loose))
+    return pa.concat_tables(found).sort_by(vocab.offset)
+
+
+def _equal(rows: pa.Table, key: Mapping[str, pa.Array]) -> pa.ChunkedArray | None:
+    mask = None
+    for name, value in key.items():
+        if name not in rows.column_names:
+            return None
+        same = pc.fill_null(pc.equal(rows.column(name), value[0]), False)
+        mask = same if mask is None else pc.and_(mask, same)
+    return mask
+
+
+def _the_row(said: pa.Table, vocab: Vocab, wish: Wish) -> pa.Table:
+    """The one row that stands. Raises NotFound, Refused."""
+    ops = np.asarray(said.column(vocab.operation_type)).astype(np.int64)
+    data = said.drop_columns([vocab.offset, vocab.operation_type, vocab.system_time])
+    canceller, _ = cancelled_by(row_codes(data), ops)
+    standing = np.flatnonzero(positive(ops) & (canceller < 0))
+    shown = ", ".join(f"{name}={text}" for name, text in wish.key.items())
+    if len(standing) == 1:
+        return said.slice(int(standing[0]), 1)
+    if len(standing):
+        offsets = np.asarray(said.column(vocab.offset))[standing][:5]
+        raise Refused(
+            f"{len(standing)} rows have {shown}: offsets {', '.join(map(str, offsets))}",
+            rule="correct-row",
+            hint="name more columns that tell them apart: --key COLUMN=VALUE",
+        )
+    if said.num_rows:
+        last = said.column(vocab.offset)[-1].as_py()
+        raise NotFound(
+            f"the row with {shown} was taken back at offset {last}",
+            rule="correct-row",
+            hint="odfctl tail shows what was said of it; a row that was taken back stays so",
+        )
+    raise NotFound(f"no row has {shown}", rule="correct-row", hint="odfctl tail shows rows as the dataset holds them")
+
+
+def _changed(row: pa.Table, schema: pa.Schema, vocab: Vocab, wish: Wish, now: Instant) -> pa.Table:
+    for name, text in wish.values.items():
+        field = schema.field(name)
+        if text is None and name == vocab.event_time:
+            raise Refused("a row has an event time", rule="event-time-missing", hint="give it one")
+        value = nothing_of(field) if text is None else value_of(text, field)
+        row = row.set_column(row.column_names.index(name), row.schema.field(name), value)
+    if vocab.event_time in wish.values and not wish.ahead:
+        _check_not_ahead(row.column(vocab.event_time), now)
+    return row
+
+
+def _check_not_ahead(times: pa.ChunkedArray, now: Instant) -> None:
+    kind = times.type
+    width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+    time = Instant(to_instant(times.cast(width)[0].as_py(), kind))
+    if time > now + TOLERANCE:
+        raise Refused(
+            f"{instant.render(time)} is more than a day ahead of the clock",
+            rule="event-time-ahead",
+            hint="is it mistyped? if it is meant: --ahead",
+        )
+
+
+def _stamped(rows: pa.Table, ops: Sequence[int], vocab: Vocab, time: Instant, offset: int) -> pa.Table:
+    """With the system columns of a new block."""
+    count = rows.num_rows
+    columns = {
+        vocab.offset: np.arange(offset, offset + count),
+        vocab.operation_type: np.array(ops),
+        vocab.system_time: np.full(count, to_millis(time)),
+    }
+    for name, numbers in columns.items():
+        place = rows.column_names.index(name)
+        field = rows.schema.field(place)
+        values = pa.array(numbers, pa.int64())
+        if pa.types.is_timestamp(field.type):
+            values = values.cast(pa.timestamp("ms", "UTC"))
+        rows = rows.set_column(place, field, values.cast(field.type))
+    return rows
+
+
+def _plain(row: pa.Table) -> Mapping[str, Any]:
+    return dict(zip(row.column_names, plain_rows(row.slice(0, 1))[0], strict=True))
+
+
+def _written(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent], tuple[Multihash]]:
+    """The slice as an object, and the events that name it."""
+    state = plan.state
+    assert plan.rows is not None
+    declared = schema_in_force(state)
+    assert declared is not None
+    schema = to_arrow(declared).remove_metadata()
+    check_room(deps.settings.staging, deps.settings.disk_reserve, _SLICE, "a correction is to be written")
+    path = deps.objects.stage()
+    try:
+        write_slice(plan.rows.cast(schema), path)
+        slice_ = measured(path, declared, state.vocab.offset)
+        name = deps.objects.add_file(path)
+    finally:
+        path.unlink(missing_ok=True)
+    if name != slice_.physical_hash:
+        raise Invalid(f"{path.name} changed after it was measured", rule="slice-changed")
+    events: list[MetadataEvent] = []
+    if says_changelog(declared) is not True:
+        events.append(SetDataSchema(schema=saying_changelog(declared, True, by_time=True)))
+    events.append(
+        AddData(
+            prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+            prev_offset=state.last_offset,
+            new_data=slice_,
+            new_watermark=state.watermark,
+            new_source_state=state.source_state,
+        )
+    )
+    return events, (name,)
