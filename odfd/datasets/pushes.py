@@ -105,7 +105,7 @@ def _push(row: Row | None) -> Push | None:
 
 
 class PushTable:
-    """Lookups over a database; implements ``odfd.ingest.push.PushTable``."""
+    """Lookups over a database; implements ``odfd.ingest.push.PushLog``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
