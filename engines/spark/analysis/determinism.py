@@ -42,6 +42,9 @@ _WRITTEN: Final = {
 """Functions whose class is not named as they are called."""
 
 
+_DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
+"""Functions whose result is of the type that they are given."""
+_TYPED: Final = _DOCUMENTS | {"AttributeReference"}
 _COMPARISON: Final = [
     *("If", "And", "IsNull", "left", "IsNull", "right", "0"),
     *("If", "IsNull", "left", "1"),
@@ -136,10 +139,13 @@ def is_float(node: Node) -> bool:
         if part.kind in ("AttributeReference", "Cast", "Literal", "NamedLambdaVariable"):
             if _holds_float(part.fields.get("dataType")):
                 return True
+        elif part.kind in _DOCUMENTS:
+            if _holds_float(part.fields.get("schema")):
+                return True
         elif part.kind in MAKES_FLOAT:
             if part.kind != "Average" or not _decimal(part.only):
                 return True
-        elif part.kind == "GetStructField" and part.only.kind == "AttributeReference":
+        elif part.kind == "GetStructField" and part.only.kind in _TYPED:
             if _holds_float(_field_type(part)):
                 return True
         elif part.kind not in NEVER_FLOAT:
@@ -151,6 +157,10 @@ def is_map(node: Node) -> bool:
     """Whether an expression's value is, or holds, a map."""
     if node.kind in ("AttributeReference", "Cast"):
         return '"map"' in json.dumps(node.fields.get("dataType"))
+    if node.kind in _DOCUMENTS:
+        return '"map"' in json.dumps(node.fields.get("schema"))
+    if node.kind == "GetStructField" and node.only.kind in _TYPED:
+        return '"map"' in json.dumps(_field_type(node))
     if node.kind in MAKES_MAP:
         return True
     return node.kind in HOLDS_ITS_ARGUMENTS and any(is_map(child) for child in node.children)
@@ -158,14 +168,21 @@ def is_map(node: Node) -> bool:
 
 def _field_type(node: Node) -> object:
     """Of ``s.f``; all of ``s`` if its type is not written out."""
-    whole, ordinal = node.only.fields.get("dataType"), node.fields.get("ordinal")
+    stated = node.only.fields
+    whole, ordinal = stated.get("schema" if node.only.kind in _DOCUMENTS else "dataType"), node.fields.get("ordinal")
     fields = whole.get("fields") if isinstance(whole, dict) else None
     return fields[ordinal].get("type") if isinstance(fields, list) and isinstance(ordinal, int) else whole
 
 
 def _holds_float(data_type: object) -> bool:
-    text = data_type if isinstance(data_type, str) else json.dumps(data_type)
-    return "double" in text or "float" in text
+    """Whatever fields are called."""
+    if isinstance(data_type, dict):
+        return any(
+            _holds_float(data_type.get(part)) for part in ("type", "elementType", "keyType", "valueType", "fields")
+        )
+    if isinstance(data_type, list):
+        return any(_holds_float(field) for field in data_type)
+    return data_type in ("double", "float")
 
 
 def _decimal(node: Node) -> bool:

@@ -27,8 +27,8 @@ def _words(text: str) -> frozenset[str]:
 _STRUCTURE: Final = _words("""
     Alias AttributeReference Literal Cast AggregateExpression SortOrder WindowExpression WindowSpecDefinition
     SpecifiedWindowFrame UnboundedPreceding$ UnboundedFollowing$ CurrentRow$ LambdaFunction NamedLambdaVariable
-    KnownNullable KnownNotNull PreciseTimestampConversion OuterReference Between With CommonExpressionRef
-    CommonExpressionDef
+    KnownNullable KnownNotNull PreciseTimestampConversion OuterReference TempResolvedColumn Between With
+    CommonExpressionRef CommonExpressionDef
 """)
 _LOGIC: Final = _words("""
     And Or Not EqualTo EqualNullSafe EqualNull GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual In InSet
@@ -79,7 +79,7 @@ _AGGREGATES: Final = _words("""
     HyperLogLogPlusPlus Kurtosis Max Median Min Percentile PercentileCont PercentileDisc RegrAvgX RegrAvgY RegrCount
     RegrIntercept RegrR2 RegrReplacement RegrSXX RegrSXY RegrSYY RegrSlope Skewness StddevPop StddevSamp Sum TrySum
     TryAverage VariancePop VarianceSamp NumericHistogram
-    RowNumber Rank DenseRank PercentRank CumeDist NTile Lag Lead
+    RowNumber Rank DenseRank PercentRank CumeDist NTile Lag Lead PivotFirst
 """)
 ALLOWED: Final = _STRUCTURE | _LOGIC | _NUMBERS | TEXT_FUNCTIONS | _TIME | _COLLECTIONS | _AGGREGATES
 
@@ -124,7 +124,7 @@ DENIED: Final[dict[str, Denial]] = {
 
 ORDER_FREE: Final = _words("""
     Count CountIf HyperLogLogPlusPlus BoolAnd BoolOr BitAndAgg BitOrAgg BitXorAgg RegrCount
-    Percentile PercentileCont PercentileDisc Median
+    Percentile PercentileCont PercentileDisc Median PivotFirst
 """)
 """Aggregates that give the same for floating point inputs in any order."""
 INTEGER_IN_DOUBLE: Final = _words("Average TryAverage")
