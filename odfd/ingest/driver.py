@@ -189,7 +189,7 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
         async with folder_of(shop) as folder:
-            with outside("its source"):
+            async with outside("its source"):
                 found = await _fetch(shop, dataset, polled, state, folder)
                 settled = isinstance(found, Unchanged) or await _is_settled(shop, found)
             if isinstance(found, Unchanged):
@@ -201,7 +201,7 @@ async def _pull(shop: Workshop, dataset: DatasetId, *, fetch_uncacheable: bool, 
                 await _note_skipped(shop, dataset, state, skipped, tally)
                 return tally.outcome("unsettled")
             report(Step(file=found.name, phase="fetched", rows=tally.rows))
-            with outside("the preparation of its source"):
+            async with outside("the preparation of its source"):
                 batch = await prepared(shop, polled, found, folder)
             try:
                 await transact(shop, dataset, _as_fetched(state), batch, tally, report)
