@@ -12,7 +12,7 @@ import functools
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -157,24 +157,33 @@ class Database:
                     connection.close()
 
     def migrate(self, room: str, steps: Sequence[str]) -> None:
-        """Brings a room's tables to the newest of its versions, all or nothing.
+        """``migrate_all`` of one room."""
+        self.migrate_all([(room, steps)])
+
+    def migrate_all(self, rooms: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Brings the tables of rooms to the newest of their versions, all or nothing; writes nothing when they are.
 
         Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end.
         Raises Environment when the file was written by a newer program.
         """
         with self.write() as connection:
-            row = connection.execute("SELECT version FROM versions WHERE room = ?", (room,)).fetchone()
-            version = row[0] if row else 0
-            if version > len(steps):
-                raise Environment(
-                    f"{self.path} was written by a newer odfd: its {room} tables have version {version}",
-                    rule="database-version",
-                    hint=f"this program knows version {len(steps)}: use the newer program",
-                )
-            for script in steps[version:]:
-                self._run(connection, room, script)
+            for room, steps in rooms:
+                self._migrate(connection, room, steps)
+
+    def _migrate(self, connection: sqlite3.Connection, room: str, steps: Sequence[str]) -> None:
+        row = connection.execute("SELECT version FROM versions WHERE room = ?", (room,)).fetchone()
+        version = row[0] if row else 0
+        if version > len(steps):
+            raise Environment(
+                f"{self.path} was written by a newer odfd: its {room} tables have version {version}",
+                rule="database-version",
+                hint=f"this program knows version {len(steps)}: use the newer program",
+            )
+        for script in steps[version:]:
+            self._run(connection, room, script)
+        if row is None or version < len(steps):
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
-            self._check_schema(connection, room, tuple(steps))
+        self._check_schema(connection, room, tuple(steps))
 
     def _check_schema(self, connection: sqlite3.Connection, room: str, steps: tuple[str, ...]) -> None:
         """A flipped bit in the text of a table's definition renames a column, and no check of SQLite's finds it."""

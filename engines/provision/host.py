@@ -1,15 +1,18 @@
 """Puts together the Spark engine of this machine: Java, sandbox, digest, limits.
 
-Runs once when the daemon starts; everything slow happens in threads. What it finds (the level in use, why better ones
-are not, which Java) is returned for people to see, and nothing is assumed that was not tried.
+Runs once when the daemon starts; everything slow happens in threads, which are left behind when nobody waits for them
+any more: what they write takes effect as a whole. What it finds (the level in use, why better ones are not, which Java)
+is returned for people to see, and nothing is assumed that was not tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -17,7 +20,7 @@ from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity
 from engines.image.installed import installed
-from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits
+from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits, Within
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
@@ -26,6 +29,7 @@ from engines.spark.java import Java, find_java
 from engines.spark.masters import EXECUTOR_SECONDS, parse_master
 from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
 
+R = TypeVar("R")
 MEMORY_TOGETHER: Final = 2
 """Times the memory of one process, for all: the JVM, Python with the result of a query, and workers of an ingest."""
 PROCESSES: Final = 2048
@@ -73,6 +77,7 @@ class SparkOptions:
     """At once, where datasets are isolated; each may take its heap."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)
+    while_starting: Within = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +95,14 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
     """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install,
     Invalid for a cluster that cannot be one.
     """
-    java = await trio.to_thread.run_sync(find_java, environ, options.cache)
+    java = await _aside(partial(find_java, environ, options.cache))
     choice = await _isolation(options, java)
     sandbox = choice.sandbox
     if choice.image is not None:
         identity = image_identity(choice.image.version, choice.image.manifest, choice.level.value)
     else:
-        identity = await trio.to_thread.run_sync(_identity, java.runtime, options.cache, choice.level)
-    recorded = await trio.to_thread.run_sync(find_archive, options.cache, java)
+        identity = await _aside(partial(_identity, java.runtime, options.cache, choice.level))
+    recorded = await _aside(partial(find_archive, options.cache, java))
     # Made for the Java of this machine; an image brings another.
     usable = recorded if sandbox.java_home is None else None
     archive = Mount(usable, PurePosixPath("/odf/archive.jsa")) if usable is not None else None
@@ -118,13 +123,18 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
         most=options.processes if options.isolation is Isolation.DATASET else 1,
         limits=_limits(options),
         calls=options.calls,
+        while_starting=options.while_starting,
     )
     return HostEngine(WarmEngine(settings, on_event), identity, choice, java, options.cluster)
 
 
+async def _aside(call: Callable[[], R]) -> R:
+    return await trio.to_thread.run_sync(call, abandon_on_cancel=True)  # type: ignore[call-arg]  # not in its stubs
+
+
 async def _isolation(options: SparkOptions, java: Java) -> Choice:
     if options.cluster is None:
-        image = await trio.to_thread.run_sync(installed, options.cache)
+        image = await _aside(partial(installed, options.cache))
         return await choose(options.minimum, (java.runtime,), image)
     parse_master(options.cluster.master)
     return await unconfined(options.minimum, _NETWORK)

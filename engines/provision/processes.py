@@ -178,11 +178,12 @@ class Processes:
         return process
 
     async def _readiness(self, process: EngineProcess) -> None:
-        """Raises EngineLost for one that does not become ready."""
+        """Raises EngineLost for one that does not become ready, and what ``while_starting`` raises."""
         limits, began = self._settings.limits, trio.current_time()
         try:
             with trio.move_on_after(limits.start):
-                await process.ready.wait()
+                async with self._settings.while_starting():
+                    await process.ready.wait()
         finally:
             if process.client is None:
                 process.leave("did not become ready")

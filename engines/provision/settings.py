@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -13,6 +14,8 @@ from engines.contract import EngineIdentity
 from engines.sandbox.base import Mount, Sandbox
 from engines.sandbox.cgroups import Groups
 
+Within = Callable[[], AbstractAsyncContextManager[object, bool | None]]
+"""What a wait for an engine to start is done within: its caller may have something better to do."""
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
 Program = Callable[[str, PurePosixPath], tuple[str, ...]]
@@ -79,3 +82,4 @@ class WarmSettings:
     """Processes at once; those of a caller's own come on top."""
     limits: WarmthLimits = field(default_factory=WarmthLimits)
     calls: CallLimits = field(default_factory=CallLimits)
+    while_starting: Within = nullcontext

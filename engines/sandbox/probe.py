@@ -211,11 +211,13 @@ async def _listen(process: ConfinedProcess) -> tuple[bytes, str]:
         while len(said[name]) < _MAX_REPORT and (piece := await stream.receive_some(_MAX_REPORT)):
             said[name] += piece
 
-    with trio.move_on_after(TRIAL_SECONDS):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(drain, "stdout", process.stdout)
-            nursery.start_soon(drain, "stderr", process.stderr)
-    await process.stop(grace=0.5)
+    try:
+        with trio.move_on_after(TRIAL_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drain, "stdout", process.stdout)
+                nursery.start_soon(drain, "stderr", process.stderr)
+    finally:
+        await process.stop(grace=0.5)
     return said["stdout"], said["stderr"].decode(errors="replace")
 
 

@@ -22,7 +22,7 @@ from engines.errors import EngineLost
 from engines.sandbox.base import Job, Sandbox
 from engines.sandbox.cgroups import Group, Groups
 
-DYING_SECONDS: Final = 5.0
+DYING_SECONDS: Final = 1.5
 """For processes that were killed to give back their memory."""
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 

@@ -48,7 +48,7 @@ class EvidenceService:
         found: bytes | Path | None = await trio.to_thread.run_sync(self._proof, name)
         if found is None:
             report.begin("asking peers for it")
-            with outside("peers who have it"):
+            async with outside("peers who have it"):
                 found = await self._fetcher.fetch(name)
         size = found.stat().st_size if isinstance(found, Path) else len(found)
         return wire.EvidenceFetched(id=str(name), size=size)

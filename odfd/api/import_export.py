@@ -121,11 +121,11 @@ class ImportExport:
         async def work(report: Report) -> wire.TransferResult:
             report.begin(f"fetching {request.source}", None, "bytes")
             async with self._remotes.replication.reading(place) as shown:
-                with outside(request.source):
+                async with outside(request.source):
                     head = await shown.source.head_of(shown.root)
                     chain = await shown.source.staged(shown.root, shown.root, head)
                 name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
-                with outside(request.source):
+                async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)
                 copy = Copy(
                     request.source, chain, self._home.objects, "nothing of it was taken: who serves it mends it"

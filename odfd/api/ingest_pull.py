@@ -40,6 +40,7 @@ from odfd.ingest.marking import set_watermark
 from odfd.ingest.push import PushTerms, push_files
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.store import Resources
+from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.uploads import Uploads
@@ -61,7 +62,9 @@ FORMATS: Final[dict[str, ReadStep]] = {
 
 
 TOGETHER: Final = 32
-"""Datasets that one pull brings up to date at a time: one whose source is slow holds no other."""
+"""Datasets that one pull brings up to date at a time."""
+SLOW: Final = 512
+"""Datasets besides, of one pull, whose sources are slow: each holds a connection, and no other dataset."""
 
 _Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
 
@@ -160,13 +163,13 @@ class IngestPullService:
 
         async def work(report: Report) -> wire.PullResult:
             items: dict[DatasetId, wire.PullItem | None] = {}
-            turns = trio.CapacityLimiter(TOGETHER)
+            slots = Slots(TOGETHER, SLOW)
             over = {entry.id: trio.Event() for entry in entries}
 
             async def one(entry: DatasetEntry, first: Sequence[DatasetId]) -> None:
                 for each in first:
                     await over[each].wait()
-                async with turns:
+                async with slots.one():
                     with report.part() as part:
                         async with self._home.turns.of(entry.id, partial(_wait, part, entry)):
                             items[entry.id] = await self._pull_one(
@@ -174,7 +177,8 @@ class IngestPullService:
                             )
                 over[entry.id].set()
 
-            async with trio.open_nursery() as nursery:
+            # A pull has slots of its own; that of its task is for others.
+            async with waiting(connected=False), trio.open_nursery() as nursery:
                 for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
                     nursery.start_soon(one, entry, first)
             return wire.PullResult(items=tuple(found for each in entries if (found := items[each.id]) is not None))
@@ -333,7 +337,7 @@ class IngestPullService:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._state, entry.id)
-        with outside(f"peers of {entry.name}"):
+        async with outside(f"peers of {entry.name}"):
             mirror = await self._scheduler.pass_now(entry.id)
         after = await trio.to_thread.run_sync(self._state, entry.id)
         report.message = mirror.message
@@ -360,7 +364,7 @@ class IngestPullService:
 
     async def _repair(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         report.begin(f"looking at every block and object of {entry.name}", None, "objects")
-        with outside(f"peers of {entry.name}"):
+        async with outside(f"peers of {entry.name}"):
             return await self._made_whole(entry)
 
     async def _made_whole(self, entry: DatasetEntry) -> wire.PullItem:

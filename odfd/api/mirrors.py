@@ -71,11 +71,10 @@ class MirrorService:
 
         async def work(report: Report) -> wire.MirrorView:
             report.begin(f"mirroring {wish.name}", None, "bytes")
-            with outside(f"peers of {wish.name}"):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_show, mirror, report)
-                    await _settled(mirror)
-                    nursery.cancel_scope.cancel()
+            async with outside(f"peers of {wish.name}"), trio.open_nursery() as nursery:
+                nursery.start_soon(_show, mirror, report)
+                await _settled(mirror)
+                nursery.cancel_scope.cancel()
             now = self._scheduler.find(wish.id)
             if now is None:
                 raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")

@@ -191,7 +191,7 @@ async def _pull(
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome("uncacheable")
         async with folder_of(deps) as folder:
-            with outside("its source"):
+            async with outside("its source"):
                 found = await _fetch(deps, dataset, polled, state, folder)
                 settled = isinstance(found, Unchanged) or await _is_settled(deps, found)
             if isinstance(found, Unchanged):
@@ -203,7 +203,7 @@ async def _pull(
                 await _note_skipped(deps, dataset, state, skipped, tally)
                 return tally.outcome("unsettled")
             report(IngestStep(file=found.name, phase="fetched", rows=tally.rows))
-            with outside("the preparation of its source"):
+            async with outside("the preparation of its source"):
                 batch = await prepared(deps, polled, found, folder)
             try:
                 await transact(deps, dataset, _as_fetched(state), batch, tally, report)

@@ -32,6 +32,7 @@ from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import Batch, SourceInForce, needs_history, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
 from odfd.ingest.slices import SliceIndex
+from odfd.runtime.slots import waiting
 
 MAX_BYTES: Final = 256 << 20
 """Of one document that a stranger's manifest names."""
@@ -92,7 +93,8 @@ async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainSta
     async with folder_of(deps) as folder:
         job = FetchJob(state=None, now=time, folder=folder, settings=deps.settings)
         try:
-            found = await fetch(polled.fetch, job)
+            async with waiting():
+                found = await fetch(polled.fetch, job)
         except NotFound as fault:
             raise Remote(fault.message, rule=fault.rule, hint=fault.hint) from fault
         assert isinstance(found, Fetched), "it was asked for whatever is there"

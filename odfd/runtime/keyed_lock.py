@@ -1,6 +1,7 @@
 """Turns at one thing: who works on it works alone, and others wait in the order in which they came.
 
-Made by the wiring and shared by all whose work on one thing must not overlap. Holds only what is asked for now.
+Made by the wiring and shared by all whose work on one thing must not overlap. Holds only what is asked for now. Who
+waits long for a turn keeps no slot from others meanwhile (``slots``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 
 import trio
+
+from odfd.runtime.slots import waiting
 
 
 class KeyedLocks:
@@ -23,10 +26,14 @@ class KeyedLocks:
         lock = self._locks.setdefault(thing, trio.Lock())
         if lock.locked():
             wait()
-        await lock.acquire()
+        held = False
         try:
+            async with waiting(connected=False):
+                await lock.acquire()
+                held = True
             yield
         finally:
-            lock.release()
+            if held:
+                lock.release()
             if not lock.locked():
                 self._locks.pop(thing, None)

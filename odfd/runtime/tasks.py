@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -21,6 +21,7 @@ from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
 from odfd.runtime.clock import Clock
+from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.supervision import Life, Logger
 
 TICK_SECONDS: Final = 0.2
@@ -106,7 +107,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``running`` at once, ``waiting`` for their turn, ``kept`` after they finished."""
+    """``running`` at once, ``waiting`` for their turn, ``kept`` after they finished. Who has long waited for somebody
+    else does not count as running.
+    """
 
     running: int = 16
     waiting: int = 256
@@ -129,15 +132,17 @@ class _Outside:
 _OUTSIDE: Final[ContextVar[_Outside | None]] = ContextVar("outside", default=None)
 
 
-@contextmanager
-def outside(what: str) -> Iterator[None]:
-    """The block waits for somebody else: in a task's work it is left the moment the daemon is asked to stop.
+@asynccontextmanager
+async def outside(what: str) -> AsyncIterator[None]:
+    """The block waits for somebody else: in a task's work it is left the moment the daemon is asked to stop, and while
+    it lasts long the task's slot is for others (``odfd.runtime.slots``).
 
     ``what`` is waited for, for people. Raises Environment when it was left.
     """
     waits = _OUTSIDE.get()
     if waits is None:
-        yield
+        async with waiting():
+            yield
         return
     scope = trio.CancelScope()
     waits.scopes.add(scope)
@@ -145,7 +150,8 @@ def outside(what: str) -> Iterator[None]:
         scope.cancel()
     try:
         with scope:
-            yield
+            async with waiting():
+                yield
     finally:
         waits.scopes.discard(scope)
     if scope.cancelled_caught:
@@ -165,7 +171,7 @@ class TaskBoard:
     ) -> None:
         self._clock, self._new_id, self._logger, self._on_finish = clock, new_id, logger, on_finish
         self._bounds = bounds or Bounds()
-        self._turns = trio.CapacityLimiter(self._bounds.running)
+        self._slots = Slots(self._bounds.running)
         self._live: dict[str, Task] = {}
         self._kept: OrderedDict[str, Task] = OrderedDict()
         self._nursery: trio.Nursery | None = None
@@ -242,7 +248,7 @@ class TaskBoard:
         _OUTSIDE.set(self._outside)
         try:
             with task.scope:
-                async with self._turns:
+                async with self._slots.one():
                     task.state, task.started_at = TaskState.RUNNING, self._clock.now()
                     await self._attempt(task, work)
         finally:

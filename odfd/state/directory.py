@@ -15,6 +15,7 @@ from typing import Final
 
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
+from chain.store import schema
 from chain.store.database import Database, open_database
 from chain.store.lock import StateLock
 from chain.store.objects import DiskObjects
@@ -42,6 +43,8 @@ SEGMENTS: Final = "segments"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
+_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, memory)
+"""Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 _OF_ONE: Final = {
     "datasets": "id",
     **dict.fromkeys(
@@ -83,6 +86,8 @@ class StateDirectory:
         self.directory = directory
         self.recovery = recovery or CrashRecovery()
         self.database = database
+        # At once: each transaction waits for the disk.
+        database.migrate_all((room.ROOM, room.STEPS) for room in _ROOMS)
         self.objects = DiskObjects(directory / OBJECTS, database)
         self.chains = SqliteChains(database, self.objects)
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
@@ -90,8 +95,6 @@ class StateDirectory:
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        for room in (references, row_counts, pushes, resources, visibility, log, damage, memory):
-            database.migrate(room.ROOM, room.STEPS)
         database.watch(_OF_ONE, _UNWATCHED)
 
     @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import trio
@@ -34,6 +36,7 @@ from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from engines.provision.warm import WarmEngine
 from odfd.control import wire
 from odfd.runtime.supervision import Life, Logger
+from odfd.runtime.tasks import outside
 
 SOONEST: Final = 10.0
 """Seconds until an engine that was not found is looked for again; twice as long each time."""
@@ -44,7 +47,8 @@ class NodeEngine:
     """Implements ``engines.contract.Engine``. Start it as a child (``run``)."""
 
     def __init__(self, options: SparkOptions, environ: Mapping[str, str], logger: Logger) -> None:
-        self._options = options
+        # Who waits for it computes nothing yet: a daemon that stops does not let him.
+        self._options = replace(options, while_starting=partial(outside, "the start of the engine"))
         self._environ = environ
         self._logger = logger
         self._host: HostEngine | None = None
@@ -54,11 +58,16 @@ class NodeEngine:
     async def run(self, life: Life) -> None:
         """Find out what engine there is, then keep it until asked to stop. Not having one is no failure of the node."""
         life.ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep)
+            await life.stopping.wait()
+            # At any moment of its start: what is tried or computed for it is left where it is.
+            nursery.cancel_scope.cancel()
+
+    async def _keep(self) -> None:
         pause = SOONEST
         while (host := await self._find()) is None:
-            with trio.move_on_after(pause):
-                await life.stopping.wait()
-                return
+            await trio.sleep(pause)
             pause = min(2 * pause, LATEST)
         self._tell_of(host)
         async with trio.open_nursery() as nursery:
@@ -66,8 +75,6 @@ class NodeEngine:
             # Not before: whoever waited for it wants to use it.
             self._host, self._why_not = host, None
             self._known.set()
-            await life.stopping.wait()
-            nursery.cancel_scope.cancel()
 
     async def _find(self) -> HostEngine | None:
         """Why there is none is told once."""
@@ -127,7 +134,8 @@ class NodeEngine:
             yield engine
 
     async def _engine(self) -> WarmEngine:
-        await self._known.wait()
+        async with outside("what engine there is"):
+            await self._known.wait()
         if self._host is None:
             why = self._why_not
             assert why is not None

@@ -107,7 +107,7 @@ class PublicationService:
 
         async def work(report: Report) -> wire.PublicationView:
             report.begin(f"publishing {entry.name}")
-            with outside("the node's Kubo"):
+            async with outside("the node's Kubo"):
                 done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
             return self._view(entry.name, entry.id, kept, done)
 

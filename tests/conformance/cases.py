@@ -236,6 +236,39 @@ FINAL = (
         day,
     ),
     _two(
+        "hinted-join",
+        "select /*+ broadcast(b) */ a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k "
+        "and b.event_time between a.event_time - interval '1' day and a.event_time",
+        same,
+        same,
+    ),
+    _one(
+        "pivot",
+        "select * from (select time_bucket(interval '1' day, event_time) as event_time, k, v from a) "
+        "pivot (sum(v) as s, count(*) as c for k in ('k1' as one, 'k2' as two))",
+        day,
+        "select time_bucket(interval '1' day, event_time) as event_time, sum(v) filter (where k = 'k1') as one_s, "
+        "nullif(count(*) filter (where k = 'k1'), 0) as one_c, sum(v) filter (where k = 'k2') as two_s, "
+        "nullif(count(*) filter (where k = 'k2'), 0) as two_c from a group by 1",
+    ),
+    _one(
+        "pipe",
+        "from a |> where v % 3 <> 0 |> aggregate sum(v) as s "
+        "group by time_bucket(interval '1' day, event_time) as event_time, k",
+        day,
+        "select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s from a where v % 3 <> 0 "
+        "group by 1, 2",
+    ),
+    _one(
+        "json-key",
+        "select time_bucket(interval '1' day, event_time) as event_time, j.double_x as x, count(*) as c from ("
+        "select event_time, from_json(concat('{\"double_x\": ', v % 3, '}'), 'double_x bigint') as j from a) "
+        "group by 1, 2 having max(event_time) between min(event_time) and max(event_time)",
+        day,
+        "select time_bucket(interval '1' day, event_time) as event_time, v % 3 as x, count(*) as c from a "
+        "group by 1, 2",
+    ),
+    _two(
         "sum-of-a-join",
         "select date_trunc('day', a.event_time) as event_time, a.k, sum(b.v) as s from a join b on a.k = b.k "
         "and b.event_time >= a.event_time - interval '2' day and b.event_time < a.event_time group by 1, 2",

@@ -15,7 +15,7 @@ from engines.spark.analysis.joins import LEFT_ONLY, kind_of
 from engines.spark.analysis.monotone import Function, Shift
 from engines.spark.analysis.relation import Relation, time_of
 from engines.spark.analysis.tables import Core, TableShape, table_shape
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PASSING, Node
 from engines.spark.analysis.walk import JOINS, Walk
 
 
@@ -57,7 +57,7 @@ def _passes(node: Node, walk: Walk) -> bool:
     """Whether rows come from inputs through operators that take them one by one."""
     if (alias := walk.alias_of(node)) is not None:
         return alias not in walk.temporal
-    if node.kind in ("Project", "Filter", "SubqueryAlias", "View", "Generate") and node.children:
+    if node.kind in PASSING | {"Project", "Filter", "Generate"} and node.children:
         return _passes(node.only, walk)
     if node.kind == "Union":
         return all(_passes(child, walk) for child in node.children)
@@ -82,7 +82,7 @@ def _are_versions(node: Node, walk: Walk, as_of: bool) -> bool:
         return as_of or alias in walk.temporal
     if node.kind == "CTERelationRef":
         return _are_versions(walk.shared[node.fields["cteId"]], walk, as_of)
-    passing = node.kind in ("Project", "Filter", "SubqueryAlias", "View") and bool(node.children)
+    passing = node.kind in PASSING | {"Project", "Filter"} and bool(node.children)
     return passing and _are_versions(node.only, walk, as_of)
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from engines.spark.analysis.joins import LEFT_ONLY, kind_of
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PASSING, Node
 
 Above: TypeAlias = tuple[tuple[Node, int], ...]
 """Conditions, each with the ``id()`` of the operator that it stands in."""
 _INNER: Final = frozenset({"Inner", "Cross"})
-_ROW_BY_ROW: Final = frozenset({"SubqueryAlias", "View", "Generate", "ResolvedHint"})
+_ROW_BY_ROW: Final = PASSING | {"Generate"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PASSING, Node
 
 
 def live_columns(root: Node) -> dict[int, frozenset[int] | None]:
@@ -34,9 +34,7 @@ def _below(node: Node, wanted: frozenset[int] | None) -> frozenset[int] | None:
             made = node.expressions("windowExpressions")
             own = _used((*_kept(made, wanted), *node.expressions("partitionSpec"), *node.expressions("orderSpec")))
             return None if wanted is None else (wanted - {each.id for each in made}) | own
-        case "SubqueryAlias" | "View":
-            return wanted
-    return None
+    return wanted if node.kind in PASSING else None
 
 
 def _kept(expressions: Iterable[Node], wanted: frozenset[int] | None) -> list[Node]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from engines.spark.analysis.filters import Filters, filters_above_joins
 from engines.spark.analysis.joins import LEFT_ONLY, conjuncts, kind_of
-from engines.spark.analysis.tree import Node, same, temp_view
+from engines.spark.analysis.tree import PASSING, Node, same, temp_view
 
 Part: TypeAlias = frozenset[tuple[int, str]]
 """(occurrence, column) of every occurrence below."""
@@ -227,8 +227,7 @@ def _unique(kind: str, left: Local, right: Local, pairs: Sequence[tuple[int, int
 _RULES: Final[Mapping[str, Callable[[Locality, Node], Local]]] = {
     "Project": Locality._project,
     "Filter": Locality._pass,
-    "SubqueryAlias": Locality._pass,
-    "View": Locality._pass,
+    **dict.fromkeys(PASSING, Locality._pass),
     "Generate": Locality._generate,
     "Aggregate": Locality._aggregate,
     "Distinct": Locality._distinct,

@@ -14,7 +14,7 @@ from engines.spark.analysis.influence import Fields, Influence, Scope, Value, co
 from engines.spark.analysis.joins import conjuncts, kind_of
 from engines.spark.analysis.monotone import Shift
 from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of, time_of
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PASSING, Node
 
 ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last", "NthValue"})
 """Functions for which rows that tie in ORDER BY would make a difference."""
@@ -151,7 +151,7 @@ def _decided(window: Node, given: set[int]) -> set[int]:
         if kind:
             sides = {"Inner": (0, 1), "Cross": (0, 1), "RightOuter": (1,), "FullOuter": ()}.get(kind, (0,))
             stack.extend(node.children[side] for side in sides)
-        elif node.kind in ("Project", "Filter", "SubqueryAlias", "View") and node.children:
+        elif node.kind in PASSING | {"Project", "Filter"} and node.children:
             stack.append(node.only)
     known: set[int] = set()
     while known != given:

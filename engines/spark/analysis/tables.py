@@ -15,7 +15,7 @@ from engines.spark.analysis.determinism import Finding, computed_exactly
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
 from engines.spark.analysis.relation import Relation, source_of
-from engines.spark.analysis.tree import Node, same
+from engines.spark.analysis.tree import PASSING, Node, same
 
 MERGED_BY: Final[Mapping[str, str]] = {
     "Count": "sum", "CountIf": "sum", "Sum": "sum", "Min": "min", "Max": "max", "BoolAnd": "bool_and",
@@ -139,7 +139,7 @@ def _down_to(root: Node, shared: Mapping[int, Node], core: Node) -> Iterator[Nod
             node = node.children[-1]
         elif node.kind == "CTERelationRef":
             node = shared[node.fields["cteId"]]
-        elif node.kind in ("Project", "Filter", "SubqueryAlias", "View") and node.children:
+        elif node.kind in PASSING | {"Project", "Filter"} and node.children:
             node = node.only
         else:
             return
@@ -184,7 +184,7 @@ def _carried_up(
 
 def _output(node: Node) -> list[int | None]:
     """Ids of an operator's columns, in order; none for operators that do not name them."""
-    while node.kind in ("SubqueryAlias", "View", "Filter") and node.children:
+    while node.kind in PASSING | {"Filter"} and node.children:
         node = node.only
     field = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(node.kind, "output")
     return [each.id for each in node.expressions(field)]
@@ -232,7 +232,7 @@ def _merged_by(part: Node) -> str | None:
 
 def _only_names(operator: Node) -> bool:
     if operator.kind != "Project":
-        return operator.kind in ("SubqueryAlias", "View", "CTERelationRef")
+        return operator.kind in PASSING | {"CTERelationRef"}
     return all(
         (each.only if each.kind == "Alias" else each).kind == "AttributeReference"
         for each in operator.expressions("projectList")

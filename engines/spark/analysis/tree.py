@@ -18,6 +18,8 @@ MAX_PLAN: Final = 64 << 20
 """Bytes of a plan's JSON."""
 MAX_DEPTH: Final = 250
 """Nodes from a root to its deepest leaf; what walks the tree may recurse."""
+PASSING: Final = frozenset({"SubqueryAlias", "View", "ResolvedHint", "PipeOperator"})
+"""Operators that change nothing about the rows below them. A hint says how to join, which nobody can see."""
 _HINT: Final = "split the query: make an inner part a dataset of its own"
 
 

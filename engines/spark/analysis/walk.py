@@ -58,7 +58,7 @@ from engines.spark.analysis.relation import (
     timed,
 )
 from engines.spark.analysis.tables import RANKS, Core
-from engines.spark.analysis.tree import Node, build, temp_view
+from engines.spark.analysis.tree import PASSING, Node, build, temp_view
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),
@@ -74,7 +74,7 @@ JOINS: Final = ("Join", "AsOfJoin")
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 """Columns of an input that the query sees as versions."""
-LINEAR: Final = frozenset({"Project", "Filter", "Generate", "Union", "SubqueryAlias", "View"})
+LINEAR: Final = frozenset({"Project", "Filter", "Generate", "Union"}) | PASSING
 """Operators under which every row speaks for itself."""
 MAX_PATHS: Final = 64
 """Occurrences of inputs in one query, common table expressions counted at every use."""
@@ -334,7 +334,7 @@ class Walk:
     def _latest(self, node: Node, right: Relation, near: Nearness) -> Relation:
         """As-of onto an input that only grows: of each key the latest row so far is in force until the next."""
         inside = node.children[1]
-        while inside.kind == "SubqueryAlias":
+        while inside.kind in PASSING and temp_view(inside) not in self.event_times:
             inside = inside.only
         keys = equal_columns(node.expressions("condition"), right)
         found = [(identity, time) for identity, value in right.scope.items() if (time := path_of(value))]
@@ -432,8 +432,7 @@ class Walk:
 _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
     "Project": Walk._project,
     "Filter": Walk._pass,
-    "SubqueryAlias": Walk._pass,
-    "View": Walk._pass,
+    **dict.fromkeys(PASSING, Walk._pass),
     "LogicalRDD": Walk._opaque_leaf,
     "LocalRelation": Walk._opaque_leaf,
     "LogicalRelation": Walk._opaque_leaf,

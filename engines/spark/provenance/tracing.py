@@ -279,6 +279,8 @@ _RULES: Final[Mapping[str, Callable[[_Tracing, Any, Wanted], Any]]] = {
     "Project": _Tracing._project,
     "Filter": _Tracing._filter,
     "SubqueryAlias": _Tracing._pass,
+    "ResolvedHint": _Tracing._pass,
+    "PipeOperator": _Tracing._pass,
     "View": _Tracing._pass,
     "Generate": _Tracing._generate,
     "Aggregate": _Tracing._aggregate,

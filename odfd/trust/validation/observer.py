@@ -33,6 +33,7 @@ from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.slots import Slots
 from odfd.runtime.supervision import Life
 from odfd.transform.inputs import UpTo, only_appends
 from odfd.transform.replay import without_its_schema
@@ -45,6 +46,8 @@ RETRY_SECONDS: Final = 900.0
 """After a source could not be reached, or an engine could not do its work."""
 TOGETHER: Final = 16
 """Sources that are looked at a time: a slow one holds no other."""
+SLOW: Final = 128
+"""Besides, whose sources are slow: each holds a connection, and no other dataset."""
 UNREACHABLE: Final[Result] = "unreachable"
 _MAX_TAG: Final = 256
 
@@ -68,7 +71,7 @@ class Observer:
         self._closed: dict[DatasetId, Multihash] = {}
         """Blocks whose source is not for everybody to fetch."""
         self._nursery: trio.Nursery | None = None
-        self._turns = trio.CapacityLimiter(TOGETHER)
+        self._slots = Slots(TOGETHER, SLOW)
         self._looking: dict[DatasetId, bool] = {}
         """What is being looked at, and whether it was touched meanwhile."""
         self.rounds = KeyedReconcileLoop[DatasetId](self._round)
@@ -97,7 +100,7 @@ class Observer:
         return RETRY_SECONDS if self._looking else UNTIL_POKED
 
     async def _look(self, dataset: DatasetId) -> None:
-        async with self._turns:
+        async with self._slots.one():
             done = await self._attempt(dataset)
         if self._looking.pop(dataset):
             self.rounds.touch(dataset)

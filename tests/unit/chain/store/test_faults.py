@@ -172,6 +172,23 @@ def test_rooms_bring_their_tables_step_by_step(database: Database) -> None:
     assert caught.value.rule == "database-version"
 
 
+def test_rooms_that_are_brought_together_cost_one_write_and_none_when_they_are_new(database: Database) -> None:
+    def log() -> int:
+        return database.path.with_name(database.path.name + "-wal").stat().st_size
+
+    rooms = [(name, [f"CREATE TABLE {name} (n INTEGER)"]) for name in ("one", "two", "three")]
+    database.migrate_all(rooms)
+    size, writes = log(), database.writes
+    database.migrate_all(rooms)
+    assert log() == size
+    assert database.writes == writes + 1
+    with pytest.raises(Environment):
+        database.migrate_all([("four", ["CREATE TABLE four (n INTEGER)"]), ("five", ["CREATE TABLE one (n INTEGER)"])])
+    with database.read() as connection:
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'four'").fetchall() == []
+        assert connection.execute("SELECT count(*) FROM versions WHERE room IN ('one', 'four')").fetchone() == (1,)
+
+
 @pytest.mark.parametrize("version", range(1, len(schema.STEPS)))
 def test_a_database_of_a_version_before_is_brought_up(tmp_path: Path, version: int) -> None:
     old = open_database(tmp_path / "odfd.sqlite")

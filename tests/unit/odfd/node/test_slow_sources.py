@@ -12,7 +12,10 @@ import pytest
 import trio
 
 from config import model
+from odfd.api.ingest_pull import TOGETHER
 from odfd.control import wire
+from odfd.runtime import slots
+from odfd.runtime.tasks import Bounds
 from worlds.dripping import Dripping, Manner
 from worlds.web_site import Site
 
@@ -50,6 +53,11 @@ def slow(request: Any) -> Any:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "PATIENCE", 0.05)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Any:
     (tmp_path / "pages").mkdir()
@@ -79,6 +87,39 @@ async def test_datasets_pulled_with_a_slow_one_go_on(world: Any, slow: Any, site
             await alice.heard("dataset.appended", 2)
             assert not task.finished.is_set()
             assert task.progress()[-1] == "pulling aaa"
+
+
+MANY = 2 * TOGETHER
+
+
+async def test_more_slow_sources_than_are_pulled_at_once_hold_nobody(world: Any, slow: Any, site: Any) -> None:
+    """The one that answers stands behind all that do not."""
+    async with world.running("alice") as alice:
+        for number in range(MANY):
+            await alice.apply(ROOT.format(name=f"a{number:03}", url=f"{slow.url}/rows.csv"))
+        await alice.apply(ROOT.format(name="z", url=f"{site.url}/rows.csv"))
+        async with pulling(alice) as task:
+            (event,) = await alice.heard("dataset.appended")
+            assert (event.subject, task.finished.is_set()) == ("z", False)
+
+
+async def test_more_slow_pulls_than_tasks_run_at_once_hold_no_other_task(world: Any, slow: Any, site: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT.format(name="a", url=f"{slow.url}/rows.csv"))
+        await alice.apply(ROOT.format(name="z", url=f"{site.url}/rows.csv"))
+        tasks = [
+            alice.board.get((await alice.api.flow.pull(wire.PullRequest(refs=("a",)))).id)
+            for _ in range(2 * Bounds().running)
+        ]
+        await alice.api.flow.pull(wire.PullRequest(refs=("z",)))
+        (event,) = await alice.heard("dataset.appended")
+        assert event.subject == "z"
+        assert not any(task.finished.is_set() for task in tasks)
+        for task in tasks:
+            alice.board.cancel(task.id)
+        with trio.fail_after(DEADLINE):
+            for task in tasks:
+                await task.finished.wait()
 
 
 async def test_a_node_that_stops_waits_for_no_source(world: Any, slow: Any) -> None:

@@ -181,7 +181,7 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
 
     async def waits(_: Report) -> object:
         try:
-            with outside("a server"):
+            async with outside("a server"):
                 await trio.sleep_forever()
         finally:
             ended["waits"] = trio.current_time() - began
@@ -189,7 +189,7 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
     async def computes(_: Report) -> object:
         await trio.sleep(20)
         ended["computes"] = trio.current_time() - began
-        with outside("a server"):
+        async with outside("a server"):
             await trio.sleep_forever()
 
     async with board(Bounds(running=2)) as tasks:
@@ -205,7 +205,7 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
 
 
 async def test_outside_of_a_task_nothing_is_left(autojump_clock: MockClock) -> None:
-    with outside("a server"):
+    async with outside("a server"):
         await trio.sleep(1)
 
 

@@ -1,0 +1,136 @@
+"""So many work at once, and one that waits for somebody else keeps nobody from work.
+
+Who has waited outside for ``PATIENCE`` seconds gives its slot to the next in line, and takes one again when the wait is
+over, before all who are new. Nobody is set apart while no one stands in line: what is quick runs as few at once as was
+said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+PATIENCE: Final = 3.0
+"""Seconds; most of those who are asked have answered by then."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    slots: Slots
+    waits: int = 0
+    """How many of its tasks wait for somebody else."""
+    since: float = math.inf
+    """When the first of them began to; never: it works."""
+    connected: bool = False
+    """To somebody outside, which takes room."""
+
+
+_HELD: Final[ContextVar[_Slot | None]] = ContextVar("slot", default=None)
+
+
+class Slots:
+    """``working`` at once, and at most ``apart`` more that wait outside.
+
+    Who waits inside the node takes no room: one that holds what others wait for always gets a slot back.
+    """
+
+    def __init__(self, working: int, apart: float = math.inf) -> None:
+        self._most, self._most_apart = working, apart
+        self._working: set[_Slot] = set()
+        self._apart: set[_Slot] = set()
+        self._returning = 0
+        self._line = trio.Lock()
+        self._changed = trio.Event()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many hold a slot, and how many are set apart."""
+        return len(self._working), len(self._apart)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """A slot, in the order in which they were asked for. ``waiting`` inside of the block is about this one."""
+        slot = _Slot(self)
+        async with self._line:
+            while len(self._working) + self._returning >= self._most:
+                await self._vacancy()
+            self._working.add(slot)
+        before = _HELD.set(slot)
+        try:
+            yield
+        finally:
+            _HELD.reset(before)
+            self._working.discard(slot)
+            self._apart.discard(slot)
+            self._notify()
+
+    def begin(self, slot: _Slot, *, connected: bool) -> None:
+        """It waits for somebody else."""
+        slot.waits += 1
+        slot.connected = slot.connected or connected
+        if slot.waits == 1:
+            slot.since = trio.current_time()
+            self._notify()
+
+    def end(self, slot: _Slot) -> None:
+        """It does not any more."""
+        slot.waits -= 1
+        if not slot.waits:
+            slot.since, slot.connected = math.inf, False
+
+    async def back(self, slot: _Slot) -> None:
+        """Until it may work: at once, unless it was set apart, or another task of it still waits."""
+        if slot.waits or slot not in self._apart:
+            return
+        self._returning += 1
+        try:
+            while len(self._working) >= self._most:
+                await self._vacancy()
+        finally:
+            self._returning -= 1
+        self._apart.discard(slot)
+        self._working.add(slot)
+        self._notify()
+
+    async def _vacancy(self) -> None:
+        """Until one that waits outside was set apart, or anything else changed."""
+        now, room = trio.current_time(), sum(each.connected for each in self._apart) < self._most_apart
+        may_leave = (each for each in self._working if room or not each.connected)
+        slot = min(may_leave, key=lambda each: each.since, default=None)
+        due = slot.since + PATIENCE if slot is not None else math.inf
+        if slot is not None and due <= now:
+            self._working.discard(slot)
+            self._apart.add(slot)
+            self._notify()
+            return
+        with trio.move_on_at(due):
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+@asynccontextmanager
+async def waiting(*, connected: bool = True) -> AsyncIterator[None]:
+    """The block waits for somebody else: outside, or with ``connected=False`` in this node. Who holds no slot may do so
+    anyhow.
+
+    Who leaves it by a failure waits for no slot to say so.
+    """
+    slot = _HELD.get()
+    if slot is None:
+        yield
+        return
+    slot.slots.begin(slot, connected=connected)
+    try:
+        yield
+    finally:
+        slot.slots.end(slot)
+    await slot.slots.back(slot)
