@@ -71,7 +71,7 @@ class Node:
             keys=keys,
             events=EventLog(clock),
             clock=clock,
-            journal=self.logger,
+            logger=self.logger,
             announce=lambda _, signed: self.said.append(signed),
             name_of=str,
             public_of=frozenset,
