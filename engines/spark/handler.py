@@ -39,7 +39,8 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.service import Control, RequestCancelled
-from engines.spark.analysis.determinism import opaque
+from engines.spark.analysis.determinism import misplaced
+from engines.spark.analysis.functions import Use
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.declarations import Query, Reading, read_query
@@ -210,7 +211,7 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
         query = parsed(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size
         plan = analysed(session, query)
-        found = opaque(parse_plan(as_json(plan)))
+        found = misplaced(parse_plan(as_json(plan)), Use.QUERY)
         if found:
             return InvalidQuery(message=f"{found[0].message} [{found[0].code}]")
         frame = frame_of(session, plan)

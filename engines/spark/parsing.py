@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
 from engines.spark.analysis.lexical import TOO_LARGE, check_depth, read_words, undated
-from engines.spark.analysis.parsed import Refused, Size, judge
+from engines.spark.analysis.parsed import Size, judge
+from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.declarations import MAX_TEXT
 from engines.spark.plans import items, json_of, place_of

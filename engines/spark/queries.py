@@ -22,9 +22,9 @@ from chain.model.source import SqlQueryStep
 from engines.contract import Diagnostic, InvalidQuery, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
-from engines.spark.analysis.parsed import Refused, Size
+from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.readings import Readings
-from engines.spark.analysis.refusals import HOP_CALENDAR
+from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone

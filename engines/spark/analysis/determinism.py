@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.exact import is_exact
+from engines.spark.analysis.exact import MOMENTS, is_exact
 from engines.spark.analysis.functions import (
-    ADDS_IN_DOUBLE,
     ALLOWED,
     BY_ORDER,
     BYTES,
-    DENIED,
+    DENIALS,
     HOLDS_ITS_ARGUMENTS,
     INTEGER_IN_DOUBLE,
     MAKES_FLOAT,
@@ -26,7 +25,9 @@ from engines.spark.analysis.functions import (
     NESTED,
     NEVER_FLOAT,
     ORDER_FREE,
+    PASSES_BYTES,
     SUBQUERIES,
+    Use,
 )
 from engines.spark.analysis.moving import reads_todays_time
 from engines.spark.analysis.tree import Node, same
@@ -45,6 +46,8 @@ _WRITTEN: Final = {
 _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 """Functions whose result is of the type that they are given."""
 _TYPED: Final = _DOCUMENTS | {"AttributeReference"}
+_ROOM: Final = 28
+"""Digits of a decimal whose sum has ten more: room for ten thousand million rows."""
 _COMPARISON: Final = [
     *("If", "And", "IsNull", "left", "IsNull", "right", "0"),
     *("If", "IsNull", "left", "1"),
@@ -110,24 +113,30 @@ def examine(expression: Node) -> list[Finding]:
     return found
 
 
-def opaque(plan: Node) -> list[Finding]:
-    """Calls of foreign code anywhere in a plan: the one thing that even a person's own look at data may not do."""
+def misplaced(plan: Node, use: Use) -> list[Finding]:
+    """What anywhere in a plan may not be used where it stands, which is no transform.
+
+    Floating point in whatever order is let through: neither a person's look nor an ingest is computed again by others.
+    """
     found = []
     for operator in plan.preorder():
         for expression in _arguments(operator):
-            found.extend(_opaque_parts(expression))
+            found.extend(_misplaced_parts(expression, use))
     return found
 
 
-def _opaque_parts(expression: Node) -> list[Finding]:
+def _misplaced_parts(expression: Node, use: Use) -> list[Finding]:
     found = []
     stack = [(expression, False)]
     while stack:
         node, ours = stack.pop()
-        denial = DENIED.get(node.kind)
-        if denial is not None and denial.code == "opaque-function" and not (ours and node.kind.endswith("Invoke")):
+        uses, denial = DENIALS.get(node.kind, (use, None))
+        if denial is not None and use not in uses and not (ours and node.kind.endswith("Invoke")):
             found.append(Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node))
-        stack.extend((child, ours or "replacement" in node.fields) for child in node.children)
+        if use is Use.PREPROCESS and (moving := _cast(node)) is not None:
+            found.append(moving)
+        below = [*node.children, *_arguments(node)]
+        stack.extend((child, ours or "replacement" in node.fields) for child in below)
     return found
 
 
@@ -191,7 +200,7 @@ def _decimal(node: Node) -> bool:
 
 
 def _function(node: Node, ours: bool) -> Finding | None:
-    denial = DENIED.get(node.kind)
+    _, denial = DENIALS.get(node.kind, (None, None))
     if node.kind == "ListAgg" and _ordered_by_itself(node):
         return None
     if denial is not None and not (ours and node.kind in ("StaticInvoke", "Invoke")):
@@ -210,23 +219,31 @@ def _aggregate(node: Node) -> Finding | None:
     if node.kind != "AggregateExpression":
         return None
     function = node.children[0]
-    if function.kind in ORDER_FREE or function.kind in DENIED or not function.children:
+    if function.kind in ORDER_FREE or function.kind in DENIALS or not function.children:
         return None
     name, distinct = _sql_name(function.kind), "distinct " if node.fields.get("isDistinct") else ""
     if computed_exactly(node):
         return None
-    if function.kind in ADDS_IN_DOUBLE:
+    if function.kind in MOMENTS or function.kind == "RegrReplacement":
         return Finding(
             "float-aggregate",
-            f"{name} adds in floating point, whatever it is given: the result depends on the order of the rows",
-            f"{ADDS_IN_DOUBLE[function.kind]}, over decimals, and compute from them",
+            f"{name}({distinct}…) adds in floating point, whatever it is given: the result depends on the order of the "
+            "rows",
+            "sum(x * y), sum(x), sum(y) and count(x), over decimals, and compute from them",
             function,
         )
     if any(is_float(child) for child in function.children):
         return Finding(
             "float-aggregate",
             f"{name} over floating point: the result depends on the order of the rows",
-            f"{name}({distinct}cast(x as decimal(38,12)))",
+            f"{name}({distinct}cast(x as decimal({28 if distinct else 38},12)))",
+            function,
+        )
+    if distinct and function.kind in ("Sum", "Average") and _may_overflow(function.only):
+        return Finding(
+            "overflow-by-order",
+            f"{name}(distinct …) may leave its type on the way, or not, as the order of the rows has it",
+            f"{name}(distinct cast(x as decimal({_ROOM},0)))",
             function,
         )
     if function.kind in INTEGER_IN_DOUBLE and _integer(function.children[0]):
@@ -244,6 +261,13 @@ def computed_exactly(node: Node) -> bool:
     if node.kind != "AggregateExpression":
         return False
     return is_exact(node, any(is_float(child) for child in node.children[0].children))
+
+
+def _may_overflow(node: Node) -> bool:
+    """Whether a sum of distinct values may have no room: no decimal with digits to spare, as far as is known."""
+    stated = node.fields.get("dataType")
+    digits = re.match(r"decimal\((\d+),", stated) if isinstance(stated, str) else None
+    return digits is None or int(digits[1]) > _ROOM
 
 
 def _integer(node: Node) -> bool:
@@ -295,7 +319,7 @@ def _is_nested(node: Node) -> bool:
             _field_type(node) if node.kind == "GetStructField" else node.children[0].fields.get("dataType")
         )
         return "binary" in inner or inner.count('"type"') > (node.kind != "GetStructField")
-    return node.kind in HOLDS_ITS_ARGUMENTS and any(_is_nested(child) for child in node.children)
+    return node.kind in HOLDS_ITS_ARGUMENTS | PASSES_BYTES and any(_is_nested(child) for child in node.children)
 
 
 def _aggregated(node: Node) -> Node:

@@ -1,14 +1,40 @@
-"""The closed lists of functions: what a query may call, and what it may not, with the reason and what to write.
+"""The table of functions: what the value of each one that the pinned Spark knows depends on, and where it may be used.
 
-Names are classes of Catalyst, as an analysed plan has them. A function that is in neither list is refused as unknown:
-a new Spark brings new functions, and each has to be looked at before two honest nodes may disagree because of it.
-Engine semantics, section 11.
+``functions.tsv`` beside this file has one row for each function and table function of Spark's registry, and one for
+each Catalyst expression that Spark writes by itself. What has no row is refused everywhere: a new Spark brings new
+functions, and each has to be looked at before two honest nodes may disagree because of it. The engine's tests hold the
+table to the registry both ways, and run each accepted row. Engine semantics, section 11.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Flag, auto
+from pathlib import Path
 from typing import Final
+
+from chain.errors import Invalid
+
+MAX_TABLE: Final = 1 << 20
+"""Bytes of the table."""
+COLUMNS: Final = ("registry", "name", "depends on", "becomes", "result", "cost", "arguments", "why")
+RESULTS: Final = frozenset({
+    "boolean", "whole", "decimal", "double", "same", "text", "bytes", "time", "interval", "list", "map", "struct",
+})  # fmt: skip
+"""Kinds of values; ``same``: floating point, if an argument is."""
+
+
+class Use(Flag):
+    """Where a query stands."""
+
+    NOWHERE = 0
+    QUERY = auto()
+    """A person's own look at data."""
+    PREPROCESS = auto()
+    """Of a source: the same bytes make the same rows, but nobody computes them again."""
+    TRANSFORM = auto()
+    """Every node computes the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,153 +46,208 @@ class Denial:
     instead: str
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """What a function's value depends on: where it may be used, and what is said where it may not."""
+
+    uses: Use
+    denial: Denial | None = None
 
 
-_STRUCTURE: Final = _words("""
-    Alias AttributeReference Literal Cast AggregateExpression SortOrder WindowExpression WindowSpecDefinition
-    SpecifiedWindowFrame UnboundedPreceding$ UnboundedFollowing$ CurrentRow$ LambdaFunction NamedLambdaVariable
-    KnownNullable KnownNotNull PreciseTimestampConversion OuterReference TempResolvedColumn Between With
-    CommonExpressionRef CommonExpressionDef
-""")
-_LOGIC: Final = _words("""
-    And Or Not EqualTo EqualNullSafe EqualNull GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual In InSet
-    IsNull IsNotNull IsNaN Like ILike LikeAll LikeAny NotLikeAll NotLikeAny RLike Contains StartsWith EndsWith
-    CaseWhen If Coalesce NaNvl NullIf NullIfZero Nvl Nvl2 ZeroIfNull Greatest Least AtLeastNNonNulls
-""")
-_NUMBERS: Final = _words("""
-    Add Subtract Multiply Divide IntegralDivide Remainder Pmod UnaryMinus UnaryPositive Abs Sign Signum
-    TryAdd TrySubtract TryMultiply TryDivide TryMod TryEval Ceil Floor RoundCeil RoundFloor Round BRound Rint Sqrt
-    Bin Conv Hex Unhex Factorial WidthBucket Pi EulerNumber Crc32 Md5 Sha1 Sha2 Murmur3Hash XxHash64 Hmac
-    BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitwiseCount BitwiseGet ShiftLeft ShiftRight ShiftRightUnsigned
-    CheckOverflow UnscaledValue MakeDecimal PromotePrecision CheckOverflowInSum
-""")
-TEXT_FUNCTIONS: Final = _words("""
-    Ascii Base32 Base64 BitLength Chr Concat ConcatWs Decode Encode StringDecode Elt FindInSet FormatNumber
-    FormatString InitCap IsValidUTF8 JaroWinkler Left Length Levenshtein Lower Luhncheck MakeValidUTF8 Mask
-    OctetLength Overlay Quote RegExpCount RegExpExtract RegExpExtractAll RegExpInStr RegExpReplace RegExpSubStr
-    Right SoundEx SplitPart StringInstr StringLocate StringLPad StringRPad StringRepeat StringReplace StringSpace
-    StringSplit StringTranslate StringTrim StringTrimBoth StringTrimLeft StringTrimRight Substring SubstringIndex
-    ToBinary ToCharacter ToNumber TryToBinary TryToNumber TryValidateUTF8 UnBase32 UnBase64 Upper ValidateUTF8
-    ParseUrl TryParseUrl UrlDecode TryUrlDecode UrlEncode GetJsonObject JsonObjectKeys JsonToStructs
-    LengthOfJsonArray StructsToJson CsvToStructs StructsToCsv BinaryPad
-""")
-_TIME: Final = _words("""
-    AddMonths ConvertTimezone DateAdd DateAddInterval DateAddYMInterval DateDiff DateFormatClass DateFromUnixDate
-    DatePart DateSub DatetimeSub DayName DayOfMonth DayOfWeek DayOfYear Extract FromUTCTimestamp FromUnixTime Hour
-    LastDay MakeDTInterval MakeDate MakeTimestamp MakeTimestampNTZ MakeYMInterval MicrosToTimestamp
-    MillisToTimestamp Minute Month MonthName MonthsBetween NextDay ParseToDate ParseToTimestamp Quarter Second
-    SecondWithFraction SecondsToTimestamp SubtractDates SubtractTimestamps TimeBucket TimestampAdd
-    TimestampAddInterval TimestampAddYMInterval TimestampDiff ToUTCTimestamp ToUnixTimestamp GetTimestamp
-    TryMakeTimestamp TryToTimestamp TruncDate TruncTimestamp UnixDate UnixTimestamp UnixMicros UnixMillis UnixSeconds
-    WeekDay WeekOfYear WindowTime Year YearOfWeek
-    MultiplyDTInterval MultiplyYMInterval DivideDTInterval DivideYMInterval
-    ExtractANSIIntervalDays ExtractANSIIntervalHours ExtractANSIIntervalMinutes ExtractANSIIntervalSeconds
-    ExtractANSIIntervalMonths ExtractANSIIntervalYears
-""")
-_COLLECTIONS: Final = _words("""
-    ArrayAggregate ArrayAppend ArrayCompact ArrayContains ArrayDistinct ArrayExcept ArrayExists ArrayFilter
-    ArrayForAll ArrayInsert ArrayIntersect ArrayJoin ArrayMax ArrayMin ArrayPosition ArrayPrepend ArrayRemove
-    ArrayRepeat ArraySize ArraySort ArrayTransform ArrayUnion ArraysOverlap ArraysZip CreateArray CreateMap
-    CreateNamedStruct ElementAt Explode Flatten Get GetArrayItem GetArrayStructFields GetMapValue GetStructField
-    Inline MapConcat MapContainsKey MapEntries MapFilter MapFromArrays MapFromEntries MapKeys MapValues MapZipWith
-    PosExplode Reverse Sequence Size Slice SortArray Stack StringToMap TransformKeys TransformValues TryElementAt
-    UpdateFields WithField ZipWith GeneratorOuter
-""")
-_AGGREGATES: Final = _words("""
-    Average BitAndAgg BitOrAgg BitXorAgg BoolAnd BoolOr Corr Count CountIf CovPopulation CovSample
-    HyperLogLogPlusPlus Kurtosis Max Median Min Percentile PercentileCont PercentileDisc RegrAvgX RegrAvgY RegrCount
-    RegrIntercept RegrR2 RegrReplacement RegrSXX RegrSXY RegrSYY RegrSlope Skewness StddevPop StddevSamp Sum TrySum
-    TryAverage VariancePop VarianceSamp NumericHistogram
-    RowNumber Rank DenseRank PercentRank CumeDist NTile Lag Lead PivotFirst
-""")
-ALLOWED: Final = _STRUCTURE | _LOGIC | _NUMBERS | TEXT_FUNCTIONS | _TIME | _COLLECTIONS | _AGGREGATES
-
-_CLOCK = Denial("not-data", "its value is not in the data", "use a column, such as event_time")
-_LAYOUT = Denial("layout-dependent", "it depends on how rows are spread over machines", "use hash() of columns")
-_TIES = Denial("arbitrary-row", "which row it takes is not determined", "min(x), or max(struct(y, x)).x")
-_ORDER = Denial(
-    "arbitrary-order",
-    "the order of its elements is not determined",
-    "use array_sort(collect_list(x)), x cast to a decimal if it is floating point",
-)
-_LISTED = Denial(
-    "arbitrary-order", "the order of its elements is not determined", "use listagg(x, ',') within group (order by x)"
-)
-_MERGE = Denial("layout-dependent", "its answer depends on the order of merging", "use percentile or count")
-_CODE = Denial("opaque-function", "what it does cannot be known", "use functions of SQL")
-_CPU = Denial("platform-dependent", "its last digits depend on the processor", "compute it where it is displayed")
-_TABLES = Denial(
-    "collation", "which texts it takes for equal is arbitrary, and changes with its tables", "use lower(x)"
-)
-_PLACE = Denial("not-data", "it depends on the configuration of the engine", "write the value itself")
-
-DENIED: Final[dict[str, Denial]] = {
-    name: denial
-    for names, denial in (
-        ("CurrentTimestamp Now LocalTimestamp CurrentDate CurrentTime CurrentTimestampLike", _CLOCK),
-        ("CurrentTimeZone CurrentUser CurrentDatabase CurrentCatalog CurrentPath SparkVersion TypeOf", _PLACE),
-        ("Rand Randn Uuid Shuffle RandStr Uniform MonotonicallyIncreasingID SparkPartitionID", _LAYOUT),
-        ("InputFileName InputFileBlockStart InputFileBlockLength FileSourceMetadataAttribute", _LAYOUT),
-        ("First Last AnyValue Mode MaxBy MinBy NthValue", _TIES),
-        ("CollectList CollectSet CollectUnion", _ORDER),
-        ("ListAgg", _LISTED),
-        ("Collate Collation", _TABLES),
-        ("ApproximatePercentile HistogramNumeric ApproxTopK CountMinSketchAgg", _MERGE),
-        ("ScalaUDF PythonUDF PythonUDAF PythonUDTF ScalaUDAF ScalaAggregator HiveSimpleUDF HiveGenericUDF", _CODE),
-        ("CallMethodViaReflection TryReflect StaticInvoke Invoke", _CODE),
-        ("Sin Cos Tan Asin Acos Atan Atan2 Sinh Cosh Tanh Asinh Acosh Atanh Cot Csc Sec", _CPU),
-        ("Exp Expm1 Log Log10 Log1p Log2 Logarithm Pow Cbrt Hypot ToDegrees ToRadians", _CPU),
-    )
-    for name in names.split()
-}
-
-ORDER_FREE: Final = _words("""
-    Count CountIf HyperLogLogPlusPlus BoolAnd BoolOr BitAndAgg BitOrAgg BitXorAgg RegrCount
-    Percentile PercentileCont PercentileDisc Median PivotFirst
-""")
-"""Aggregates that give the same for floating point inputs in any order."""
-INTEGER_IN_DOUBLE: Final = _words("Average TryAverage")
-"""Aggregates that add whole numbers in floating point, inexact beyond 2^53."""
-ADDS_IN_DOUBLE: Final = {
-    **dict.fromkeys(("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"), "sum(x * x), sum(x) and count(x)"),
-    **dict.fromkeys(("Skewness", "Kurtosis"), "sum(x * x * x), sum(x * x), sum(x) and count(x)"),
-    **dict.fromkeys(
-        ("Corr", "CovPopulation", "CovSample", "RegrSlope", "RegrIntercept", "RegrR2", "RegrSXX", "RegrSYY", "RegrSXY",
-         "RegrReplacement"),
-        "sum(x * y), sum(x), sum(y) and count(x)",
+_LOOK: Final = Use.QUERY
+_AT_HOME: Final = Use.QUERY | Use.PREPROCESS
+_ANYWHERE: Final = _AT_HOME | Use.TRANSFORM
+_LISTED: Final = "the order of its elements is not determined"
+DEPENDENCES: Final[Mapping[str, Dependence]] = {
+    "arguments": Dependence(_ANYWHERE),
+    "group": Dependence(_ANYWHERE),
+    "exact": Dependence(_ANYWHERE),
+    "frame": Dependence(_ANYWHERE),
+    "pane": Dependence(_ANYWHERE),
+    "clock": Dependence(
+        _LOOK, Denial("not-data", "its value is not in the data", "use a column, such as event_time")
+    ),
+    "session": Dependence(
+        _LOOK, Denial("not-data", "it depends on the configuration of the engine", "write the value itself")
+    ),
+    "layout": Dependence(
+        _LOOK,
+        Denial("layout-dependent", "it depends on how rows are spread over machines", "use hash() of columns"),
+    ),
+    "ties": Dependence(
+        _LOOK, Denial("arbitrary-row", "which row it takes is not determined", "min(x), or max(struct(y, x)).x")
+    ),
+    "position": Dependence(
+        _LOOK, Denial("arbitrary-row", "which row it takes is not determined", "min(x), or max(struct(y, x)).x")
+    ),
+    "list": Dependence(
+        _LOOK,
+        Denial(
+            "arbitrary-order", _LISTED,
+            "use array_sort(collect_list(x)), x cast to a decimal if it is floating point",
+        ),
+    ),
+    "listing": Dependence(
+        _LOOK, Denial("arbitrary-order", _LISTED, "use listagg(x, ',') within group (order by x)")
+    ),
+    "merging": Dependence(
+        _LOOK,
+        Denial("layout-dependent", "its answer depends on the order of merging", "use percentile or count"),
+    ),
+    "adding": Dependence(
+        _AT_HOME,
+        Denial(
+            "float-aggregate",
+            "adds in floating point, whatever it is given: the result depends on the order of the rows",
+            "sum(x * x * x), sum(x * x), sum(x) and count(x), over decimals, and compute from them",
+        ),
+    ),
+    "processor": Dependence(
+        _AT_HOME,
+        Denial("platform-dependent", "its last digits depend on the processor", "compute it where it is displayed"),
+    ),
+    "java": Dependence(
+        _AT_HOME,
+        Denial("platform-dependent", "it changes with the Java that runs Spark", "split, from_json, or regexp_extract"),
+    ),
+    "collation": Dependence(
+        _LOOK,
+        Denial("collation", "which texts it takes for equal is arbitrary, and changes with its tables", "use lower(x)"),
+    ),
+    "type": Dependence(
+        _AT_HOME,
+        Denial("foreign-type", "it makes or takes a type that no dataset has", "use texts, numbers and timestamps"),
+    ),
+    "fails": Dependence(
+        _AT_HOME, Denial("always-fails", "a transaction that fails fails for ever", "leave such rows out: where …")
+    ),
+    "untried": Dependence(
+        _AT_HOME,
+        Denial(
+            "unknown-function", "it is not among the functions known to give every node the same answer",
+            "use another function, or compute it where it is displayed",
+        ),
+    ),
+    "rows": Dependence(
+        _AT_HOME, Denial("not-data", "it makes rows that are in no input", "LATERAL VIEW makes rows of lists")
+    ),
+    "code": Dependence(
+        Use.NOWHERE, Denial("opaque-function", "what it does cannot be known", "use functions of SQL")
+    ),
+    "outside": Dependence(
+        Use.NOWHERE, Denial("opaque-function", "it reads files or classes beside the query", "use functions of SQL")
+    ),
+    "judging": Dependence(
+        Use.NOWHERE, Denial("opaque-function", "it is computed while a query is judged", "write the schema itself")
+    ),
+    "secret": Dependence(
+        Use.NOWHERE,
+        Denial("opaque-function", "its key would stand in the query, which is published", "encrypt the file instead"),
     ),
 }  # fmt: skip
-"""Aggregates that turn whatever they are given into floating point first, and the exact ones they come from."""
-BY_ORDER: Final = _words("First Last NthValue")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A row of the table."""
+
+    registry: str
+    """``function``, ``table`` (functions to select from) or ``expression`` (what Spark writes by itself)."""
+    name: str
+    depends: str
+    becomes: frozenset[str]
+    """Classes of Catalyst that stand for it in an analysed plan."""
+    results: frozenset[str]
+    """Kinds of values; none: they are those of its arguments, or not known."""
+    costs: frozenset[str]
+    """``heavy``: time or result can be far larger than the arguments, so it is not computed of constants alone;
+    ``written-out``: the analyser writes it out as other functions, in which an argument may stand several times."""
+    arguments: tuple[str, ...]
+    """Types that it was tried with: SQL, in which names of types stand for columns."""
+    why: str
+
+    @property
+    def uses(self) -> Use:
+        return DEPENDENCES[self.depends].uses
+
+    @property
+    def denial(self) -> Denial | None:
+        return DEPENDENCES[self.depends].denial
+
+
+def read_table(text: str) -> tuple[Function, ...]:
+    """The rows of a table. Raises Invalid for what is not one."""
+    if len(text) > MAX_TABLE:
+        raise Invalid("the table of functions is too large", rule="functions")
+    head, *lines = text.splitlines()
+    if tuple(head.split("\t")) != COLUMNS:
+        raise Invalid("the table of functions has other columns", rule="functions")
+    return tuple(_row(line) for line in lines)
+
+
+def _row(line: str) -> Function:
+    parts = line.split("\t")
+    if len(parts) != len(COLUMNS) or parts[2] not in DEPENDENCES or not RESULTS.issuperset(parts[4].split()):
+        raise Invalid(f"not a row of the table of functions: {line[:80]}", rule="functions")
+    registry, name, depends, becomes, results, costs, arguments, why = parts
+    return Function(
+        registry, name, depends, frozenset(becomes.split()), frozenset(results.split()), frozenset(costs.split()),
+        tuple(arguments.split(" ; ")) if arguments else (), why,
+    )  # fmt: skip
+
+
+TABLE: Final = read_table(Path(__file__).with_name("functions.tsv").read_text(encoding="utf-8"))
+FUNCTIONS: Final[Mapping[str, Function]] = {row.name: row for row in TABLE if row.registry == "function"}
+TABLE_FUNCTIONS: Final[Mapping[str, Function]] = {row.name: row for row in TABLE if row.registry == "table"}
+
+
+def _classes(wanted: Callable[[Function], bool]) -> frozenset[str]:
+    return frozenset(kind for row in TABLE if wanted(row) for kind in row.becomes)
+
+
+def _kinds() -> Iterator[tuple[str, frozenset[str]]]:
+    """Of each class the kinds of values of all functions that become it; none if one is not known."""
+    found: dict[str, list[frozenset[str]]] = {}
+    for row in TABLE:
+        for kind in row.becomes:
+            found.setdefault(kind, []).append(row.results)
+    for kind, results in found.items():
+        yield kind, frozenset().union(*results) if all(results) else frozenset()
+
+
+DENIALS: Final[Mapping[str, tuple[Use, Denial]]] = {
+    kind: (row.uses, row.denial) for row in TABLE if row.denial is not None for kind in row.becomes
+}
+"""Of expressions that are not allowed everywhere: where they are, and what is said elsewhere."""
+ALLOWED: Final = _classes(lambda row: Use.TRANSFORM in row.uses)
+ORDER_FREE: Final = _classes(lambda row: row.depends == "group")
+"""Aggregates that give the same for floating point inputs in any order."""
+BY_ORDER: Final = _classes(lambda row: row.depends == "position")
 """Allowed in OVER, where ORDER BY can decide which row they take."""
-MAKES_MAP: Final = _words("""
-    CreateMap MapConcat MapFilter MapFromArrays MapFromEntries MapZipWith StringToMap TransformKeys TransformValues
-""")
-HOLDS_ITS_ARGUMENTS: Final = _words("""
-    Alias CreateArray CreateNamedStruct CaseWhen If Coalesce Nvl Nvl2 NullIf KnownNullable KnownNotNull ArrayRepeat
-""")
+INTEGER_IN_DOUBLE: Final = frozenset({"Average", "TryAverage"})
+"""Aggregates that add whole numbers in floating point, inexact beyond 2^53."""
+HOLDS_ITS_ARGUMENTS: Final = frozenset({
+    "Alias", "CreateArray", "CreateNamedStruct", "CaseWhen", "If", "Coalesce", "Nvl", "Nvl2", "NullIf", "KnownNullable",
+    "KnownNotNull", "ArrayRepeat",
+})  # fmt: skip
 """Functions whose value is one of their arguments, or made of them."""
-MAKES_FLOAT: Final = _words("""
-    MonthsBetween Pi EulerNumber Percentile PercentileCont Median Average TryAverage JsonToStructs CsvToStructs
-    JaroWinkler PercentRank CumeDist
-""")
+_RESULTS: Final = dict(_kinds())
+_NESTED: Final = frozenset({"list", "map", "struct"})
+MAKES_MAP: Final = frozenset(kind for kind, results in _RESULTS.items() if results == {"map"})
+MAKES_FLOAT: Final = frozenset(kind for kind, results in _RESULTS.items() if "double" in results)
 """Functions whose result is floating point (or may hold it) though no argument is."""
-NEVER_FLOAT: Final = _words("""
-    And Or Not EqualTo EqualNullSafe GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual In InSet IsNull IsNotNull
-    IsNaN Like ILike RLike Contains StartsWith EndsWith Length OctetLength Murmur3Hash XxHash64 Ceil Floor RoundCeil
-    RoundFloor Count CountIf Size ArraySize ArrayContains Hex DateFormatClass FormatNumber FormatString
-""")
+NEVER_FLOAT: Final = frozenset(
+    kind for kind, results in _RESULTS.items() if results and not results & {"double", "same", *_NESTED}
+)
 """Functions whose result is not floating point though an argument may be."""
-NOT_TEXT: Final = (_NUMBERS | _TIME) - _words("DateFormatClass DayName MonthName FromUnixTime")
-"""Functions whose result is never a text that could be read as a time of day."""
-NESTED: Final = _COLLECTIONS - _words("""
-    ArrayContains ArrayExists ArrayForAll ArrayJoin ArrayPosition ArraySize ArraysOverlap ElementAt Get GetArrayItem
-    GetMapValue GetStructField MapContainsKey Size TryElementAt ArrayMax ArrayMin ArrayAggregate Reverse Explode
-    PosExplode Inline Stack GeneratorOuter
-""")
+NOT_TEXT: Final = frozenset(kind for kind, results in _RESULTS.items() if results and not results & {"text", *_NESTED})
+"""Functions whose result is never a text that could be read as a time of day, and holds none."""
+NESTED: Final = frozenset(kind for kind, results in _RESULTS.items() if results and results <= _NESTED)
 """Functions whose result is a list, a structure or a map."""
-BYTES: Final = _words("Unhex UnBase64 UnBase32 Encode ToBinary TryToBinary")
+BYTES: Final = frozenset(kind for kind, results in _RESULTS.items() if results == {"bytes"})
 """Functions whose result is binary."""
-SUBQUERIES: Final = _words("ScalarSubquery Exists ListQuery InSubquery LateralSubquery FunctionTableSubqueryArgument")
+PASSES_BYTES: Final = frozenset(kind for kind, results in _RESULTS.items() if "bytes" in results) - BYTES
+"""Functions whose result is binary if an argument is."""
+SUBQUERIES: Final = frozenset({
+    "ScalarSubquery", "Exists", "ListQuery", "InSubquery", "LateralSubquery", "FunctionTableSubqueryArgument",
+})  # fmt: skip

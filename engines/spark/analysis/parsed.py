@@ -9,13 +9,17 @@ will have is bounded first. The same for transforms, preprocess queries and raw 
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from chain.errors import Invalid
+from engines.spark.analysis.functions import DEPENDENCES, FUNCTIONS, TABLE_FUNCTIONS, Function, Use
+from engines.spark.analysis.growth import COLUMN, NOTHING, Growth, check_fold, growth_of
 from engines.spark.analysis.lexical import MAX_TYPES, TOO_LARGE, type_depth
+from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, build
 
 MAX_COST: Final = 20_000
@@ -62,43 +66,12 @@ EXPRESSIONS: Final = _words("""
     WindowExpression WindowSpecDefinition WindowSpecReference AggregateExpression First Last AnyValue
 """)
 """Classes of parsed expressions. Functions are judged by their names."""
-TABLE_FUNCTIONS: Final = _words("""
-    range explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple
-""")
-"""Table functions that make rows of their arguments alone."""
 HINTS: Final = _words("""
     broadcast broadcastjoin mapjoin merge mergejoin shuffle_merge shuffle_hash shuffle_replicate_nl
     repartition repartition_by_range coalesce rebalance
 """)
-OUTSIDE: Final = _words("""
-    java_method reflect try_reflect from_avro to_avro schema_of_avro from_protobuf to_protobuf
-    schema_of_json schema_of_csv schema_of_xml python_worker_logs aes_encrypt aes_decrypt try_aes_decrypt
-""")
-"""Functions that load code or files, or act while they are analysed, and those whose work is not data."""
-GROWING: Final = _words("""
-    any any_value array_append array_compact array_prepend array_size assert_true base64 between bitmap_bit_position
-    bitmap_bucket_number bitmap_count bool_and bool_or btrim collation count_if decode encode equal_null every extract
-    from_base32 get hmac ifnull ilike is_valid_utf8 is_valid_variant is_variant_null jaro_winkler_similarity
-    json_array_length json_object_keys left luhn_check make_time make_valid_utf8 map_contains_key median nullif
-    nullifzero nvl nvl2 parse_url positive quote regexp_count regexp_substr regr_avgx regr_avgy regr_count regr_sxx
-    regr_syy right sentences some split_part time_diff time_trunc to_base32 to_binary to_date to_json to_time
-    to_timestamp try_add try_divide try_element_at try_make_interval try_mod try_multiply try_parse_url try_subtract
-    try_to_binary try_url_decode try_validate_utf8 uniform url_decode url_encode validate_utf8 xpath xpath_boolean
-    xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string zeroifnull date_part datepart
-    try_to_timestamp try_to_date to_timestamp_ltz to_timestamp_ntz contains startswith endswith
-""")
-"""Functions that the analyser writes out as others: an analysed plan shows their arguments up to three times."""
 _GROWTH: Final = 3
-HEAVY: Final = _words("""
-    repeat space lpad rpad array_repeat sequence replace translate overlay format_string printf mask
-    regexp rlike regexp_like regexp_count regexp_extract regexp_extract_all regexp_instr regexp_replace regexp_substr
-    like ilike split split_part str_to_map levenshtein jaro_winkler_similarity soundex sentences
-    aggregate reduce transform filter exists forall zip_with map_filter map_zip_with transform_keys transform_values
-    array_sort array_union array_except array_intersect array_join flatten from_json from_csv from_xml parse_json
-    try_parse_json get_json_object json_tuple xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long
-    xpath_number xpath_short xpath_string to_number try_to_number to_char to_varchar date_format
-""")
-"""Functions whose time or result can be far larger than their arguments: not over constants, which Spark computes."""
+"""How often an argument may stand in what the analyser writes out for a function."""
 AMOUNTS: Final[Mapping[str, int]] = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1}
 """Functions that make something as long as one argument says; which."""
 _LIKES: Final = frozenset({"Like", "ILike", "RLike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"})
@@ -118,14 +91,6 @@ _MICROS: Final = {
 }  # fmt: skip
 
 
-class Refused(Invalid):
-    """A query that is not analysed, with the part of it that is at fault, if that is one."""
-
-    node: Node | None = None
-    at: tuple[int, int] | None = None
-    """(line, column) of it in the text, both from one, once somebody has looked."""
-
-
 @dataclass(frozen=True, slots=True)
 class Size:
     """How large a plan becomes; upper bounds."""
@@ -136,6 +101,8 @@ class Size:
     """Columns of its result."""
     fields: int = 1
     """In the type of its largest column."""
+    growth: Growth = COLUMN
+    """Of its largest column, over those of the inputs."""
 
 
 INPUT: Final = Size(1, 100, 100)
@@ -151,7 +118,7 @@ def judge(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -
     judging = _Judge()
     size = judging.operator(root, dict(known))
     beside = sum(judging.expression(window, dict(known), size.width) for window in windows)
-    return _checked(Size(size.cost + beside, size.width, size.fields))
+    return _checked(replace(size, cost=size.cost + beside))
 
 
 class _Judge:
@@ -171,8 +138,10 @@ class _Judge:
         width = sum(size.width for size in below)
         fields = max((size.fields for size in below), default=1)
         cost = 1 + sum(size.cost for size in below)
+        growth = columns = _greatest(size.growth for size in below)
         for tree in _trees_of(node):
             cost += self.expression(tree, scope, width)
+            growth |= self._growth(tree, columns, {})
         if kind in _LISTS:
             items = [next(_trees(item)) for item in node.fields.get(_LISTS[kind]) or ()]
             fields *= max((_makes(item, width) for item in items), default=1)
@@ -191,7 +160,7 @@ class _Judge:
             cost += width * (1 + made)
         if kind == "Aggregate":
             cost *= _sets([next(_trees(item)) for item in node.fields.get("groupingExpressions") or ()])
-        return _checked(Size(cost, width, fields))
+        return _checked(Size(cost, width, fields, growth))
 
     def _with(self, node: Node, scope: dict[str, Size]) -> Size:
         if node.fields.get("allowRecursion"):
@@ -207,7 +176,7 @@ class _Judge:
                 inner[str(entry.get("_1"))] = size
                 cost += size.cost
         size = self.operator(node.only, inner)
-        return _checked(Size(size.cost + cost, size.width, size.fields))
+        return _checked(replace(size, cost=size.cost + cost))
 
     def expression(self, node: Node, scope: dict[str, Size], width: int) -> int:
         """Its cost. ``width``: columns that a star stands for."""
@@ -232,10 +201,26 @@ class _Judge:
             name = _function_name(node)
             with _at(node):
                 _check_function(name, node)
-            cost *= _GROWTH if name in GROWING else 1
+            cost *= _GROWTH if "written-out" in FUNCTIONS[name].costs else 1
         if cost > MAX_COST:
             raise _too_large("expressions")
         return cost + 1
+
+    def _growth(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
+        """How much larger than the columns an expression's value may become."""
+        if node.kind in OPERATORS or node.kind in _PLANS:
+            return columns
+        name = _function_name(node) if node.kind in ("UnresolvedFunction", "UnresolvedGenerator") else ""
+        if name in ("aggregate", "reduce") and len(node.children) > 2 and node.children[2].kind == "LambdaFunction":
+            body, gathered, *_ = node.children[2].children
+            once = {str(gathered.fields.get("nameParts"))[1:-1]: COLUMN}
+            check_fold(node, name, self._growth(body, NOTHING, once).times)
+        plain = [self._growth(child, columns, known) for child in node.children if child.kind != "LambdaFunction"]
+        held = columns if any(each.times for each in plain) else NOTHING
+        below = [*plain, *(self._growth(child.only, columns, {**known, **_variables(child, held)})
+                           for child in node.children if child.kind == "LambdaFunction")]  # fmt: skip
+        rest = [self._growth(tree, columns, known) for tree in _trees_of(node)]
+        return _greatest((growth_of(node, name, below, columns, known), *rest))
 
     def _all(self, node: Node, scope: dict[str, Size], width: int) -> int:
         return sum(self.expression(child, scope, width) for child in node.children)
@@ -243,6 +228,15 @@ class _Judge:
     def _inner(self, tree: Node, scope: dict[str, Size], width: int) -> int:
         """A query inside an expression, or an expression beside it."""
         return self.operator(tree, scope).cost if tree.kind in OPERATORS else self.expression(tree, scope, width)
+
+
+def _variables(function: Node, held: Growth) -> dict[str, Growth]:
+    """Of a lambda function: elements are no larger than what they are elements of."""
+    return {str(each.fields.get("nameParts"))[1:-1]: held for each in function.children[1:]}
+
+
+def _greatest(sizes: Iterable[Growth]) -> Growth:
+    return functools.reduce(operator.or_, sizes, NOTHING)
 
 
 @contextlib.contextmanager
@@ -317,7 +311,8 @@ def _relation(node: Node, scope: Mapping[str, Size]) -> Size:
 def _check_operator(node: Node) -> None:
     if node.kind == "UnresolvedTableValuedFunction":
         name = str(node.fields.get("name"))[1:-1].lower()
-        if name not in TABLE_FUNCTIONS:
+        row = TABLE_FUNCTIONS.get(name)
+        if row is None or not row.uses:
             raise Refused(
                 f"{name}(…) is not among the functions that a query may select from", rule="unknown-function",
                 hint="select from the inputs; LATERAL VIEW explode(…) makes rows of lists",
@@ -334,11 +329,7 @@ def _function_name(node: Node) -> str:
 
 
 def _check_function(name: str, node: Node) -> None:
-    if ", " in name or name in OUTSIDE:
-        raise Refused(
-            f"{name.replace(', ', '.')}: what it does cannot be known", rule="opaque-function",
-            hint="use functions of SQL",
-        )  # fmt: skip
+    row = _row_of(name)
     arguments = node.children
     if name in AMOUNTS and len(arguments) > AMOUNTS[name]:
         amount = arguments[AMOUNTS[name]]
@@ -351,8 +342,23 @@ def _check_function(name: str, node: Node) -> None:
         _check_window(arguments)
     if name in _SCHEMAS and len(arguments) > 1 and arguments[1].kind != "Literal":
         raise Refused(f"{name}(…): its schema is computed", rule="constant-too-large", hint="write the schema itself")
-    if name in HEAVY and arguments and _is_constant(node) and not _is_short(name, arguments):
+    if "heavy" in row.costs and arguments and _is_constant(node) and not _is_short(name, arguments):
         raise _computed(name)
+
+
+def _row_of(name: str) -> Function:
+    """Of the table of functions. Raises Refused for a function that has none, or that nobody may use."""
+    row = FUNCTIONS.get(name)
+    if row is None and ", " not in name:
+        raise Refused(
+            f"{name[:80]}: there is no such function, or nobody has looked yet at what it does",
+            rule="unknown-function", hint="use a function that docs/functions.md lists",
+        )  # fmt: skip
+    denial = DEPENDENCES["code"].denial if row is None else row.denial
+    if denial is not None and (row is None or row.uses is Use.NOWHERE):
+        raise Refused(f"{name.replace(', ', '.')}: {denial.reason}", rule=denial.code, hint=denial.instead)
+    assert row is not None
+    return row
 
 
 def _computed(name: str) -> Refused:

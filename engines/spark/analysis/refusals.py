@@ -1,10 +1,21 @@
-"""Operators that a transform cannot be made of, each with the reason and what to write instead. A closed list."""
+"""What is refused: operators that a transform cannot be made of, each with the reason and what to write instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from chain.errors import Invalid
+from engines.spark.analysis.tree import Node
+
+
+class Refused(Invalid):
+    """A query that is not analysed, with the part of it that is at fault, if that is one."""
+
+    node: Node | None = None
+    at: tuple[int, int] | None = None
+    """(line, column) of it in the text, both from one, once somebody has looked."""
 
 
 @dataclass(frozen=True, slots=True)

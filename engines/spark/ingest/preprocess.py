@@ -9,7 +9,7 @@ their types; computed times are in milliseconds, and refused where that would cu
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
-from engines.spark.analysis.determinism import literals, opaque
-from engines.spark.analysis.functions import DENIED
+from engines.spark.analysis.determinism import literals, misplaced
+from engines.spark.analysis.functions import Use
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.parsing import analysed, as_json, parsed
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 INPUT: Final = "input"
 ENGINE: Final = "spark"
 _KEEPS_ORDER: Final = {"Project", "Filter", "SubqueryAlias", "View", "Union", "LogicalRelation"}
-
-_REFUSED: Final = {denial.code for denial in DENIED.values()} - {"platform-dependent", "opaque-function"}
-"""Codes of denied functions that count here; opaque ones are looked for where a person wrote them."""
 
 
 def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, transform: Transform) -> pa.Table:
@@ -92,12 +89,8 @@ def _check_plan(plan: Any) -> str:
     Floating point is let through, unlike in transforms: an ingest is not computed again by others.
     """
     text = as_json(plan)
-    for finding in opaque(parse_plan(text)):
+    for finding in misplaced(parse_plan(text), Use.PREPROCESS):
         raise _refusal(finding.message, finding.replace)
-    for kind in _kinds(msgspec.json.decode(text)):
-        denial = DENIED.get(kind)
-        if denial is not None and denial.code in _REFUSED:
-            raise _refusal(f"{kind}: {denial.reason}", denial.instead)
     if not plan.deterministic():
         raise _refusal("a preprocess query is not deterministic", "remove what is drawn by chance")
     return text
@@ -105,19 +98,6 @@ def _check_plan(plan: Any) -> str:
 
 def _refusal(message: str, instead: str | None) -> Invalid:
     return Invalid(message, rule="preprocess-deterministic", hint=instead or "the same input must make the same rows")
-
-
-def _kinds(plan: object) -> Iterator[str]:
-    """Classes of all operators and expressions, wherever they stand in the plan's JSON."""
-    stack = [plan]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            if isinstance(item.get("class"), str):
-                yield item["class"].rpartition(".")[2]
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
 
 
 def _keeps_order(plan: str) -> bool:
