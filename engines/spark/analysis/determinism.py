@@ -239,18 +239,18 @@ def _aggregate(node: Node) -> Finding | None:
             f"{name}({distinct}cast(x as decimal({28 if distinct else 38},12)))",
             function,
         )
-    if distinct and function.kind in ("Sum", "Average") and _may_overflow(function.only):
-        return Finding(
-            "overflow-by-order",
-            f"{name}(distinct …) may leave its type on the way, or not, as the order of the rows has it",
-            f"{name}(distinct cast(x as decimal({_ROOM},0)))",
-            function,
-        )
     if function.kind in INTEGER_IN_DOUBLE and _integer(function.children[0]):
         return Finding(
             "float-aggregate",
             f"{name} over whole numbers adds them in floating point, inexactly beyond 2^53",
             f"{name}({distinct}cast(x as decimal(20,0)))",
+            function,
+        )
+    if distinct and function.kind in ("Sum", "Average") and _may_overflow(function.only):
+        return Finding(
+            "overflow-by-order",
+            f"{name}(distinct …) may leave its type on the way, or not, as the order of the rows has it",
+            f"{name}(distinct cast(x as decimal({_ROOM},0)))",
             function,
         )
     return None
