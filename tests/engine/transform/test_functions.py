@@ -1,9 +1,9 @@
 """The table of functions is the registry of the pinned Spark, and each accepted row gives the same everywhere.
 
-Each accepted function of a row or of a window's frame is called with each type that its row names, over values at the edges of those types: as rows
-come, in other orders and partitions, in two slices, compiled and interpreted, under another locale and zone of the
-JVM, and as recorded on another day by another process. Values are compared by what they show, bit for bit. ``ODF_SOAK``
-calls all combinations of types; ``ODF_RECORD`` writes the recorded digests anew.
+Each accepted function of a row, or of a frame of a window, is called with each type that its row names, over values at
+the edges of those types: as rows come, in other orders and partitions, in two slices, compiled and interpreted, under
+another locale and zone of the JVM, and as recorded on another day by another process. Values are compared by what they
+show, bit for bit. ``ODF_SOAK`` calls all combinations of types; ``ODF_RECORD`` writes the recorded digests anew.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ PREFACE = """\
 What each function of the pinned Spark depends on, and where it may be used: **T** in transforms, **P** in the
 preprocess queries of a source, **Q** in queries that a person asks (`odfctl query`). A function that is not in this
 table runs nowhere. The table is `engines/spark/analysis/functions.tsv`; this document is made of it, and a test holds
-it to that, to the registry of Spark, and to what the functions do: accepted ones, but for aggregates and those that make
-rows, are run with each of their types over other orders of rows, partitions, slices, locales and zones, and against what another process recorded on another day.
+it to that, to the registry of Spark, and to what the functions do: accepted ones, but for aggregates and those that
+make rows, are run with each of their types over other orders of rows, partitions, slices, locales and zones, and
+against what another process recorded on another day.
 
 Types: `whole` is tinyint, smallint, int and bigint; `number` those and float, double, decimal; `local` a timestamp
 without a zone; `days` and `months` the two kinds of intervals; `ints`, `texts`, `doubles` lists; `any` all of them; `T`
