@@ -204,7 +204,7 @@ class NodeParts:
         """What brings datasets of others here, from peers and from where they are published."""
         home, settings, ground = self.home, self.settings, self.ground
         replication = self.places.replication
-        keeping = Keeping(home.database, home.chains, home.objects, self.views.own_reader)
+        keeping = Keeping(home.database, home.chains, home.objects, self.views.readers.own)
         limits = object_limits(settings)
         self.evidence_fetcher = EvidenceFetcher(
             replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.places.reserve
@@ -250,6 +250,7 @@ class NodeParts:
             Child("mirrors", self.keeper.run, restart),
             Child("signers", self.signers.rounds.run, restart),
             Child("heads", self.heads.rounds.run, restart),
+            Child("views", self.views.refresher.rounds.run, restart),
             Child("validator", self.validator.rounds.run, restart),
             Child("rechecking", self.rechecking.rounds.run, restart),
             Child("observer", self.observer.run, restart),
